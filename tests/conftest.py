@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.fuzzing import CASES
+from tests.fuzzing import CASES, QUICK
+
+pytest_plugins = ("tests.tiers",)
 
 # the same cases in every run, however busy the machine is: a suite that fails by chance tells nothing
 settings.register_profile("suite", deadline=None, derandomize=True)
-settings.load_profile("suite")
+settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)
+settings.load_profile("quick" if QUICK else "suite")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.places import ROOT
 
+pytestmark = pytest.mark.integration
+
 ONCE = """
 from pathlib import Path
 def test_once():
@@ -25,6 +27,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_once_is_named_and_the_others_do_not_run(tmp_path: Path):
     (tmp_path / "test_it.py").write_text(ONCE)
     first = python(tmp_path, "pytest")
@@ -36,6 +39,7 @@ def test_a_test_that_fails_once_is_named_and_the_others_do_not_run(tmp_path: Pat
     assert "FAILED ONCE: test_it.py::test_once" in again.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tests", "says"),
     [

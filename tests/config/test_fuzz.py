@@ -81,6 +81,7 @@ def outcome(content: bytes, said: Mapping[str, IniKey] = NO_OVERRIDES) -> Config
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @cases(300)
 @given(files)

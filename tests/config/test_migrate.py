@@ -165,6 +165,7 @@ def test_an_included_file_s_paths_start_from_its_own_folder(tmp_path: Path):
     assert found.reason.startswith(f"is {tmp_path}/conf.d/work: relative paths start from the folder of their file")
 
 
+@pytest.mark.integration
 def test_the_command_prints_it_and_says_whether_the_file_can_be_used(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(OLD)

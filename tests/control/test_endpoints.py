@@ -54,6 +54,7 @@ def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
+@pytest.mark.integration
 def test_the_login_admits_to_everything(locked):
     status, _, body = ask(locked, Authorization=basic("ann", "let: me in"))
     changed, _, _ = ask(locked, "/api/v1/reread", Authorization=basic("ann", "let: me in"))
@@ -61,6 +62,7 @@ def test_the_login_admits_to_everything(locked):
     assert (status, json.loads(body)["result"]["programs"][0]["name"], changed) == (200, "sleeper", 200)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("header", [None, basic("ann", "no"), basic("bob", "let: me in"), basic("", "")])
 @pytest.mark.parametrize("path", ["/api/v1/status", "/RPC2", "/elsewhere"])
 def test_without_the_login_nothing_is_told(locked, header, path):
@@ -71,6 +73,7 @@ def test_without_the_login_nothing_is_told(locked, header, path):
     assert b"sleeper" not in body
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("header", ["Basic !!!", "Basic", "Bearer x", f"Basic {base64.b64encode(b'nocolon').decode()}"])
 def test_a_header_that_is_no_login_is_a_bad_request(locked, header):
     status, _, body = ask(locked, Authorization=header)
@@ -78,11 +81,13 @@ def test_a_header_that_is_no_login_is_a_bad_request(locked, header):
     assert (status, json.loads(body)["error"]["code"]) == (400, "BAD_ARGUMENTS")
 
 
+@pytest.mark.integration
 def test_xmlrpc_client_comes_in_by_its_url(locked):
     with xmlrpc.client.ServerProxy(f"http://ann:let%3A%20me%20in@127.0.0.1:{locked}/RPC2") as server:
         assert server.supervisor.getProcessInfo("sleeper")["statename"] == "RUNNING"  # type: ignore[index]
 
 
+@pytest.mark.integration
 def test_supervisorctl_comes_in_and_is_told_when_it_does_not(locked):
     def ctl(*login: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "supervisor.ctl.main", "-s", f"http://127.0.0.1:{locked}", *login]
@@ -95,6 +100,7 @@ def test_supervisorctl_comes_in_and_is_told_when_it_does_not(locked):
     assert bad.returncode != 0
 
 
+@pytest.mark.integration
 def test_the_stock_client_comes_in_by_tcp(locked):
     try:
         binaries = peer.binaries()
@@ -109,6 +115,7 @@ def test_the_stock_client_comes_in_by_tcp(locked):
     assert asked.stdout.startswith("sleeper                          RUNNING")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("written", ["plain", "{SHA}68c46e84d76d2e7e686e5158bf598909abd4e45b"])
 def test_a_login_on_the_unix_socket_is_asked_of_its_owner_too(tmp_path: Path, written: str):
     daemon = Daemon(tmp_path, f"{SLEEPER}[unix_http_server]\nusername=ann\npassword={written}\n")
@@ -121,6 +128,7 @@ def test_a_login_on_the_unix_socket_is_asked_of_its_owner_too(tmp_path: Path, wr
             daemon.call("status")
 
 
+@pytest.mark.integration
 def test_without_a_login_only_names_of_this_host_are_served(tmp_path: Path):
     port = free_port()
 
@@ -145,6 +153,7 @@ def status_of(endpoint: Path | int, path: str, **headers: str) -> int:
     return connection.getresponse().status
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("locked_first", [True, False])
 def test_each_endpoint_demands_its_own_login_only(tmp_path: Path, locked_first: bool):
     files = {"open": tmp_path / "open.sock", "locked": tmp_path / "locked.sock"}
@@ -169,6 +178,7 @@ def test_each_endpoint_demands_its_own_login_only(tmp_path: Path, locked_first: 
 needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this host has no IPv6")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("[::1]", marks=needs_ipv6)])
 def test_programs_are_told_an_address_that_is_a_url(tmp_path: Path, host: str):
     conf, told, address = tmp_path / "a.conf", tmp_path / "told", f"{host}:{free_port()}"
@@ -180,6 +190,7 @@ def test_programs_are_told_an_address_that_is_a_url(tmp_path: Path, host: str):
     assert told.read_text() == f"http://{address}\n"
 
 
+@pytest.mark.integration
 def test_an_address_that_is_taken_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -214,6 +225,7 @@ def test_a_hashed_password_is_itself_and_no_other():
     assert hash_password("grün") != hash_password("grün")
 
 
+@pytest.mark.integration
 def test_supervisord_hashes_what_it_is_given():
     command = [sys.executable, "-m", "supervisor.daemon", "--hash-password"]
 

@@ -117,6 +117,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.integration
 def test_every_answer_is_as_described(daemon: Daemon):
     wrong = []
     for command, arguments in REQUESTS:
@@ -129,6 +130,7 @@ def test_every_answer_is_as_described(daemon: Daemon):
     assert wrong == []
 
 
+@pytest.mark.integration
 def test_arguments_that_the_description_forbids_are_refused(daemon: Daemon):
     accepted = []
     for command, entry in COMMANDS.items():
@@ -143,6 +145,7 @@ def test_arguments_that_the_description_forbids_are_refused(daemon: Daemon):
     assert accepted == []
 
 
+@pytest.mark.integration
 def test_commands_that_end_the_daemon_answer_as_described(tmp_path: Path):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         status, _, answer = ask(daemon, "POST", "/api/v1/shutdown")
@@ -151,6 +154,7 @@ def test_commands_that_end_the_daemon_answer_as_described(tmp_path: Path):
         assert not list(Draft202012Validator(response_schema("/api/v1/shutdown", "post", 200)).iter_errors(answer))
 
 
+@pytest.mark.integration
 def test_the_daemon_serves_its_own_description(daemon: Daemon):
     status, content_type, answer = ask(daemon, "GET", "/openapi.json")
 
@@ -158,6 +162,7 @@ def test_the_daemon_serves_its_own_description(daemon: Daemon):
     assert answer == description()
 
 
+@pytest.mark.integration
 def test_what_is_read_without_a_command_is_served_as_described(daemon: Daemon):
     for path, request in (
         ("/metrics", "/metrics"),

@@ -75,6 +75,8 @@ REFUSALS = {
 }
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 @pytest.mark.fuzz
 @cases(250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -92,6 +94,7 @@ def test_any_arguments_are_answered_by_name(daemon: Daemon, command: str, argume
     assert daemon.status("sleeper")["pid"] == pid
 
 
+@pytest.mark.integration
 @pytest.mark.fuzz
 @cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.binary(max_size=80).map(lambda junk: b"POST /api/v1/status HTTP/1.1\r\n" + junk))
@@ -101,6 +104,7 @@ def test_any_bytes_leave_the_daemon_serving(daemon: Daemon, junk: bytes):
     assert daemon.status("sleeper")["state"] == "RUNNING"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
@@ -119,6 +123,7 @@ def test_wrong_requests_get_their_status(daemon: Daemon, request_line: bytes, st
     assert b'"error"' in answer
 
 
+@pytest.mark.integration
 def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
     head = b"POST /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n"
 
@@ -128,6 +133,7 @@ def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
 # --- one command for many programs --------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not UNREADABLE.exists(), reason="needs a file that opens and can't be read")
 def test_a_log_that_cant_be_read_is_an_error(tmp_path: Path):
     log = tmp_path / "p.log"
@@ -151,6 +157,7 @@ def each(daemon: Daemon, body: object) -> tuple[int, list[dict[str, Any]]]:
         connection.close()
 
 
+@pytest.mark.integration
 def test_each_outcome_is_told_and_is_as_described(daemon: Daemon):
     status, outcomes = each(daemon, {"command": "clear", "names": ["sleeper", "nope", "sleeper"]})
 
@@ -163,6 +170,7 @@ def test_each_outcome_is_told_and_is_as_described(daemon: Daemon):
         Draft202012Validator(OUTCOME).validate(outcome)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -185,6 +193,8 @@ def test_what_is_no_order_for_many_is_refused_whole(daemon: Daemon, body: object
     assert daemon.status("sleeper")["pid"] == pid
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
     programs = "".join(
         f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\nstartsecs=2\n{keys}\n"
@@ -204,6 +214,7 @@ def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
     assert {each["program"] for each in asked if each["event"] == "change.asked"} >= {"first"}
 
 
+@pytest.mark.integration
 @pytest.mark.fuzz
 @cases(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

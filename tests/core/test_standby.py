@@ -1,7 +1,7 @@
 """When a standby is prepared, promoted and dropped; and that it never makes a second worker."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import standby
@@ -39,6 +39,7 @@ from supervisor.core.standby import (
 )
 from supervisor.protocol.messages import Then
 from tests.core.test_walk import happenings, policies
+from tests.fuzzing import cases
 
 PLENTY = MemoryHeadroom(16 * 1024 * MIB, 32 * 1024 * MIB)
 WARM, HOT = standby.StandbyKind.WARM, standby.StandbyKind.HOT
@@ -270,7 +271,7 @@ class Together:
                 assert self.spares == 1, "there is something to drop"
 
 
-@settings(max_examples=400, deadline=None)
+@cases(400, deadline=None)
 @given(
     policies(),
     st.sampled_from(standby.StandbyKind),

@@ -1,6 +1,7 @@
 """Random walks through the machine: what holds whatever happens, in whatever order."""
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.actions.base import TARGETS
@@ -33,6 +34,7 @@ from supervisor.core.program.facts import (
     State,
 )
 from supervisor.protocol.messages import Phase, Then
+from tests.fuzzing import cases
 
 NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured)
 ATTEMPTS = st.integers(-1, 0)  # the present attempt, or the one before
@@ -158,7 +160,8 @@ def assert_charged_once(job: Job, before: dict[Cause, int], effects: list[Effect
         assert count == 1 and (job.state is State.FAILED) == spent
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.slow
+@cases(400, deadline=None)
 @given(policies(), st.lists(st.tuples(happenings(), st.floats(0, 200), WAYS), max_size=60))
 def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -> None:
     job, now, alive = Job(policy), 0.0, False
@@ -240,7 +243,7 @@ def attempt_ends(job: Job, end: str, now: float) -> tuple[float, list[Effect]]:
     return now, job.handle(events.WorkerExited(number, code, None if code else 9), now)
 
 
-@settings(max_examples=200, deadline=None)
+@cases(200, deadline=None)
 @given(st.integers(0, 4), st.sampled_from([None, 3.0]), st.lists(st.sampled_from(list(ENDS)), min_size=30, max_size=30))
 def test_each_failure_is_charged_to_its_own_budget_and_the_first_that_is_spent_ends_the_job(
     startretries: int, hang_timeout_min: float | None, ends: list[str]

@@ -15,18 +15,21 @@ from tests.ctl.conftest import CTL
 from tests.ctl.daemon_end import Fault, program
 
 
+@pytest.mark.integration
 def test_reread_says_what_is_different_by_name(daemon, ctl):
     daemon.answers["reread"] = {"added": ["b"], "changed": ["a"], "removed": ["c"]}
 
     assert ctl("reread").out == "a: changed\nb: available\nc: disappeared\n"
 
 
+@pytest.mark.integration
 def test_reread_without_differences(daemon, ctl):
     daemon.answers["reread"] = {"added": [], "changed": [], "removed": []}
 
     assert ctl("reread").out == "No config updates to processes\n"
 
 
+@pytest.mark.integration
 def test_an_unusable_configuration_is_shown_whole(daemon, ctl):
     daemon.answers["reread"] = Fault("CANT_REREAD", "a.conf:1: one\na.conf:2: two")
 
@@ -35,6 +38,7 @@ def test_an_unusable_configuration_is_shown_whole(daemon, ctl):
     assert (result.out, result.status) == ("ERROR: CANT_REREAD: a.conf:1: one\na.conf:2: two\n", 1)
 
 
+@pytest.mark.integration
 def test_update_tells_what_was_done(daemon, ctl):
     steps = [("a", "stopped"), ("a", "updated"), ("b", "removed"), ("c", "added")]
     daemon.answers["update"] = {"actions": [{"name": name, "action": action} for name, action in steps]}
@@ -50,6 +54,7 @@ def test_update_tells_what_was_done(daemon, ctl):
     assert daemon.asked == [("update", {})]
 
 
+@pytest.mark.integration
 def test_update_of_some_names_them(daemon, ctl):
     daemon.answers["update"] = {"actions": []}
 
@@ -57,6 +62,7 @@ def test_update_of_some_names_them(daemon, ctl):
     assert daemon.asked == [("update", {"names": ["a", "b"]})]
 
 
+@pytest.mark.integration
 def test_update_of_an_unknown_name_fails(daemon, ctl):
     daemon.answers["update"] = Fault("BAD_NAME", "x")
 
@@ -65,6 +71,7 @@ def test_update_of_an_unknown_name_fails(daemon, ctl):
     assert (result.out, result.status) == ("ERROR: no such group: x\n", 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("action", "line"), [("shutdown", "Shut down"), ("reload", "Restarted supervisord")])
 def test_leaving_says_so(daemon, ctl, action, line):
     daemon.answers[action] = {}
@@ -72,6 +79,7 @@ def test_leaving_says_so(daemon, ctl, action, line):
     assert ctl(action).out == f"{line}\n"
 
 
+@pytest.mark.integration
 def test_a_second_shutdown_is_no_failure(daemon, ctl):
     daemon.answers["shutdown"] = Fault("SHUTDOWN_STATE", "", 503)
 
@@ -107,6 +115,7 @@ def test_shutdown_of_a_daemon_that_is_gone_asks_whether_it_is(tmp_path, capsys):
     assert capsys.readouterr().out == f"ERROR: {url} no such file (already shut down?)\n"
 
 
+@pytest.mark.integration
 def test_a_daemon_that_fails_inside_points_to_its_log(daemon, ctl):
     daemon.answers["version"] = lambda _: 1 / 0  # HTTP 500 with a page that is no JSON
 
@@ -132,6 +141,7 @@ def _not_found(request):
     request.send_error(404)
 
 
+@pytest.mark.integration
 def test_a_reader_that_leaves_early_causes_no_traceback(daemon):
     daemon.answers["status"] = {"programs": [program(f"p{number}") for number in range(5000)]}
 
@@ -142,6 +152,7 @@ def test_a_reader_that_leaves_early_causes_no_traceback(daemon):
     assert result.stderr == ""
 
 
+@pytest.mark.integration
 def test_a_simple_question_loads_no_heavy_library(daemon):
     code = (
         "import sys\nfrom supervisor.ctl.main import main\n"

@@ -5,6 +5,8 @@ import socket
 import threading
 from pathlib import Path
 
+import pytest
+
 from supervisor.ctl.main import main
 
 FULL = {"error": {"code": "FAILED", "message": "supervisord has as many connections as it takes"}}
@@ -42,6 +44,7 @@ def play(path: Path, *answers: bytes) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_daemon_that_has_no_room_for_a_moment_ends_no_watching(tmp_path, capsys):
     path, ok, full = tmp_path / "e.sock", "200 OK", answer("503 Service Unavailable", FULL)
     login = answer("401 Unauthorized", {"error": {"code": "UNAUTHORIZED", "message": ""}})

@@ -1,5 +1,7 @@
 """goodput and timeline."""
 
+import pytest
+
 GOODPUT = {
     "name": "digits",
     "since_wall_at": 1_000.0,
@@ -12,6 +14,7 @@ GOODPUT = {
 }
 
 
+@pytest.mark.integration
 def test_goodput_shows_every_category_its_share_and_what_interrupted(daemon, ctl):
     daemon.answers["goodput"] = GOODPUT
 
@@ -25,6 +28,7 @@ def test_goodput_shows_every_category_its_share_and_what_interrupted(daemon, ctl
     assert "steps lost and repeated: 12" in lines
 
 
+@pytest.mark.integration
 def test_goodput_of_a_job_that_never_ran_has_no_shares(daemon, ctl):
     nothing = {"since_wall_at": None, "attempts": 0, "spent_s": {}, "wanted_s": 0.0, "goodput": None, "causes": {}}
     daemon.answers["goodput"] = {**GOODPUT, **nothing, "lost_steps": 0}
@@ -36,6 +40,7 @@ def test_goodput_of_a_job_that_never_ran_has_no_shares(daemon, ctl):
     assert "steps lost and repeated: 0" in lines
 
 
+@pytest.mark.integration
 def test_timeline_shows_events_with_what_followed(daemon, ctl):
     scene = {
         "wall_at": 1_000.0,
@@ -55,10 +60,12 @@ def test_timeline_shows_events_with_what_followed(daemon, ctl):
     assert daemon.asked == [("timeline", {"name": "digits", "limit": 5})]
 
 
+@pytest.mark.integration
 def test_a_timeline_of_more_events_than_are_remembered_is_refused(daemon, ctl):
     assert "bad argument -201" in ctl("timeline", "-201", "digits").out
 
 
+@pytest.mark.integration
 def test_story_is_another_name_of_timeline(daemon, ctl):
     daemon.answers["timeline"] = {"scenes": []}
 

@@ -59,6 +59,7 @@ def test_what_can_not_be_shown_says_so_with_1(daemon, ctl, words, line):
     assert (result.out.splitlines()[0], result.status) == (line, 1)
 
 
+@pytest.mark.integration
 def test_following_shows_what_is_added_until_ctrl_c(daemon):
     daemon.logs["web", "stdout"] = b"so far\n"
     command = [*CTL, "-s", daemon.url, "tail", "-f", "web"]

@@ -108,6 +108,7 @@ def test_it_needs_one_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert "requires one folder or checkpoint" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_the_command_works_where_no_daemon_and_no_configuration_is(manager: Path) -> None:
     shown = subprocess.run(
         [*CTL, "checkpoints", "--verify", "ckpt-1"],

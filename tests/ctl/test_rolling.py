@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.ctl.daemon_end import Fault, down, program
 
 
@@ -9,6 +11,7 @@ def asked(daemon) -> list[tuple[str, str]]:
     return [(command, arguments["name"]) for command, arguments in daemon.asked if command != "status"]
 
 
+@pytest.mark.integration
 def test_each_is_up_again_before_the_next_is_stopped(daemon, ctl):
     daemon.answers |= {"stop": lambda asked: asked, "start": lambda asked: asked}
 
@@ -18,6 +21,7 @@ def test_each_is_up_again_before_the_next_is_stopped(daemon, ctl):
     assert (result.status, result.out) == (0, "a: stopped\na: started\nb: stopped\nb: started\n")
 
 
+@pytest.mark.integration
 def test_the_first_that_does_not_come_up_ends_it(daemon, ctl):
     daemon.answers["stop"] = lambda asked: asked
     daemon.answers["start"] = Fault("ABNORMAL_TERMINATION", "exit status 3")
@@ -33,6 +37,7 @@ def test_the_first_that_does_not_come_up_ends_it(daemon, ctl):
     ]
 
 
+@pytest.mark.integration
 def test_all_means_what_is_up(daemon, ctl):
     daemon.answers |= {"stop": lambda asked: asked, "start": lambda asked: asked}
     daemon.answers["status"] = {"programs": [program("a"), down("off"), program("b")]}
@@ -41,12 +46,14 @@ def test_all_means_what_is_up(daemon, ctl):
     assert asked(daemon) == [("stop", "a"), ("start", "a"), ("stop", "b"), ("start", "b")]
 
 
+@pytest.mark.integration
 def test_one_that_is_down_is_only_started(daemon, ctl):
     daemon.answers |= {"stop": Fault("NOT_RUNNING"), "start": lambda asked: asked}
 
     assert ctl("restart", "--rolling", "a").out == "a: ERROR (not running)\na: started\n"
 
 
+@pytest.mark.integration
 def test_as_json_it_tells_what_was_left(daemon, ctl):
     daemon.answers |= {"stop": Fault("BAD_NAME", "a")}
 
@@ -56,5 +63,6 @@ def test_as_json_it_tells_what_was_left(daemon, ctl):
     assert (told["stopped"][0]["error"]["code"], told["started"], told["left"]) == ("BAD_NAME", [], ["b"])
 
 
+@pytest.mark.integration
 def test_a_name_is_needed(ctl):
     assert ctl("restart", "--rolling").status == 1

@@ -30,6 +30,7 @@ def leave(shell: pexpect.spawn) -> None:
     shell.expect(pexpect.EOF)
 
 
+@pytest.mark.integration
 def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_path):
     daemon.answers |= {"status": {"programs": [program("web")]}, "version": {"version": "9.9.9"}}
     history = tmp_path / "history"
@@ -51,6 +52,7 @@ def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_pat
     assert "version" in history.read_text()
 
 
+@pytest.mark.integration
 def test_the_end_of_the_input_leaves_no_prompt_in_the_last_line(daemon):
     daemon.answers["status"] = {"programs": []}
     shell = spawn(daemon)
@@ -62,6 +64,7 @@ def test_the_end_of_the_input_leaves_no_prompt_in_the_last_line(daemon):
     assert shell.before.endswith("\n")
 
 
+@pytest.mark.integration
 def test_the_shell_asks_before_it_shuts_down(daemon):
     daemon.answers |= {"status": {"programs": []}, "shutdown": {}}
     shell = spawn(daemon)
@@ -81,6 +84,7 @@ def test_the_shell_asks_before_it_shuts_down(daemon):
     assert "shutdown" not in asked
 
 
+@pytest.mark.integration
 def test_the_shell_asks_for_the_login_until_it_is_right(daemon):
     daemon.answers |= {"status": {"programs": [program("web")]}, "version": {"version": "9.9.9"}}
     daemon.login = "ann:let me in"
@@ -102,6 +106,7 @@ def test_the_shell_asks_for_the_login_until_it_is_right(daemon):
     assert "let me in" not in shell.before
 
 
+@pytest.mark.integration
 def test_without_the_shell_nobody_is_asked_for_the_login(daemon, ctl):
     daemon.answers["status"] = {"programs": [program("web")]}
     daemon.login = "ann:let me in"
@@ -113,6 +118,7 @@ def test_without_the_shell_nobody_is_asked_for_the_login(daemon, ctl):
     assert ctl("-u", "ann", "-p", "let me in", "status").status == 0
 
 
+@pytest.mark.integration
 def test_open_takes_the_shell_to_another_daemon(daemon, tmp_path):
     daemon.answers["status"] = {"programs": [program("here")]}
     with DaemonEnd(tmp_path / "other.sock") as other:
@@ -129,6 +135,7 @@ def test_open_takes_the_shell_to_another_daemon(daemon, tmp_path):
         leave(shell)
 
 
+@pytest.mark.integration
 def test_an_action_of_the_interactive_client_is_asked_about(daemon):
     daemon.answers["shutdown"] = {}
     asked = spawn(daemon, "-i", "shutdown")
@@ -140,6 +147,7 @@ def test_an_action_of_the_interactive_client_is_asked_about(daemon):
     assert daemon.asked == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("option", ["-h", "-?", "--help"])
 def test_help_is_help_by_each_of_its_names(option):
     result = subprocess.run([*CTL, option], capture_output=True, text=True, timeout=60, check=True)
@@ -147,6 +155,7 @@ def test_help_is_help_by_each_of_its_names(option):
     assert "restart --rolling NAME" in result.stdout
 
 
+@pytest.mark.integration
 def test_tab_completes_actions_and_programs(daemon):
     daemon.answers |= {"status": {"programs": [program("digits")]}, "history": {"attempts": []}}
     shell = spawn(daemon)
@@ -159,6 +168,7 @@ def test_tab_completes_actions_and_programs(daemon):
     assert daemon.asked[-1] == ("history", {"name": "digits", "limit": 20})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -183,6 +193,7 @@ def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line
     assert {each.strip() for each in answers.read_text().split("\n")} == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_the_shell_reads(shell):
     result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
@@ -190,6 +201,7 @@ def test_completion_prints_what_the_shell_reads(shell):
     assert "supervisorctl" in result.stdout
 
 
+@pytest.mark.integration
 def test_watch_draws_bars_and_leaves_cleanly_on_ctrl_c(daemon):
     daemon.answers["status"] = {"programs": [program("digits", job=job())]}
     live = spawn(daemon, "status", "--watch")
@@ -203,6 +215,7 @@ def test_watch_draws_bars_and_leaves_cleanly_on_ctrl_c(daemon):
     assert "Traceback" not in live.before
 
 
+@pytest.mark.integration
 def test_watch_without_a_terminal_prints_lines_when_they_change(daemon):
     looks = threading.Semaphore(0)
 
@@ -224,6 +237,7 @@ def test_watch_without_a_terminal_prints_lines_when_they_change(daemon):
     assert status == 0
 
 
+@pytest.mark.integration
 def test_watch_waits_for_a_daemon_that_is_away(tmp_path):
     end = DaemonEnd(tmp_path / "late.sock")
     end.answers["status"] = {"programs": [program("web")]}
@@ -252,10 +266,12 @@ def test_a_frame_tells_speed_time_left_and_the_age_of_the_checkpoint():
     assert third.strip() == "x: ERROR"
 
 
+@pytest.mark.integration
 def test_watch_and_json_exclude_each_other(ctl):
     assert "use one of them" in ctl("status", "--watch", "--json").out
 
 
+@pytest.mark.integration
 def test_help_lists_every_action_and_explains_each(ctl):
     listed = ctl("help").out
 

@@ -57,6 +57,7 @@ def shown(daemon, *names: str, as_json: bool = False):
     return top.print_once(Terminal(Client(daemon.url), out, out, as_json), list(names), period_s=0.0), out.getvalue()
 
 
+@pytest.mark.integration
 def test_without_a_terminal_it_is_one_table(daemon):
     clock = iter((10.0, 12.0))
     digits = row("digits", 1.0, gpu_memory_bytes=1 << 30, step=7, step_s=0.5)
@@ -72,6 +73,7 @@ def test_without_a_terminal_it_is_one_table(daemon):
     assert status == 4
 
 
+@pytest.mark.integration
 def test_as_json_what_is_not_known_is_null(daemon):
     daemon.answers["top"] = answer(1.0, row("off", None, pid=None))
 
@@ -80,5 +82,6 @@ def test_as_json_what_is_not_known_is_null(daemon):
     assert (found["cpu_percent"], found["gpu_memory_bytes"]) == (None, None)
 
 
+@pytest.mark.integration
 def test_options_are_refused(ctl):
     assert "bad argument -x" in ctl("top", "-x").out

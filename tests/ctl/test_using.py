@@ -16,6 +16,7 @@ def answering(refused: dict[str, Fault]):
     return answer
 
 
+@pytest.mark.integration
 def test_add_tells_each_name_and_goes_on_after_a_bad_one(daemon, ctl):
     daemon.answers["add"] = answering({"used": Fault("ALREADY_ADDED"), "nope": Fault("BAD_NAME")})
 
@@ -30,12 +31,14 @@ def test_add_tells_each_name_and_goes_on_after_a_bad_one(daemon, ctl):
     assert result.status == 1
 
 
+@pytest.mark.integration
 def test_adding_what_is_in_use_is_no_failure(daemon, ctl):
     daemon.answers["add"] = Fault("ALREADY_ADDED")
 
     assert ctl("add", "a").status == 0
 
 
+@pytest.mark.integration
 def test_remove_refuses_what_runs(daemon, ctl):
     daemon.answers["remove"] = answering({"up": Fault("STILL_RUNNING"), "nope": Fault("BAD_NAME")})
 
@@ -49,6 +52,7 @@ def test_remove_refuses_what_runs(daemon, ctl):
     assert result.status == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("action", ["add", "remove"])
 def test_a_daemon_that_leaves_takes_no_more_orders(daemon, ctl, action):
     daemon.answers[action] = Fault("SHUTDOWN_STATE", "", 503)
@@ -58,6 +62,7 @@ def test_a_daemon_that_leaves_takes_no_more_orders(daemon, ctl, action):
     assert (result.out, result.status) == ("ERROR: shutting down\n", 1)
 
 
+@pytest.mark.integration
 def test_as_json_each_name_has_its_error(daemon, ctl):
     daemon.answers["add"] = answering({"nope": Fault("BAD_NAME", "nope")})
 
@@ -69,6 +74,7 @@ def test_as_json_each_name_has_its_error(daemon, ctl):
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("action", ["add", "remove"])
 def test_a_name_is_needed(ctl, action):
     assert ctl(action).status == 1

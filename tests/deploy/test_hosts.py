@@ -49,6 +49,7 @@ def test_the_user_data_mounts_the_folder_that_the_installer_is_told(file: Path):
     assert install[install.index("--checkpoints") + 1] in [mount[1] for mount in data["mounts"]]
 
 
+@pytest.mark.slow
 def test_ansible_lint_finds_nothing_to_blame():
     lint = tool("ansible-lint", "PyPI: ansible-lint")
 

@@ -25,6 +25,7 @@ print("left")
 """
 
 
+@pytest.mark.integration
 def test_a_call_that_never_returns_does_not_keep_the_process(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30, check=True)
 

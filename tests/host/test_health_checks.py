@@ -18,6 +18,8 @@ from supervisor.host.processes import limits
 from tests.reading import alive, content
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.integration
+
 
 def asked(*argv: str, timeout_s: float = 20.0, **environment: str) -> str | None:
     return HealthChecks().failure_of(HealthCheck(argv, {**os.environ, **environment}, None, None, timeout_s))

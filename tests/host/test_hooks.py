@@ -21,6 +21,8 @@ from tests.places import ROOT
 from tests.reading import alive, content
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.integration
+
 PAGE = (ROOT / "docs" / "hooks.md").read_text()
 PATIENCE_S = 60.0
 TOLD = {"event": "failed", "program": "digits", "host": "h", "attempt": 3}

@@ -160,6 +160,7 @@ def test_a_record_written_by_hand_raises_launch_error_only(body: dict[str, objec
     assert from_environment(found.to_environment()) == found
 
 
+@pytest.mark.integration
 def test_the_longest_record_is_short_enough_for_one_variable() -> None:
     longest = Path("/" + "\udcff" * 4094)  # the longest path that Linux takes, each byte six characters long
     whole = Launch(job="j" * 100, control=Control(1, longest), checkpoint_dir=longest, initial_checkpoint=longest,

@@ -90,6 +90,7 @@ def until_answering(daemon: Daemon) -> None:
 # --- the daemon dies --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_worker_trains_on_without_a_daemon_and_the_next_one_goes_on_with_it(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=50)) as daemon:
         before = daemon.until_step("count", 5)
@@ -121,6 +122,7 @@ def test_adopted_worker_is_stopped_with_a_flush_and_its_exit_status_is_known(tmp
         assert committed(daemon, "count") == [attempt["to_step"]]
 
 
+@pytest.mark.slow
 def test_adopted_worker_that_is_done_has_succeeded(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=300)) as daemon:
         worker = daemon.until_step("count", 5)["pid"]
@@ -153,6 +155,7 @@ def test_adopted_worker_that_dies_is_followed_at_once_from_its_checkpoint(tmp_pa
         assert [(each["cause"], each["signal"]) for each in history(daemon, "count")] == [("crash", 9), (None, None)]
 
 
+@pytest.mark.slow
 def test_worker_that_was_still_loading_gets_its_go_from_the_next_daemon(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, LOAD_S=4)) as daemon:
         first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
@@ -168,6 +171,7 @@ def test_worker_that_was_still_loading_gets_its_go_from_the_next_daemon(tmp_path
         assert causes(daemon, "count") == [None]
 
 
+@pytest.mark.slow
 def test_flush_that_was_asked_for_is_waited_for_by_the_next_daemon(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS, FLUSH_S=2)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
@@ -184,6 +188,7 @@ def test_flush_that_was_asked_for_is_waited_for_by_the_next_daemon(tmp_path: Pat
         assert daemon.call("checkpoint", name="count")["step"] > committed(daemon, "count")[-1]
 
 
+@pytest.mark.slow
 def test_stop_is_completed_by_the_next_daemon(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS, FLUSH_S=3)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
@@ -201,6 +206,7 @@ def test_stop_is_completed_by_the_next_daemon(tmp_path: Path):
         assert len(committed(daemon, "count")) == 1
 
 
+@pytest.mark.slow
 def test_save_in_progress_is_committed_and_told_to_the_next_daemon(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=20, FLUSH_S=1.5)) as daemon:
         first = daemon.until_step("count", 19)["pid"]
@@ -215,6 +221,7 @@ def test_save_in_progress_is_committed_and_told_to_the_next_daemon(tmp_path: Pat
         assert found["job"]["checkpoint"]["step"] >= 20
 
 
+@pytest.mark.slow
 def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp_path: Path):
     keys = "flush_timeout=1\nstopwaitsecs=1"
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=ENDLESS, EVERY=10)) as daemon:
@@ -269,6 +276,7 @@ def test_plain_program_is_adopted_too(tmp_path: Path):
         assert second["pid"] != first
 
 
+@pytest.mark.slow
 def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
     """`DAEMON_KILLS=200` for a longer walk."""
     steps, every = 90 * KILLS, 25
@@ -294,6 +302,7 @@ def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
 # --- the worker ends while no daemon is there -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_worker_that_was_done_while_no_daemon_was_there_has_succeeded(tmp_path: Path, orphans: Callable[[int], int]):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100, STEP_S=0.03)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
@@ -467,6 +476,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 STUBBORN = DEAF.replace("signal.SIG_IGN", "lambda *_: print('told', flush=True)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_a_hurry", [False, True])
 def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_path: Path) -> None:
     """Something of an attempt before the one that is gone on with, in a session of its own, which ignores SIGTERM."""

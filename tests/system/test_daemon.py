@@ -130,6 +130,7 @@ def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_pat
         daemon.until(lambda: not alive(old), "what is not configured any more is ended")
 
 
+@pytest.mark.slow
 def test_who_starts_it_with_the_ends_of_children_ignored_hides_none_from_it(tmp_path: Path):
     keys = "healthcheck_command=/bin/false\nhealthcheck_interval=0.2\nhealthcheck_retries=1\n"
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exec keeps that
@@ -156,6 +157,7 @@ def test_output_is_captured_and_the_log_survives_its_removal(tmp_path: Path):
         daemon.until(lambda: b"tick" in content(log), "it is written again")
 
 
+@pytest.mark.slow
 def test_idle_daemon_sleeps(tmp_path: Path):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until_state("sleeper", "RUNNING")
@@ -184,6 +186,7 @@ def switches(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines)
 
 
+@pytest.mark.slow
 def test_systemd_hears_when_it_is_ready_and_is_asked_for_time_while_a_flush_goes_on(tmp_path: Path):
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
     section = job("slow", tmp_path, STEPS=100_000, EVERY=100_000, FLUSH_S=6)

@@ -63,6 +63,7 @@ def test_it_waits_for_what_failed_until_somebody_stops_it(tmp_path: Path) -> Non
         assert (daemon.status("b")["wire_state"], daemon.status("b")["wanted"]) == ("STOPPED", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was", ["BACKOFF", "STOPPING"])
 def test_a_start_waits_too_where_it_would_start_again_by_itself(tmp_path: Path, was: str) -> None:
     runs_if = "[program:{}]\ncommand=/bin/sh -c 'test -e {} || exit 3; {}'\nstartsecs=0.2\nstartretries=100\n{}\n"
@@ -93,6 +94,7 @@ def test_a_start_waits_too_where_it_would_start_again_by_itself(tmp_path: Path, 
         assert daemon.until_state("needy", "RUNNING")["wire_state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_after_a_reboot_it_waits_for_what_it_needs_as_at_any_start(tmp_path: Path) -> None:
     needed = SLEEPER.format("base", "priority=900").replace("startsecs=0", "startsecs=1")
     with Daemon(tmp_path, SLEEPER.format("needy", "priority=1\ndepends_on=base") + needed) as daemon:

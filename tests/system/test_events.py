@@ -95,6 +95,7 @@ def test_a_cursor_of_another_daemon_gives_all_that_is_kept_and_says_so(daemon: D
     assert named(events[1:]) == named(read(daemon))
 
 
+@pytest.mark.slow
 def test_a_watcher_that_reads_nothing_holds_nobody_up_and_is_told_what_it_missed(daemon: Daemon):
     connection = connected(daemon)
     assert connection.sock is not None

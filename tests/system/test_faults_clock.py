@@ -42,6 +42,7 @@ class Clock:
         new.rename(self._file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_s", [DAY_S, -DAY_S], ids=["forth", "back"])
 def test_a_jump_changes_time_stamps_and_nothing_else(tmp_path: Path, ahead_s: int):
     clock = Clock(tmp_path)
@@ -85,6 +86,7 @@ def test_a_jump_changes_time_stamps_and_nothing_else(tmp_path: Path, ahead_s: in
         assert last["cause"] == "stopped" and last["ran_s"] < 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_s", [DAY_S, -DAY_S], ids=["forth", "back"])
 def test_a_back_off_and_a_notice_keep_their_time(tmp_path: Path, ahead_s: int):
     clock = Clock(tmp_path)

@@ -24,6 +24,7 @@ def names(daemon: Daemon) -> list[str]:
     return [each["name"] for each in daemon.call("status")["programs"]]
 
 
+@pytest.mark.slow
 def test_what_was_removed_stays_so_over_a_restart_until_it_is_added(tmp_path: Path) -> None:
     with Daemon(tmp_path, GROUP + SLEEPER.format("solo")) as daemon:
         daemon.until_state("w:w0", "RUNNING")

@@ -152,6 +152,7 @@ ANSWERS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @cases(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans(), st.lists(ANSWERS | st.binary(max_size=20), max_size=6).map(b"".join), st.integers(1, 3000))

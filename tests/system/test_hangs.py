@@ -30,6 +30,7 @@ def attempts(daemon: Daemon, name: str) -> list[dict]:
     return daemon.call("history", name=name)["attempts"]
 
 
+@pytest.mark.slow
 def test_each_way_to_hang_is_seen_explained_and_survived(tmp_path: Path):
     keys = "hang_timeout=3\nstopwaitsecs=4"
     programs = "".join(job(name, tmp_path, keys, STEPS=30, EVERY=10, FAIL=name) for name in SEEN)
@@ -42,6 +43,7 @@ def test_each_way_to_hang_is_seen_explained_and_survived(tmp_path: Path):
             assert any(seen in path.read_text() for path in kept), (name, texts, [each.read_text() for each in kept])
 
 
+@pytest.mark.slow
 def test_a_learned_limit_knows_in_which_section_the_worker_hangs(tmp_path: Path):
     keys = "hang_timeout=auto\nhang_timeout_min=4\nstopwaitsecs=4"
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=30, EVERY=10, FAIL="data")) as daemon:
@@ -51,6 +53,7 @@ def test_a_learned_limit_knows_in_which_section_the_worker_hangs(tmp_path: Path)
         assert any("in section data (hang_timeout = auto) after step 5" in text for text in texts), texts
 
 
+@pytest.mark.slow
 def test_a_save_that_never_ends_beside_training_is_a_hang_with_a_fixed_limit_too(tmp_path: Path):
     """As with an interval in seconds: the next save is put off for ever, and the steps go on."""
     keys = "hang_timeout=2\nflush_timeout=1\nstopwaitsecs=4\ncheckpoint_interval=1 seconds"
@@ -67,6 +70,7 @@ def test_a_save_that_never_ends_beside_training_is_a_hang_with_a_fixed_limit_too
 BESIDE = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("py-spy", path=BESIDE) is None, reason="py-spy is not installed")
 def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path):
     keys = "hang_timeout=3\nstopwaitsecs=20"

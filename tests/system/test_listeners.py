@@ -114,6 +114,7 @@ def test_what_does_not_fit_is_counted_and_said(tmp_path: Path):
         until_heard(daemon, *(f"type:t\n{word}" for word in ("taken", "taken", "kept", "kept too")))
 
 
+@pytest.mark.slow
 def test_a_listener_hears_how_programs_end_when_the_daemon_leaves(tmp_path: Path):
     events = "PROCESS_STATE_STOPPED,SUPERVISOR_STATE_CHANGE"
     slow = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.1; done"
@@ -130,6 +131,7 @@ def test_a_listener_hears_how_programs_end_when_the_daemon_leaves(tmp_path: Path
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stubborn", [False, True], ids=["ends with its input", "ignores it"])
 def test_after_the_daemon_s_death_the_next_starts_listeners_anew_and_programs_go_on(tmp_path: Path, stubborn: bool):
     command = f"{sys.executable} -c \"import time; print('READY', flush=True); time.sleep(1000)\""
@@ -154,6 +156,7 @@ def _running(name: str, pid: int) -> str:
     return f"processname:{name} groupname:{name} from_state:STARTING pid:{pid}"
 
 
+@pytest.mark.slow
 def test_reload_starts_listeners_anew(tmp_path: Path):
     with Daemon(tmp_path, ear(tmp_path, "SUPERVISOR_STATE_CHANGE")) as daemon:
         listener = daemon.until_state("ear", "RUNNING")["pid"]

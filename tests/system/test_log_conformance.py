@@ -68,6 +68,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]]
     return sides[0], sides[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["broken", "brief", "shot", "halted", "deaf", "daemon"])
 def test_the_lines_are_the_same(both, name):
     stock, ours = both

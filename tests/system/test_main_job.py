@@ -32,6 +32,7 @@ def test_job_trains_to_its_end_and_is_not_run_again(tmp_path: Path):
         assert daemon.status("count")["state"] == "STOPPED"
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_moments_lose_nothing(tmp_path: Path):
     keys = "startretries=100"
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=1500, STEP_S=0.002, EVERY=7, FLUSH_S=0.002)) as daemon:

@@ -49,6 +49,7 @@ def until_saved(daemon: Daemon, name: str, count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_eight_jobs_are_all_durable_before_the_deadline_having_trained_on(tmp_path: Path):
     names = [f"job{number}" for number in range(8)]
     keys = "notice_margin = 5.5"  # what a machine busy with other tests may stand still
@@ -279,6 +280,7 @@ def test_who_left_for_a_notice_is_not_started_by_a_new_daemon_while_it_holds(tmp
         daemon.until(lambda: len(attempts(daemon, "count")) == before + 1, "it starts once the host stays")
 
 
+@pytest.mark.slow
 def test_a_notice_that_went_while_no_daemon_was_there_holds_nobody(tmp_path: Path):
     notice = tell(tmp_path, 3000)
     with Daemon(tmp_path, job("count", tmp_path, AT_ONCE, **ENDLESS), "notices=file") as daemon:

@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor.protocol.checkpoints import selection
 from tests.places import ROOT
 from tests.system.harness import Daemon
@@ -28,6 +30,7 @@ def lines(folder: Path, name: str, beginning: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(beginning)]
 
 
+@pytest.mark.slow
 def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     with Daemon(tmp_path, section("rough", tmp_path, steps=10**9)) as daemon:
         daemon.call("start", name="rough")
@@ -52,6 +55,7 @@ def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert [name for name, _ in history[-1]["refused"]] == [str(flushed)]
 
 
+@pytest.mark.slow
 def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> None:
     with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
         daemon.call("start", name="plain")
@@ -69,6 +73,7 @@ def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> 
         assert after["job"]["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_it_trains_on_while_there_is_no_daemon(tmp_path: Path) -> None:
     def saved() -> int:
         return selection.committed_checkpoints(tmp_path / "plain")[0].step
@@ -90,6 +95,7 @@ def test_it_trains_on_while_there_is_no_daemon(tmp_path: Path) -> None:
         assert daemon.call("history", name="plain")["attempts"][0]["checkpoints"] > 100
 
 
+@pytest.mark.slow
 def test_its_last_save_that_fails_is_no_end(tmp_path: Path) -> None:
     steps = 20_000
     with Daemon(tmp_path, section("plain", tmp_path, steps)) as daemon:

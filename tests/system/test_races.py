@@ -47,6 +47,7 @@ def flushing(daemon: Daemon) -> None:
     daemon.until(lambda: daemon.status("count")["state"] == "FLUSHING", "it flushes")
 
 
+@pytest.mark.slow
 def test_stop_returns_though_somebody_starts_the_program_during_its_flush(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, **SLOW)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
@@ -77,6 +78,7 @@ def test_start_during_the_flush_of_an_update_neither_hangs_it_nor_makes_a_second
         assert workers(daemon) == 1
 
 
+@pytest.mark.slow
 def test_shutdown_during_an_update_forgets_nothing(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, **SLOW)) as daemon:
         daemon.until_step("count", 5)
@@ -101,6 +103,7 @@ def test_program_that_its_operator_stopped_is_updated_and_stays_stopped(tmp_path
         assert daemon.status("count")["state"] == "STOPPED"
 
 
+@pytest.mark.slow
 def test_update_flushes_side_by_side(tmp_path: Path):
     names = [f"job{number}" for number in range(4)]
     with Daemon(tmp_path, "".join(job(name, tmp_path, **SLOW) for name in names)) as daemon:

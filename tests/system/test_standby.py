@@ -57,6 +57,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_death_makes_the_standby_the_next_attempt_and_a_new_one_is_prepared(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
         first = daemon.until_step("digits", 30)
@@ -78,6 +79,7 @@ def test_a_death_makes_the_standby_the_next_attempt_and_a_new_one_is_prepared(tm
     assert not alive(standby) and not alive(third)
 
 
+@pytest.mark.slow
 def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=1500, EVERY=50)) as daemon:
         pid = daemon.until_step("digits", 60)["pid"]
@@ -94,6 +96,7 @@ def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker
     assert promoted != pid
 
 
+@pytest.mark.slow
 def test_a_stop_ends_the_standby_before_the_worker_is_asked(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS, FLUSH_S=1)) as daemon:
         daemon.until_step("digits", 30)
@@ -107,6 +110,7 @@ def test_a_stop_ends_the_standby_before_the_worker_is_asked(tmp_path: Path):
     assert order.index("standby.exited") < order.index("worker.exited")
 
 
+@pytest.mark.slow
 def test_a_standby_that_dies_is_no_failure_of_the_job(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
         worker = daemon.until_step("digits", 30)["pid"]
@@ -134,6 +138,7 @@ def test_a_standby_that_cannot_load_is_tried_ever_more_seldom_and_says_why(tmp_p
     assert "no standby: the last one ended: no module named corpus" in description
 
 
+@pytest.mark.slow
 def test_a_standby_killed_in_the_moment_of_its_promotion_is_never_booked_as_the_jobs_failure(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
         worker = daemon.until_step("digits", 30)["pid"]
@@ -151,6 +156,7 @@ def test_a_standby_killed_in_the_moment_of_its_promotion_is_never_booked_as_the_
     assert [each["cause"] for each in found] == ["crash", None]
 
 
+@pytest.mark.slow
 def test_a_death_in_the_first_moment_of_a_standby_makes_a_new_process_the_next_attempt(tmp_path: Path):
     late = job("digits", tmp_path, STANDBY, STEPS=ENDLESS).replace(
         f"command={sys.executable} {TRAINER}", f"command=/bin/sh -c 'sleep 2; exec {sys.executable} {TRAINER}'"
@@ -166,6 +172,7 @@ def test_a_death_in_the_first_moment_of_a_standby_makes_a_new_process_the_next_a
         assert causes(daemon, "digits")[0] == "crash" and len(history(daemon, "digits")) == 2
 
 
+@pytest.mark.slow
 def test_a_standby_ends_with_its_daemon_and_the_next_daemon_has_one_of_its_own(tmp_path: Path):
     daemon = Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)).start()
     worker = daemon.until_step("digits", 30)["pid"]
@@ -183,6 +190,7 @@ def test_a_standby_ends_with_its_daemon_and_the_next_daemon_has_one_of_its_own(t
     assert live == {worker, another}
 
 
+@pytest.mark.slow
 def test_the_next_daemon_goes_on_with_a_worker_that_was_a_standby(tmp_path: Path):
     keys = f"{STANDBY}\nstopwaitsecs=1\nflush_timeout=1"  # for the first one's grandchild, if nobody ended that yet
     daemon = Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=ENDLESS, GRANDCHILD=1)).start()
@@ -208,6 +216,7 @@ def test_the_next_daemon_goes_on_with_a_worker_that_was_a_standby(tmp_path: Path
     assert not of_job(daemon)
 
 
+@pytest.mark.slow
 def test_reload_leaves_no_standby_behind(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
         worker = daemon.until_step("digits", 30)["pid"]
@@ -219,6 +228,7 @@ def test_reload_leaves_no_standby_behind(tmp_path: Path):
     assert live == {worker, another} and not alive(standby)
 
 
+@pytest.mark.slow
 def test_another_configuration_replaces_the_standby(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
         daemon.until_step("digits", 30)
@@ -249,6 +259,7 @@ def test_a_folder_that_leads_elsewhere_by_now_makes_a_cold_start(tmp_path: Path)
     assert second != standby and folder.endswith("two")
 
 
+@pytest.mark.slow
 def test_a_notice_ends_the_standby_and_its_end_brings_another(tmp_path: Path):
     notices = tmp_path / "notices"
     notices.mkdir(mode=stat.S_IRWXU)
@@ -272,6 +283,7 @@ def _is_in(daemon: Daemon, states: tuple[str, ...]) -> dict[str, Any] | None:
     return found if found["pid"] and found["state"] in states else None
 
 
+@pytest.mark.slow
 def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(tmp_path: Path):
     """Each round kills the worker, the standby or both, also while the next loads. Workers look for a second one."""
     steps = 6000
@@ -297,6 +309,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
     assert attempts == sorted(attempts, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root takes nice and a high oom score back")
 def test_it_loads_as_the_last_of_all_and_works_as_everybody(tmp_path: Path):
     keys = f"{STANDBY}\noom_score_adjust=100"

@@ -98,6 +98,7 @@ def _sent(daemon: Daemon, chars: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_read_holds_nobody_up(daemon: Daemon):
     began_at = time.monotonic()
     with pytest.raises(Refused, match=r"FAILED.*65536 of 70000 bytes sent"):

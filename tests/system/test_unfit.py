@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor.host.processes import marks
 from tests.system.harness import Daemon, job
 
@@ -12,6 +14,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 EATER = "import time; x = bytearray(100 << 20); time.sleep(1000)"
 
 
+@pytest.mark.slow
 def test_over_its_memory_limit_it_starts_again_under_that_cause(tmp_path: Path) -> None:
     once = f"[ -e {tmp_path}/ate ] && exec sleep 1000; touch {tmp_path}/ate; exec {sys.executable} -c '{EATER}'"
     (tmp_path / "run.sh").write_text(once)
@@ -31,6 +34,7 @@ GROWER = (
 )
 
 
+@pytest.mark.slow
 def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_over(tmp_path: Path) -> None:
     (tmp_path / "grow.py").write_text(GROWER)
     once = f"[ -e {tmp_path}/ate ] && exec sleep 1000; touch {tmp_path}/ate; exec {sys.executable} grow.py"
@@ -43,6 +47,7 @@ def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_ove
     assert first["cause"] == "memory-limit"
 
 
+@pytest.mark.slow
 def test_one_that_is_not_well_is_seen_while_what_an_earlier_daemon_left_of_another_still_ends(tmp_path: Path) -> None:
     checked = f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick'\nhealthcheck_interval=0.2\nstartsecs=0\n"
     marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "slow", 1)}
@@ -63,6 +68,7 @@ def test_one_that_is_not_well_is_seen_while_what_an_earlier_daemon_left_of_anoth
     assert first["cause"] == "unhealthy"
 
 
+@pytest.mark.slow
 def test_a_job_that_is_not_well_flushes_and_goes_on_from_there(tmp_path: Path) -> None:
     keys = (
         f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick && test -n \"$SUPERVISOR_PROGRAM_PID\"'\n"

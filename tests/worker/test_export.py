@@ -31,6 +31,7 @@ numpy.save(sys.argv[3], loaded.serve(numpy.load(sys.argv[2])).numpy())
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_export_gives_the_same_outputs_in_a_fresh_process(two_replicas: Any, tmp_path: Path) -> None:
     tracked = training.build(two_replicas)

@@ -172,6 +172,7 @@ def test_damaged_description_raises_unknown_batch_spec(tmp_path_factory: Any, co
 # --- whole processes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # three processes, each of which imports TensorFlow and traces
 def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tmp_path: Path) -> None:
@@ -215,6 +216,7 @@ def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tm
     end.close()
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_hot_standby_without_a_checkpoint_starts_in_a_fresh_process(start: Start, tmp_path: Path) -> None:

@@ -59,12 +59,14 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.integration
 def test_names_that_need_no_library_import_without_one() -> None:
     script = run_script("-c", WITHOUT_TENSORFLOW)
 
     assert (script.returncode, script.stderr) == (0, "")
 
 
+@pytest.mark.integration
 def test_module_is_a_command_that_explains_its_usage() -> None:
     script = run_script("-m", "worker")
 
@@ -77,6 +79,7 @@ def test_package_says_that_it_is_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_names_of_tensorflow_import_as_scripts_import_them() -> None:

@@ -188,6 +188,7 @@ def test_other_errors_are_not_reported_as_a_full_disk(
         assert getattr(refused.value, "errno", None) is None
 
 
+@pytest.mark.integration
 def test_full_disk_is_reported_as_one(small_disk: Path) -> None:
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("large", [1 << 18])

@@ -63,6 +63,7 @@ def records(daemon: Daemon, count: int) -> list[dict[str, Any]]:
     return [{key: line[key] for key in line if key not in ("timestamp", "level", "event")} for line in found]
 
 
+@pytest.mark.integration
 def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
     daemon.call("stop", name="sleeper")
     with pytest.raises(Refused):
@@ -76,6 +77,7 @@ def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
     assert broken == {"command": "start", "program": "broken", "result": "ABNORMAL_TERMINATION", **me}
 
 
+@pytest.mark.integration
 @needs_root
 def test_who_may_not_is_written_too(daemon: Daemon):
     daemon.socket.chmod(0o777)
@@ -99,6 +101,7 @@ def each(daemon: Daemon, **asked: object) -> None:
     connection.getresponse().read()
 
 
+@pytest.mark.integration
 @needs_root
 def test_who_may_not_is_told_so_and_written_whatever_was_sent(daemon: Daemon):
     daemon.socket.chmod(0o777)
@@ -121,6 +124,7 @@ def test_who_may_not_is_told_so_and_written_whatever_was_sent(daemon: Daemon):
     assert (written[2]["programs"], written[2]["arguments"]) == (["cat"], {"command": "send_stdin"})
 
 
+@pytest.mark.integration
 def test_what_is_not_understood_and_what_is_for_nobody_is_written(daemon: Daemon):
     with pytest.raises(Refused):
         daemon.call("stop")
@@ -134,6 +138,7 @@ def test_what_is_not_understood_and_what_is_for_nobody_is_written(daemon: Daemon
     ]
 
 
+@pytest.mark.integration
 def test_changes_are_written_whatever_the_log_is_to_hold(tmp_path: Path):
     with Daemon(tmp_path, PROGRAMS, settings="loglevel=critical") as daemon:
         daemon.call("reread")
@@ -143,6 +148,7 @@ def test_changes_are_written_whatever_the_log_is_to_hold(tmp_path: Path):
     assert set(others) == {"change.asked"}
 
 
+@pytest.mark.integration
 def test_signals_to_the_daemon_are_written(daemon: Daemon):
     assert daemon.process is not None
     for number in (signal.SIGHUP, signal.SIGUSR2):
@@ -156,6 +162,7 @@ def test_signals_to_the_daemon_are_written(daemon: Daemon):
     assert sorted(daemon.until(look, "both signals are written")) == ["SIGHUP", "SIGUSR2"]
 
 
+@pytest.mark.integration
 def test_a_web_page_that_tried_is_written(daemon: Daemon):
     ask_as(os.geteuid(), daemon, "stop", {"Origin": "https://example.org"})
 
@@ -166,6 +173,7 @@ def test_a_web_page_that_tried_is_written(daemon: Daemon):
     assert (lines[0]["path"], len(lines)) == ("/api/v1/stop", 1)
 
 
+@pytest.mark.integration
 def test_many_programs_have_a_line_each(daemon: Daemon):
     command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), "start", "w:*", "nope"]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
@@ -174,6 +182,7 @@ def test_many_programs_have_a_line_each(daemon: Daemon):
     assert found == {"w:0": "OK", "w:1": "OK", "nope": "BAD_NAME"}
 
 
+@pytest.mark.integration
 def test_supervisors_methods_are_written(daemon: Daemon):
     with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
         proxy.supervisor.startProcessGroup("w")
@@ -197,6 +206,7 @@ def test_supervisors_methods_are_written(daemon: Daemon):
     ]
 
 
+@pytest.mark.integration
 def test_what_programs_are_told_is_not_written(daemon: Daemon):
     with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
         proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
@@ -214,6 +224,7 @@ def test_what_programs_are_told_is_not_written(daemon: Daemon):
     assert "aHVudGVyMgo" not in (daemon.folder / "daemon.log").read_text()
 
 
+@pytest.mark.integration
 def test_on_tcp_the_login_and_the_address_are_written(tmp_path: Path):
     port = free_port()
     inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword=secret\n"
@@ -223,6 +234,7 @@ def test_on_tcp_the_login_and_the_address_are_written(tmp_path: Path):
         assert records(daemon, 1) == [{"command": "reread", "result": "OK", "address": "127.0.0.1", "user": "ann"}]
 
 
+@pytest.mark.integration
 def test_who_hangs_up_with_a_reset_is_written_all_the_same(tmp_path: Path):
     port = free_port()
     with Daemon(tmp_path, f"{PROGRAMS}[inet_http_server]\nport=127.0.0.1:{port}\n") as daemon:

@@ -50,6 +50,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     logs.close()
 
 
+@pytest.mark.integration
 async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_not_remembered(
     daemon: CommandContext, ledger: Ledger
 ):
@@ -67,6 +68,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
     assert ledger.wanted_programs() == {}
 
 
+@pytest.mark.integration
 async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: CommandContext):
     turns = StartTurns(2)
     first, second = turns
@@ -80,6 +82,7 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
     assert first.is_ready and not second.is_ready
 
 
+@pytest.mark.integration
 async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
     first.startable = asyncio.Event()

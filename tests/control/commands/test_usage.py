@@ -3,7 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.system.harness import Daemon
+
+pytestmark = pytest.mark.integration
 
 HANGS = """import time
 class NVMLError(Exception): pass
@@ -12,6 +16,7 @@ def nvmlDeviceGetCount(): time.sleep(1000)
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_holds_up_neither_top_nor_the_daemons_end(tmp_path: Path):
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml" / "pynvml.py").write_text(HANGS)

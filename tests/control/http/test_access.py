@@ -14,6 +14,8 @@ import pytest
 from tests.reading import alive
 from tests.system.harness import Daemon
 
+pytestmark = pytest.mark.integration
+
 NOBODY = 65534
 ASK = """
 import http.client, json, os, socket, sys

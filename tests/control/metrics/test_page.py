@@ -67,6 +67,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory):
         yield daemon
 
 
+@pytest.mark.integration
 def test_programs_are_told_apart_by_state(daemon: Daemon):
     scrape = Scrape(daemon)
 
@@ -78,6 +79,7 @@ def test_programs_are_told_apart_by_state(daemon: Daemon):
     assert scrape.value("stepkeeper_step", program="sleeper") is None
 
 
+@pytest.mark.integration
 def test_the_time_a_program_took_to_start_is_told_from_the_time_it_ran(daemon: Daemon):
     started_s = Scrape(daemon).value("stepkeeper_program_seconds_total", program="sleeper", spent="starting")
 
@@ -85,6 +87,7 @@ def test_the_time_a_program_took_to_start_is_told_from_the_time_it_ran(daemon: D
     assert started_s > 0.9  # startsecs is 1
 
 
+@pytest.mark.integration
 def test_a_commanded_checkpoint_is_measured(daemon: Daemon):
     saved = daemon.call("checkpoint", name="digits")
 
@@ -97,6 +100,7 @@ def test_a_commanded_checkpoint_is_measured(daemon: Daemon):
     assert (scrape.value("stepkeeper_checkpoint_save_seconds_sum", program="digits") or 0) > 0
 
 
+@pytest.mark.integration
 def test_a_killed_worker_is_counted_by_cause(daemon: Daemon):
     name = "stepkeeper_attempts_ended_total"
     before = Scrape(daemon).value(name, program="digits", cause="crash") or 0
@@ -107,6 +111,7 @@ def test_a_killed_worker_is_counted_by_cause(daemon: Daemon):
     assert Scrape(daemon).value(name, program="digits", cause="crash") == before + 1
 
 
+@pytest.mark.integration
 def test_a_notice_is_told_with_its_deadline_until_it_is_withdrawn(daemon: Daemon):
     assert Scrape(daemon).value("stepkeeper_notices", certainty="certain") == 0
     daemon.call("drill", name="idle", in_s=3600)
@@ -123,6 +128,7 @@ def test_a_notice_is_told_with_its_deadline_until_it_is_withdrawn(daemon: Daemon
     assert scrape.value("stepkeeper_notice_deadline_timestamp_seconds") is None
 
 
+@pytest.mark.integration
 def test_the_daemon_speaks_of_its_own_process(daemon: Daemon):
     scrape = Scrape(daemon)
 
@@ -131,6 +137,7 @@ def test_the_daemon_speaks_of_its_own_process(daemon: Daemon):
     assert scrape.value("stepkeeper_ledger_in_trouble") == 0
 
 
+@pytest.mark.integration
 def test_both_formats_are_read_by_prometheus_own_parser(daemon: Daemon):
     plain, open_metrics = Scrape(daemon), Scrape(daemon, "application/openmetrics-text; version=1.0.0")
 
@@ -142,6 +149,7 @@ def test_both_formats_are_read_by_prometheus_own_parser(daemon: Daemon):
     }
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
 def test_promtool_finds_nothing_to_blame(daemon: Daemon):
     scrape = Scrape(daemon)

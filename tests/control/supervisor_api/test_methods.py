@@ -163,6 +163,7 @@ HARMLESS = sorted({*METHODS, MULTICALL} - {"supervisor.shutdown", "supervisor.re
 ARGUMENTS = st.sampled_from(["off", "nope", "off:*", "", "CONT", 0, -1, 2**31 - 1, True, 1.5, []]) | VALUES
 
 
+@pytest.mark.integration
 @pytest.mark.fuzz
 @cases(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.binary(max_size=80).map(lambda junk: call_of("supervisor.getPID") + junk))
@@ -173,6 +174,7 @@ def test_any_body_leaves_the_daemon_serving(daemon: Daemon, body: bytes):
     assert proxy(daemon).supervisor.getPID() == daemon.process.pid  # type: ignore[union-attr]
 
 
+@pytest.mark.integration
 @pytest.mark.fuzz
 @cases(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(HARMLESS), st.lists(ARGUMENTS, max_size=4))
@@ -189,6 +191,7 @@ def test_any_arguments_get_a_result_or_a_fault_of_supervisors(daemon: Daemon, na
     assert daemon.status("sleeper")["state"] == "RUNNING"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -205,6 +208,7 @@ def test_wrong_requests_get_supervisors_status(daemon: Daemon, method: str, path
     assert post(daemon, b"", path, method)[0] == status
 
 
+@pytest.mark.integration
 def test_a_body_without_a_length_is_refused(daemon: Daemon):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
@@ -214,10 +218,12 @@ def test_a_body_without_a_length_is_refused(daemon: Daemon):
         assert b" 411 " in connection.recv(4096)
 
 
+@pytest.mark.integration
 def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
     assert post(daemon, call_of("a", "x" * 2_000_000))[0] == 413
 
 
+@pytest.mark.integration
 def test_web_pages_are_refused(daemon: Daemon):
     connection = http.client.HTTPConnection("localhost", timeout=20)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -228,6 +234,7 @@ def test_web_pages_are_refused(daemon: Daemon):
     connection.close()
 
 
+@pytest.mark.integration
 def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
     with Daemon(tmp_path, STUBBORN.replace("stopwaitsecs=3", "stopwaitsecs=60")) as daemon:
         pid = daemon.until_state("stubborn", "RUNNING")["pid"]
@@ -246,6 +253,8 @@ def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
         os.killpg(pid, signal.SIGKILL)
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["stopProcess", "stopAllProcesses"])
 def test_what_stops_to_start_again_can_be_stopped(tmp_path: Path, method: str):
     unwell = "healthcheck_command=/bin/false\nhealthcheck_interval=0.1\nhealthcheck_retries=1\n"
@@ -262,6 +271,8 @@ def test_what_stops_to_start_again_can_be_stopped(tmp_path: Path, method: str):
             server.stopProcess("stubborn")
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: Path):
     with Daemon(tmp_path, STUBBORN) as daemon:
         log = Path(daemon.status("stubborn")["stdout_logfile"])
@@ -285,6 +296,8 @@ def waits_at_most(daemon: Daemon, body: bytes) -> tuple[float, bytes]:
     return longest / (time.monotonic() - began), asked.result()[1]
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_a_log_of_which_every_character_is_written_otherwise_holds_nobody_up(tmp_path: Path):
     log = tmp_path / "escapes.log"
     log.write_bytes(b"<" * (8 << 20))
@@ -297,6 +310,7 @@ def test_a_log_of_which_every_character_is_written_otherwise_holds_nobody_up(tmp
         assert share < 0.5
 
 
+@pytest.mark.integration
 def test_a_multicall_of_many_calls_holds_nobody_up(daemon: Daemon):
     calls = [{"methodName": "supervisor.getAllProcessInfo", "params": []}] * 3000
 
@@ -306,6 +320,7 @@ def test_a_multicall_of_many_calls_holds_nobody_up(daemon: Daemon):
     assert share < 0.5
 
 
+@pytest.mark.integration
 def test_what_a_multicall_gives_is_bounded_and_the_rest_is_told_so(tmp_path: Path):
     log = tmp_path / "long.log"
     log.write_bytes(b"x" * (6 << 20))
@@ -329,6 +344,7 @@ pwd.getpwuid = getpwuid
 """
 
 
+@pytest.mark.integration
 def test_a_user_database_that_does_not_answer_holds_nobody_up(tmp_path: Path):
     silent = tmp_path / "silent"
     (tmp_path / "sitecustomize.py").write_text(SILENT_USERS.format(silent=str(silent)))
@@ -348,6 +364,7 @@ def test_a_user_database_that_does_not_answer_holds_nobody_up(tmp_path: Path):
         assert [each["uid"] for each in asked.result()] == [os.geteuid()]
 
 
+@pytest.mark.integration
 def test_a_stream_ends_its_work_when_the_client_goes(daemon: Daemon):
     assert daemon.process is not None
     pid = daemon.process.pid
@@ -371,6 +388,7 @@ def sleeps(pid: int) -> bool:
     return switches(pid) - before <= 2
 
 
+@pytest.mark.integration
 def test_a_truncated_log_is_said_in_the_stream(tmp_path: Path):
     script = "yes | head -n 3000; while :; do echo tick; sleep 0.05; done"  # it takes long to be as long again
     with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
@@ -402,6 +420,7 @@ print(answer.status, answer.read().decode())
 """
 
 
+@pytest.mark.integration
 @needs_root
 def test_another_user_may_look_but_not_change(folder: Path):
     with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.job import Job
@@ -17,6 +17,7 @@ from supervisor.core.program.effects import (
 from supervisor.core.program.facts import OnOom, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.host.ledger.job_states import from_json, to_json
+from tests.fuzzing import cases
 
 JOB = Policy(name="digits", is_job=True, startretries=4, hang_timeout_min=10.0)
 PAUSE_S = 1000.0  # longer than any back-off
@@ -114,7 +115,7 @@ def standing(job: Job) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300, deadline=None)
 @given(st.lists(attempts(), min_size=1, max_size=12), st.sampled_from(OnOom))
 def test_a_daemon_that_came_back_decides_as_one_that_lived_on(story: list[dict], on_oom: OnOom):
     lived = Job(replace(JOB, on_oom=on_oom))

@@ -211,6 +211,7 @@ def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: L
     assert ledger.removed_programs() == {"digits"}
 
 
+@pytest.mark.integration
 async def test_a_kill_loses_nothing_that_was_written(tmp_path: Path, start_child: Callable[..., Spawned]) -> None:
     path = tmp_path / "ledger.sqlite3"
     writer = start_child("bookkeeper.py", str(path))
@@ -346,6 +347,7 @@ def test_a_record_that_can_never_be_written_blocks_nothing_and_is_counted(ledger
     assert ledger.last_error is not None and "1 record lost" in ledger.last_error
 
 
+@pytest.mark.integration
 def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> None:
     with closing(Ledger(small_disk / "ledger.sqlite3")) as ledger:
         ledger.record_wanted("digits", True)
@@ -366,6 +368,7 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
         assert ledger.wanted_programs() == {"digits": False}
 
 
+@pytest.mark.integration
 def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_writer, "RETRY_S", 600.0)
     ledger = Ledger(small_disk / "ledger.sqlite3")

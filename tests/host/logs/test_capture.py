@@ -57,6 +57,7 @@ def print_lines(logs: LogCapture, path: Path, count: int, maxbytes: int, backups
     wait_until(lambda: content(path).endswith(b"line %04d\n" % (count - 1)))
 
 
+@pytest.mark.integration
 async def test_output_is_written_to_its_file(logs: LogCapture, tmp_path: Path, start: Callable[..., Spawned]) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     await start("sh", "-c", "echo hello; echo trouble >&2; printf unfinished", stdout=pipe, stderr=pipe).exit()
@@ -65,6 +66,7 @@ async def test_output_is_written_to_its_file(logs: LogCapture, tmp_path: Path, s
     wait_for(tmp_path / "out.log", b"hello\ntrouble\nunfinished")
 
 
+@pytest.mark.integration
 def test_the_file_exists_before_anything_is_printed(logs: LogCapture, tmp_path: Path) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
@@ -72,6 +74,7 @@ def test_the_file_exists_before_anything_is_printed(logs: LogCapture, tmp_path: 
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_a_second_run_appends(logs: LogCapture, tmp_path: Path) -> None:
     for word in (b"first\n", b"second\n"):
         pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
@@ -81,6 +84,7 @@ def test_a_second_run_appends(logs: LogCapture, tmp_path: Path) -> None:
     wait_for(tmp_path / "out.log", b"first\nsecond\n")
 
 
+@pytest.mark.integration
 def test_two_programs_share_a_file_and_its_limit(logs: LogCapture, tmp_path: Path) -> None:
     pipes = [logs.open_pipe(tmp_path / "out.log", 30, 1) for _ in range(2)]
     for number in range(5):
@@ -117,6 +121,7 @@ def test_log_that_is_the_daemons_own_output_gets_the_descriptor(
     assert getattr(capfd.readouterr(), stream) == "hello\n"
 
 
+@pytest.mark.integration
 def test_backups_hold_whole_lines_and_no_more_than_their_size(logs: LogCapture, tmp_path: Path) -> None:
     print_lines(logs, tmp_path / "out.log", 100, maxbytes=105, backups=2)
 
@@ -128,6 +133,7 @@ def test_backups_hold_whole_lines_and_no_more_than_their_size(logs: LogCapture, 
     assert len(lines) >= 20
 
 
+@pytest.mark.integration
 def test_without_backups_the_file_begins_again(logs: LogCapture, tmp_path: Path) -> None:
     print_lines(logs, tmp_path / "out.log", 25, maxbytes=100, backups=0)
 
@@ -135,6 +141,7 @@ def test_without_backups_the_file_begins_again(logs: LogCapture, tmp_path: Path)
     assert content(tmp_path / "out.log") == b"".join(b"line %04d\n" % number for number in range(20, 25))
 
 
+@pytest.mark.integration
 def test_a_line_longer_than_the_file_may_be_is_cut(logs: LogCapture, tmp_path: Path) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 100, 3)
     os.write(pipe, b"x" * 250 + b"\n")
@@ -144,6 +151,7 @@ def test_a_line_longer_than_the_file_may_be_is_cut(logs: LogCapture, tmp_path: P
     assert content(tmp_path / "out.log.1") == content(tmp_path / "out.log.2") == b"x" * 100
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old"), put_another])
 def test_file_that_was_moved_away_is_created_again(
     take_away: Callable[[Path], object], logs: LogCapture, tmp_path: Path
@@ -162,6 +170,7 @@ def test_file_that_was_moved_away_is_created_again(
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_reopen_follows_the_name_at_once(logs: LogCapture, tmp_path: Path) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"before\n")
@@ -177,6 +186,7 @@ def test_reopen_follows_the_name_at_once(logs: LogCapture, tmp_path: Path) -> No
     os.close(pipe)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("running", [True, False])
 def test_clear_empties_the_file_and_deletes_its_backups(running: bool, logs: LogCapture, tmp_path: Path) -> None:
     path = tmp_path / "out.log"
@@ -200,6 +210,7 @@ def test_clear_does_not_create_a_file(logs: LogCapture, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.integration
 def test_full_disk_is_a_failure_until_it_has_room_again(logs: LogCapture, small_disk: Path) -> None:
     path, filler = small_disk / "out.log", small_disk / "filler"
     pipe = logs.open_pipe(path, 0, 0)
@@ -222,6 +233,7 @@ def test_full_disk_is_a_failure_until_it_has_room_again(logs: LogCapture, small_
     wait_until(lambda: not logs.failures)
 
 
+@pytest.mark.integration
 def test_a_file_that_can_not_be_rotated_grows(logs: LogCapture, tmp_path: Path) -> None:
     path = tmp_path / "out.log"
     (tmp_path / "out.log.1").mkdir()
@@ -236,6 +248,7 @@ def test_a_file_that_can_not_be_rotated_grows(logs: LogCapture, tmp_path: Path) 
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_output_of_a_surviving_grandchild_is_captured(logs: LogCapture, tmp_path: Path) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     held = os.dup(pipe)
@@ -246,6 +259,7 @@ def test_output_of_a_surviving_grandchild_is_captured(logs: LogCapture, tmp_path
     os.close(held)
 
 
+@pytest.mark.integration
 def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_s: float, tmp_path: Path) -> None:
     before = descriptors()
     logs = LogCapture(tmp_path)
@@ -260,6 +274,7 @@ def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.integration
 def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, logs: LogCapture) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 1 << 20, 1)
     stop = threading.Event()
@@ -297,6 +312,7 @@ def test_after_close_nothing_is_captured_but_files_can_be_cleared(logs: LogCaptu
     assert len(os.listdir("/proc/self/fd")) == before - 1  # the logs's own
 
 
+@pytest.mark.integration
 def test_descriptors_do_not_grow(logs: LogCapture, tmp_path: Path) -> None:
     os.close(logs.open_pipe(tmp_path / "first.log", 0, 0))
     wait_until(lambda: logs.logger_pid is not None)

@@ -153,6 +153,7 @@ def until(count: int, outputs: list[ProgramOutput]) -> None:
     wait_until(lambda: sum(len(each.data) for each in outputs) >= count, details=lambda: outputs)
 
 
+@pytest.mark.integration
 def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
     heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path
 ):
@@ -174,6 +175,7 @@ def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
     assert (tmp_path / "log").read_bytes() == b"one two\n"
 
 
+@pytest.mark.integration
 def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogCapture, list[ProgramOutput]]):
     logs, outputs = heard
     data = os.urandom(200_000).replace(b"<", b"?")
@@ -185,6 +187,7 @@ def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogCapture, 
     assert outputs == [ProgramOutput("PROCESS_COMMUNICATION_STDOUT", "web", 1, data)]
 
 
+@pytest.mark.integration
 def test_marks_are_plain_output_without_capture_mode(heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path):
     logs, outputs = heard
     pipe = logs.open_pipe(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))

@@ -3,6 +3,8 @@
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from supervisor.host.logs.file import LogFile
 
 
@@ -12,6 +14,7 @@ def at_once(file: LogFile) -> LogFile:
     return file
 
 
+@pytest.mark.integration
 def test_a_full_disk_costs_output_and_says_how_much(small_disk: Path) -> None:
     path, filler = small_disk / "out.log", small_disk / "filler"
     file = at_once(LogFile(path, 0, 0))

@@ -77,6 +77,7 @@ def say(pipe: int, path: Path, line: bytes) -> None:
     wait_until(lambda: content(path).endswith(line))
 
 
+@pytest.mark.integration
 def test_killed_logger_is_replaced_without_an_effect_on_the_program(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
@@ -92,6 +93,8 @@ def test_killed_logger_is_replaced_without_an_effect_on_the_program(logs: LogCap
     os.close(pipe)
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_logger_killed_repeatedly_loses_nothing_that_it_had_not_read(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
@@ -107,6 +110,7 @@ def test_logger_killed_repeatedly_loses_nothing_that_it_had_not_read(logs: LogCa
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_next_daemon_uses_the_same_logger_and_gets_its_pipes(daemons: Callable[[], LogCapture], tmp_path: Path):
     path = tmp_path / "out.log"
     first = daemons()
@@ -128,6 +132,7 @@ def test_next_daemon_uses_the_same_logger_and_gets_its_pipes(daemons: Callable[[
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_pipe_made_just_before_leaving_reaches_the_logger(daemons: Callable[[], LogCapture], tmp_path: Path):
     logs = daemons()
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
@@ -138,6 +143,7 @@ def test_pipe_made_just_before_leaving_reaches_the_logger(daemons: Callable[[], 
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_logger_exits_without_daemon_and_pipes(logs: LogCapture, tmp_path: Path, state: Path):
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     logger = logger_of(logs)
@@ -151,6 +157,7 @@ def test_logger_exits_without_daemon_and_pipes(logs: LogCapture, tmp_path: Path,
     assert not (state / SOCKET).exists()
 
 
+@pytest.mark.integration
 def test_close_ends_the_logger_even_if_a_grandchild_holds_the_pipe(logs: LogCapture, tmp_path: Path):
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     logger = logger_of(logs)
@@ -175,6 +182,7 @@ def test_no_logger_is_started_without_a_log(daemons: Callable[[], LogCapture], s
     assert os.listdir(state) == []
 
 
+@pytest.mark.integration
 def test_logger_is_nobodys_child_and_inherits_nothing(
     logs: LogCapture, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -204,6 +212,7 @@ def test_logger_is_nobodys_child_and_inherits_nothing(
         os.close(each)
 
 
+@pytest.mark.integration
 def test_only_the_daemons_user_can_connect_to_the_logger(logs: LogCapture, tmp_path: Path, state: Path):
     os.close(logs.open_pipe(tmp_path / "out.log", 0, 0))
     logger_of(logs)
@@ -212,6 +221,7 @@ def test_only_the_daemons_user_can_connect_to_the_logger(logs: LogCapture, tmp_p
     assert stat.S_IMODE((state / LOCK).stat().st_mode) == 0o600
 
 
+@pytest.mark.integration
 def test_second_logger_of_a_state_folder_exits(logs: LogCapture, tmp_path: Path, state: Path):
     os.close(logs.open_pipe(tmp_path / "out.log", 0, 0))
     logger = logger_of(logs)
@@ -221,6 +231,7 @@ def test_second_logger_of_a_state_folder_exits(logs: LogCapture, tmp_path: Path,
     assert logs.logger_pid == logger
 
 
+@pytest.mark.integration
 def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     state = tmp_path / ("x" * 200)
     state.mkdir()
@@ -234,6 +245,7 @@ def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     logs.close()
 
 
+@pytest.mark.integration
 def test_logger_ignores_termination_signals(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
@@ -248,6 +260,7 @@ def test_logger_ignores_termination_signals(logs: LogCapture, tmp_path: Path):
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_logger_of_another_version_is_replaced_without_loss(
     daemons: Callable[[], LogCapture], tmp_path: Path, state: Path
 ):
@@ -267,6 +280,7 @@ def test_logger_of_another_version_is_replaced_without_loss(
     os.close(pipe)
 
 
+@pytest.mark.integration
 def test_logger_that_cannot_be_started_is_a_failure_of_every_log(tmp_path: Path, state: Path):
     (state / LOCK).mkdir()
     logs = LogCapture(state)
@@ -284,6 +298,8 @@ def test_logger_that_cannot_be_started_is_a_failure_of_every_log(tmp_path: Path,
     logs.close()
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_stopped_logger_is_a_failure_and_blocks_nobody(tmp_path: Path, state: Path):
     logs = LogCapture(state, silence_limit_s=6.0)
     logs.start()
@@ -307,6 +323,7 @@ def test_stopped_logger_is_a_failure_and_blocks_nobody(tmp_path: Path, state: Pa
     logs.close()
 
 
+@pytest.mark.integration
 def test_a_flood_loses_nothing(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     line = b"x" * 99 + b"\n"
@@ -341,6 +358,7 @@ def freezable(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_hanging_disk_blocks_no_other_log_and_no_program(logs: LogCapture, tmp_path: Path, freezable: Path):
     hung, good = freezable / "out.log", tmp_path / "good.log"

@@ -50,6 +50,7 @@ def received(end: socket.socket, count: int) -> list[bytes]:
     return [end.recv(65536) for _ in range(count)]
 
 
+@pytest.mark.integration
 def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_all(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
         pipe = logs.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
@@ -64,6 +65,7 @@ def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_al
     wait_until(lambda: content(tmp_path / "out.log") == "one\nzwei für\nthree\r\n\nunfinished".encode())
 
 
+@pytest.mark.integration
 def test_without_a_file_there_is_none(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
         pipe = logs.open_pipe(None, 0, 0, SYSLOG)
@@ -74,6 +76,7 @@ def test_without_a_file_there_is_none(logs: LogCapture, tmp_path: Path):
     assert {each.name for each in tmp_path.iterdir()} == {"state"}
 
 
+@pytest.mark.integration
 def test_the_journal_gets_fields(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "journal") as end:
         pipe = logs.open_pipe(None, 0, 0, JOURNAL)
@@ -92,6 +95,7 @@ def test_the_journal_gets_fields(logs: LogCapture, tmp_path: Path):
     }
 
 
+@pytest.mark.integration
 def test_lines_are_kept_for_a_log_daemon_that_is_down(logs: LogCapture, tmp_path: Path):
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
     os.write(pipe, b"early\n")
@@ -104,6 +108,7 @@ def test_lines_are_kept_for_a_log_daemon_that_is_down(logs: LogCapture, tmp_path
         os.close(pipe)
 
 
+@pytest.mark.integration
 def test_log_daemon_that_does_not_read_blocks_nobody_and_dropped_lines_are_counted(logs: LogCapture, tmp_path: Path):
     block = b"x" * 999 + b"\n"
     with listening(tmp_path / "log") as end:
@@ -123,6 +128,7 @@ def test_log_daemon_that_does_not_read_blocks_nobody_and_dropped_lines_are_count
     assert 0 < lost < 5000
 
 
+@pytest.mark.integration
 def test_next_logger_goes_on_sending_lines(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
         pipe = logs.open_pipe(None, 0, 0, SYSLOG)
@@ -138,6 +144,7 @@ def test_next_logger_goes_on_sending_lines(logs: LogCapture, tmp_path: Path):
         os.close(pipe)
 
 
+@pytest.mark.integration
 def test_lines_are_sent_between_two_daemons(tmp_path: Path):
     (tmp_path / "state").mkdir()
     first, second = (LogCapture(tmp_path / "state", syslog_at=tmp_path / "log") for _ in range(2))

@@ -69,6 +69,7 @@ async def test_messages_arrive_in_order(tmp_path: Path) -> None:
         assert await end.count(2) == [Hello(1, 1, 42, "0.1"), Progress(1, 5)]
 
 
+@pytest.mark.integration
 async def test_a_worker_hears_and_answers(tmp_path: Path, start_child: Callable[..., Spawned]) -> None:
     async with heard(tmp_path / "digits" / "a7", attempt=7) as end:
         worker = start_child("talker.py", str(tmp_path / "digits" / "a7"), "7")

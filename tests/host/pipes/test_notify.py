@@ -96,6 +96,7 @@ def test_any_bytes_are_parsed_or_refused(datagram: bytes):
     assert said.status is None or (len(said.status) <= MAX_STATUS and said.status.isprintable())
 
 
+@pytest.mark.integration
 async def test_the_worker_and_what_it_started_are_believed(
     tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
 ):
@@ -110,6 +111,7 @@ async def test_the_worker_and_what_it_started_are_believed(
     heard.socket.close()
 
 
+@pytest.mark.integration
 async def test_others_are_not_believed_also_of_the_same_user(
     tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
 ):
@@ -123,6 +125,7 @@ async def test_others_are_not_believed_also_of_the_same_user(
     heard.socket.close()
 
 
+@pytest.mark.integration
 async def test_one_that_is_gone_already_is_believed_as_its_user(
     tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
 ):
@@ -135,6 +138,7 @@ async def test_one_that_is_gone_already_is_believed_as_its_user(
     heard.socket.close()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_can_not_even_send(tmp_path: Path):
     let_others_in(tmp_path)
@@ -203,6 +207,7 @@ async def test_the_next_daemon_listens_at_the_same_path_and_knows_of_the_readine
     second.socket.close()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("systemd-notify") is None, reason="needs systemd-notify")
 async def test_systemd_notify_itself_is_heard_and_does_not_wait(tmp_path: Path):
     """It speaks in the name of the process that started it."""

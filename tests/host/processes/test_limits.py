@@ -37,6 +37,8 @@ def shown(limit: int) -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_the_daemon_takes_all_it_may_and_a_reload_knows_what_it_had(tmp_path: Path, few_files: int):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n") as daemon:
         assert daemon.process is not None
@@ -53,14 +55,17 @@ def test_the_daemon_takes_all_it_may_and_a_reload_knows_what_it_had(tmp_path: Pa
             daemon.call("start", name="sleeper")
 
 
+@pytest.mark.integration
 def test_a_program_has_the_limits_that_are_set(tmp_path: Path, few_files: int):
     assert told(tmp_path, "limit_nofile=100\n") == ["100", "100"]
 
 
+@pytest.mark.integration
 def test_other_limits_leave_the_files_as_the_daemon_found_them(tmp_path: Path, few_files: int):
     assert told(tmp_path, "limit_core=0\n", "ulimit -Sn; ulimit -c") == [str(SOFT), "0"]
 
 
+@pytest.mark.integration
 def test_a_start_while_many_files_are_open_is_like_any_other(few_files: int, tmp_path: Path):
     """As a daemon of many programs has them."""
     script = f"""
@@ -81,6 +86,7 @@ print(few.strip(), limits.can_use_inherited_nofile(), tells().strip())
     assert said.split() == [str(SOFT), "False", str(SOFT)]
 
 
+@pytest.mark.integration
 def test_the_kernel_is_told_whom_to_kill_first(tmp_path: Path):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\noom_score_adjust=500\n") as daemon:
         pid = daemon.until_state("sleeper", "RUNNING")["pid"]
@@ -97,14 +103,17 @@ def test_more_than_the_daemon_may_have_is_refused_with_the_remedy():
         limits.limit_setter("digits", {"limit_nofile": hard + 1})
 
 
+@pytest.mark.integration
 def test_minfds_raises_what_programs_start_with(tmp_path: Path, few_files: int):
     assert told(tmp_path, "", settings=f"minfds={SOFT + 50}") == [str(SOFT + 50), shown(few_files)]
 
 
+@pytest.mark.integration
 def test_more_than_minfds_stays_as_it_is(tmp_path: Path, few_files: int):
     assert told(tmp_path, "", settings=f"minfds={SOFT - 50}\nminprocs=1") == [str(SOFT), shown(few_files)]
 
 
+@pytest.mark.integration
 def test_minfds_that_can_not_be_had_is_why_the_daemon_does_not_start(tmp_path: Path):
     daemon = Daemon(tmp_path, "", f"minfds={1 << 30}")  # above what the kernel allows anybody (fs.nr_open)
 

@@ -9,6 +9,8 @@ import pytest
 
 from supervisor.host.processes import marks
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def marked(tmp_path: Path) -> Iterator[tuple[str, int]]:

@@ -63,6 +63,8 @@ def test_orphans_come_to_a_subreaper_only(subreaper: None):
     assert not adopts_orphans()
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None):
     before = zombies()
     with reaping_orphans(lambda pid: pid == child.pid):
@@ -73,6 +75,8 @@ async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None):
     assert child.wait() == 3
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None):
     before = zombies()
     child = run_leaver(2)
@@ -83,6 +87,8 @@ async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None):
     assert child.wait() == 3
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(subreaper: None):
     before, asked = zombies(), 0
     child = run_leaver(1)
@@ -177,6 +183,8 @@ class Init:
 NAMESPACES = pytest.mark.skipif(not may_make_namespaces(), reason="needs root (CAP_SYS_ADMIN) for a PID namespace")
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 @NAMESPACES
 def test_a_daemon_that_is_pid_1_reaps_orphans_and_knows_how_its_programs_ended(tmp_path: Path):
     leaver = f"[program:leaver]\ncommand={sys.executable} {LEAVER} 5 1\nstartsecs=0\nautorestart=false\n"
@@ -192,6 +200,7 @@ def test_a_daemon_that_is_pid_1_reaps_orphans_and_knows_how_its_programs_ended(t
         init.until(lambda: (found := init.status("sleeper")) and found["state"] == "RUNNING", "sleeper runs")
 
 
+@pytest.mark.integration
 @NAMESPACES
 def test_a_daemon_that_is_pid_1_leaves_when_the_container_is_stopped(tmp_path: Path):
     with Init(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as init:

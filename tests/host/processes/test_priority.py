@@ -12,6 +12,8 @@ import pytest
 
 from supervisor.host.processes import priority
 
+pytestmark = pytest.mark.integration
+
 NOBODY = 65534
 THREADS = "import threading, time; [threading.Thread(target=time.sleep, args=(60,)).start() for _ in range(2)]"
 

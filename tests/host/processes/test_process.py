@@ -41,10 +41,12 @@ time.sleep(1000)
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 
 
+@pytest.mark.integration
 async def test_an_exit_code_is_noticed(start: Start) -> None:
     assert await start("sh", "-c", "exit 3").exit() == Exit(3, None)
 
 
+@pytest.mark.integration
 async def test_a_death_by_signal_is_noticed(start: Start) -> None:
     spawned = start("sleep", "100")
 
@@ -53,6 +55,7 @@ async def test_a_death_by_signal_is_noticed(start: Start) -> None:
     assert await spawned.exit() == Exit(None, signal.SIGKILL)
 
 
+@pytest.mark.integration
 async def test_the_exit_is_told_once(start: Start) -> None:
     first, second = start("true"), start("sh", "-c", "read line < /dev/null; exit 1")
     await first.exit()
@@ -61,6 +64,7 @@ async def test_the_exit_is_told_once(start: Start) -> None:
     assert (first.exits, second.exits) == ([Exit(0, None)], [Exit(1, None)])
 
 
+@pytest.mark.integration
 async def test_an_exit_status_that_somebody_else_took_is_asked_of_the_pidfd(start: Start) -> None:
     spawned = start("sh", "-c", "exit 42")
     os.waitpid(spawned.process.pid, 0)  # noqa: ASYNC222 - the loop must not see it first
@@ -68,6 +72,7 @@ async def test_an_exit_status_that_somebody_else_took_is_asked_of_the_pidfd(star
     assert await spawned.exit() == (Exit(42, None) if KERNEL >= (6, 15) else Exit(None, None))
 
 
+@pytest.mark.integration
 async def test_the_exit_status_is_known_while_a_debugger_holds_on_to_the_dead_process(start: Start) -> None:
     spawned = start("sleep", "100")
     tracer = start(sys.executable, "-c", TRACER, str(spawned.process.pid))
@@ -82,6 +87,7 @@ async def test_the_exit_status_is_known_while_a_debugger_holds_on_to_the_dead_pr
         await tracer.exit()
 
 
+@pytest.mark.integration
 async def test_an_exit_is_noticed_while_nothing_else_happens_in_the_loop(start: Start) -> None:
     took = []
     for _ in range(5):
@@ -95,6 +101,7 @@ async def test_an_exit_is_noticed_while_nothing_else_happens_in_the_loop(start: 
     assert sum(sorted(took)[:3]) < 0.3
 
 
+@pytest.mark.integration
 async def test_the_worker_leads_a_session_and_a_group_of_its_own(start: Start) -> None:
     spawned = start("sleep", "100")
     pid = spawned.process.pid
@@ -102,6 +109,7 @@ async def test_the_worker_leads_a_session_and_a_group_of_its_own(start: Start) -
     assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
 
 
+@pytest.mark.integration
 async def test_nothing_of_the_daemon_is_inherited(start: Start) -> None:
     inheritable = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(inheritable, True)
@@ -113,6 +121,7 @@ async def test_nothing_of_the_daemon_is_inherited(start: Start) -> None:
     assert line == "0 1 2 3 /dev/null"  # 3 is ls reading the folder
 
 
+@pytest.mark.integration
 async def test_environment_directory_and_umask_are_those_of_the_request(start: Start, tmp_path: Path) -> None:
     spawned = start(
         "sh",
@@ -128,6 +137,7 @@ async def test_environment_directory_and_umask_are_those_of_the_request(start: S
     assert lines == [str(tmp_path), "0027", "hello"]
 
 
+@pytest.mark.integration
 async def test_the_command_is_found_in_the_programs_own_path(start: Start, tmp_path: Path) -> None:
     (tmp_path / "train").write_text("#!/bin/sh\necho trained\n")
     (tmp_path / "train").chmod(0o755)
@@ -138,6 +148,7 @@ async def test_the_command_is_found_in_the_programs_own_path(start: Start, tmp_p
     assert [await by_path.line(), await by_directory.line()] == ["trained", "trained"]
 
 
+@pytest.mark.integration
 @ROOT
 async def test_a_worker_of_another_user_has_that_users_groups_only(start: Start) -> None:
     nobody = find_credentials("nobody")
@@ -164,6 +175,7 @@ def _script(path: Path, content: str, mode: int) -> str:
     return str(path)
 
 
+@pytest.mark.integration
 async def test_what_can_not_be_started_is_said_and_why(start: Start, tmp_path: Path) -> None:
     plain = _script(tmp_path / "plain", "#!/bin/sh\n", 0o644)
     no_line = _script(tmp_path / "no-line", "\0\1\2", 0o755)
@@ -206,6 +218,7 @@ async def test_a_lack_of_descriptors_passes(start: Start) -> None:
     assert not raised.value.permanent
 
 
+@pytest.mark.integration
 async def test_a_kill_takes_all_descendants_with_it(start_child: Start) -> None:
     spawned = start_child("family.py")
     descendants = [int(pid) for pid in (await spawned.line()).split()]
@@ -217,6 +230,7 @@ async def test_a_kill_takes_all_descendants_with_it(start_child: Start) -> None:
         await gone(pid)
 
 
+@pytest.mark.integration
 async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Start) -> None:
     spawned = start_child("family.py", "die")
     in_group, in_own_session, orphan = (int(pid) for pid in (await spawned.line()).split())
@@ -233,6 +247,7 @@ async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Star
     assert (found, len(left_session)) == (2, 1)
 
 
+@pytest.mark.integration
 async def test_a_group_that_ends_with_its_leader_is_dead_when_the_exit_is_told(start_child: Start) -> None:
     spawned = start_child("family.py", "leave", group_ends_with_it=True)
     pids = [int(pid) for pid in (await spawned.line()).split()]
@@ -251,6 +266,7 @@ def _session(pid: int) -> int | None:
         return None
 
 
+@pytest.mark.integration
 async def test_a_signal_to_the_group_reaches_its_members(start: Start) -> None:
     spawned = start("sh", "-c", "sleep 100 & echo $!; wait")
     member = int(await spawned.line())
@@ -261,6 +277,7 @@ async def test_a_signal_to_the_group_reaches_its_members(start: Start) -> None:
     assert await spawned.exit() == Exit(None, signal.SIGTERM)
 
 
+@pytest.mark.integration
 async def test_a_signal_to_the_process_reaches_it_alone(start: Start) -> None:
     spawned = start("sh", "-c", "sleep 100 & echo $!; wait")
     member = int(await spawned.line())
@@ -272,6 +289,7 @@ async def test_a_signal_to_the_process_reaches_it_alone(start: Start) -> None:
     assert spawned.process.kill_session() == 1
 
 
+@pytest.mark.integration
 async def test_nothing_is_sent_once_the_process_is_gone(start: Start) -> None:
     spawned = start("true")
     await spawned.exit()
@@ -282,6 +300,7 @@ async def test_nothing_is_sent_once_the_process_is_gone(start: Start) -> None:
     assert spawned.process.kill_session() == 0
 
 
+@pytest.mark.integration
 async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
     somebody = start("sleep", "100")
     stranger = somebody.process
@@ -295,6 +314,7 @@ async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start
     assert read_start_time(stranger.pid) == real
 
 
+@pytest.mark.integration
 async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
     somebody = start("sleep", "100")
     stranger = somebody.process
@@ -308,6 +328,7 @@ async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alon
     assert await somebody.exit() == Exit(None, signal.SIGTERM)
 
 
+@pytest.mark.integration
 async def test_identity_is_none_where_no_process_is(start: Start) -> None:
     spawned = start("true")
     before = spawned.process.start_time
@@ -318,6 +339,7 @@ async def test_identity_is_none_where_no_process_is(start: Start) -> None:
     assert read_start_time(os.getpid()) is not None
 
 
+@pytest.mark.integration
 def test_a_process_that_may_not_be_looked_at_is_none_of_ours() -> None:
     hide = ["unshare", "--pid", "--fork", "--mount", "sh", "-c", 'mount -t proc -o hidepid=1 proc /proc && "$@"', "sh"]
     if os.geteuid() != 0 or subprocess.run([*hide, "true"], check=False, capture_output=True).returncode != 0:
@@ -328,6 +350,7 @@ def test_a_process_that_may_not_be_looked_at_is_none_of_ours() -> None:
     assert seen == "0 False None\n"
 
 
+@pytest.mark.integration
 async def test_descriptors_do_not_grow(start: Start) -> None:
     for _ in range(3):
         await start("true").exit()

@@ -22,6 +22,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     child.wait()
 
 
+@pytest.mark.integration
 def test_a_process_without_a_handler_is_not_sent_a_signal_that_would_end_it(sleeper: subprocess.Popen, tmp_path: Path):
     asked: list[bool] = []
 
@@ -32,6 +33,7 @@ def test_a_process_without_a_handler_is_not_sent_a_signal_that_would_end_it(slee
     assert "(the worker has installed no handler" in text
 
 
+@pytest.mark.integration
 def test_a_stopped_process_is_told_from_a_sleeping_one(sleeper: subprocess.Popen):
     assert not stacks.is_stopped(sleeper.pid)
 
@@ -41,6 +43,7 @@ def test_a_stopped_process_is_told_from_a_sleeping_one(sleeper: subprocess.Popen
     assert "T (stopped)" in stacks.describe_threads(sleeper.pid)
 
 
+@pytest.mark.integration
 def test_a_link_in_the_place_of_the_workers_file_is_not_followed(sleeper: subprocess.Popen, tmp_path: Path):
     secret = tmp_path / "secret"
     secret.write_text("xyzzy")

@@ -53,6 +53,7 @@ def release(fifo: Path) -> None:
     fifo.write_text("go\n")
 
 
+@pytest.mark.integration
 async def test_a_child_that_was_started_before_the_daemon_executed_itself_is_reaped(fifo: Path) -> None:
     child = waiting(fifo)
     _, ended = await watched(child.pid)
@@ -64,6 +65,7 @@ async def test_a_child_that_was_started_before_the_daemon_executed_itself_is_rea
     child.returncode = 7
 
 
+@pytest.mark.integration
 async def test_an_orphan_tells_its_exit_status(fifo: Path) -> None:
     _, ended = await watched(orphan(fifo))
 
@@ -73,6 +75,7 @@ async def test_an_orphan_tells_its_exit_status(fifo: Path) -> None:
     assert told == Exit(7, None) or (KERNEL < (6, 15) and told == Exit(None, None))
 
 
+@pytest.mark.integration
 async def test_a_process_that_is_let_go_lives_and_is_watched_no_more(fifo: Path) -> None:
     child = waiting(fifo)
     process, ended = await watched(child.pid)
@@ -91,6 +94,7 @@ async def test_another_process_with_the_same_pid_is_not_taken_over() -> None:
     assert adopt(os.getpid(), (read_start_time(os.getpid()) or 0) - 1, False, ended.set_result) is None
 
 
+@pytest.mark.integration
 def test_a_zombie_tells_how_it_ended() -> None:
     child = subprocess.Popen(["sh", "-c", "kill -KILL $$"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -100,6 +104,7 @@ def test_a_zombie_tells_how_it_ended() -> None:
     child.wait()
 
 
+@pytest.mark.integration
 def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
     child = subprocess.Popen(["sleep", "100"], env={marks.CONFIGURATION: "abc"})
     try:
@@ -112,6 +117,7 @@ def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
         child.wait()
 
 
+@pytest.mark.integration
 async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> None:
     child = waiting(fifo)
     start_time = read_start_time(child.pid) or 0
@@ -123,6 +129,7 @@ async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> N
     child.returncode = 7
 
 
+@pytest.mark.integration
 async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: Path) -> None:
     child = waiting(fifo, leads=True)
 

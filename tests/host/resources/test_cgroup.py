@@ -72,6 +72,7 @@ def test_the_unified_tree_is_found_beside_the_old_ones():
     assert cgroup.parse_own_group("9:memory:/x\n") is None
 
 
+@pytest.mark.integration
 def test_a_mount_whose_name_is_no_utf_8_is_no_hindrance(tmp_path: Path):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
@@ -87,6 +88,7 @@ def test_a_mount_whose_name_is_no_utf_8_is_no_hindrance(tmp_path: Path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.integration
 def test_processes_in_a_group_whose_name_is_no_utf_8_are_looked_at_like_others(given: Path):
     odd = Cgroup(given / os.fsdecode(b"caf\xe9"))
     odd.path.mkdir()
@@ -106,6 +108,7 @@ def test_processes_in_a_group_whose_name_is_no_utf_8_are_looked_at_like_others(g
     assert 0 < available <= total
 
 
+@pytest.mark.integration
 def test_the_daemon_moves_to_a_group_of_its_own_and_finds_it_again(given: Path):
     path = str(given).removeprefix(str(cgroup.find_cgroup2_mount(Path("/proc/self/mounts").read_text())))
     for _ in range(2):
@@ -113,6 +116,7 @@ def test_the_daemon_moves_to_a_group_of_its_own_and_finds_it_again(given: Path):
     assert prepared_in(given / "daemon").split() == [str(given), f"{path}/daemon"]
 
 
+@pytest.mark.integration
 def test_what_nobody_gave_is_left_alone(given: Path):
     os.removexattr(given, "user.delegate")
 
@@ -120,6 +124,7 @@ def test_what_nobody_gave_is_left_alone(given: Path):
     assert [each for each in given.iterdir() if each.is_dir()] == []
 
 
+@pytest.mark.integration
 def test_a_service_without_a_group_below_for_its_daemon_is_left_alone(given: Path):
     service = given.with_name(given.name + ".service")
     service.mkdir()
@@ -135,6 +140,7 @@ def test_a_service_without_a_group_below_for_its_daemon_is_left_alone(given: Pat
                 cgroup.Cgroup(each).remove()
 
 
+@pytest.mark.integration
 async def test_a_process_begins_in_its_group_and_all_of_it_goes_at_once(given: Path):
     group = Cgroups(given, frozenset()).create("digits:0", 3, None, None)
     assert group is not None and group.path.name == "job-digits%3A0.a3"
@@ -162,6 +168,7 @@ def test_limits_are_those_of_the_configuration_and_a_tenth_more_memory(tmp_path:
     assert written == {"memory.oom.group": "1", "memory.max": "1100", "cpu.max": "150000 100000"}
 
 
+@pytest.mark.integration
 def test_a_whole_daemon_gives_each_attempt_a_group_and_removes_it(given: Path, tmp_path: Path):
     section = (
         f"[program:t]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={tmp_path}/t\n"

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from supervisor.host.resources import usage
 from supervisor.host.resources.gpus import GpuMemory
 from tests.waiting import wait_until
@@ -26,6 +28,7 @@ def ended(*processes: subprocess.Popen[str]) -> None:
         each.communicate()
 
 
+@pytest.mark.integration
 def test_a_tree_is_the_process_and_what_it_started():
     parent = started(sys.executable, "-c", BUSY)
     try:
@@ -37,6 +40,7 @@ def test_a_tree_is_the_process_and_what_it_started():
         ended(parent)
 
 
+@pytest.mark.integration
 def test_memory_is_that_of_each_tree():
     small, large = started("sh", "-c", "echo up; read x"), started(sys.executable, "-c", EATER)
     try:
@@ -47,6 +51,7 @@ def test_memory_is_that_of_each_tree():
         ended(small, large)
 
 
+@pytest.mark.integration
 def test_processor_time_only_grows_by_what_was_used():
     spinner = started(sys.executable, "-c", "print('up', flush=True)\nwhile True: pass")
     try:
@@ -56,6 +61,7 @@ def test_processor_time_only_grows_by_what_was_used():
         ended(spinner)
 
 
+@pytest.mark.integration
 def test_who_is_gone_is_left_out():
     gone = started("sh", "-c", "echo up")
     gone.communicate()

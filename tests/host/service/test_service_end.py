@@ -70,6 +70,7 @@ def start(name: str, said: Path, children: list[subprocess.Popen[bytes]], **envi
     return psutil.Process(child.pid)
 
 
+@pytest.mark.integration
 async def test_workers_flush_before_what_writes_their_logs_is_told(
     tmp_path: Path, children: list[subprocess.Popen[bytes]]
 ):
@@ -82,6 +83,7 @@ async def test_workers_flush_before_what_writes_their_logs_is_told(
     assert said.read_text().split() == ["keeper", "began", "worker", "began", "worker", "left", "keeper", "left"]
 
 
+@pytest.mark.integration
 def test_the_processes_of_a_control_group_are_found_but_oneself(
     tmp_path: Path, children: list[subprocess.Popen[bytes]]
 ):

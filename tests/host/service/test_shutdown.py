@@ -6,6 +6,8 @@ import pytest
 
 from supervisor.host.service import systemd
 
+pytestmark = pytest.mark.integration
+
 
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """A folder that stands for that of a booted systemd, with a systemctl that does what `script` says."""

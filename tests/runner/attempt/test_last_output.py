@@ -14,6 +14,8 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
 from tests.waiting import wait_until_async
 
+pytestmark = pytest.mark.integration
+
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
 

@@ -21,6 +21,8 @@ from supervisor.runner.program.runner import Runner
 from tests.places import CHILDREN
 from tests.waiting import wait_until_async
 
+pytestmark = pytest.mark.integration
+
 TRAINER = CHILDREN / "trainer.py"
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
 
@@ -95,6 +97,7 @@ def left(services: Services) -> set[int]:
     return {each.pid for found in marks.processes_of_daemon(services.state_dir).values() for each in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a cgroup of nobody")])
 async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process_trains(
     tmp_path: Path, services: Services, error: Exception
@@ -120,6 +123,7 @@ async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process
     await until(runner, lambda: not left(services))
 
 
+@pytest.mark.slow
 async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_is_the_attempt(
     tmp_path: Path, services: Services
 ):

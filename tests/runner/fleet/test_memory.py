@@ -6,10 +6,14 @@ import os
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from supervisor.config import load_config
 from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
+
+pytestmark = pytest.mark.integration
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 MANY = 50

@@ -85,6 +85,7 @@ async def training(programs: Programs, name: str) -> None:
     await asyncio.wait_for(runner.wait_until(lambda: (runner.executor.training.step or 0) > 2 or None), PATIENCE_S)
 
 
+@pytest.mark.integration
 async def test_provider_is_acknowledged_once_the_last_checkpoint_is_there_and_the_worker_has_left(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
@@ -102,6 +103,7 @@ async def test_provider_is_acknowledged_once_the_last_checkpoint_is_there_and_th
     await notices.stop_watching()
 
 
+@pytest.mark.integration
 async def test_provider_is_not_acknowledged_while_a_job_trains_on_with_time_left(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
@@ -158,6 +160,7 @@ async def test_program_added_by_an_update_gets_the_notice_that_holds(
     await notices.stop_watching()
 
 
+@pytest.mark.integration
 async def test_repeated_notice_flushes_once_and_a_moved_deadline_moves(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):

@@ -50,6 +50,7 @@ async def test_who_gives_up_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPa
     assert went == ["quick", "slow"]
 
 
+@pytest.mark.slow
 async def test_many_that_hang_hold_the_others_up_once_and_not_for_ever():
     turns = StartTurns(50)
     *hang, last = turns

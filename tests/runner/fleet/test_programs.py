@@ -44,6 +44,7 @@ async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(p
     assert not programs.has_worker(os.getpid())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("is_late", "host_leaves", "cause"), [
     (False, True, "preemption"), (True, True, "preemption"), (False, False, "stopped"),
 ])  # fmt: skip

@@ -84,6 +84,7 @@ def test_events_that_change_nothing_are_left_out_and_the_oldest_go():
     assert [each.attempt for each in timeline.last_entries(2)] == [KEPT + 3, KEPT + 4]
 
 
+@pytest.mark.integration
 async def test_a_start_and_a_stop_are_in_the_timeline(runner: Runner):
     runner.post(events.StartRequested())
     runner.post(events.StopRequested())
@@ -99,6 +100,7 @@ async def test_a_start_and_a_stop_are_in_the_timeline(runner: Runner):
     assert "start the process" in runner.timeline.last_entries(20)[0].effects
 
 
+@pytest.mark.integration
 async def test_an_internal_error_is_logged_with_the_timeline_and_supervision_goes_on(runner: Runner):
     runner.post(events.StartRequested())
 
@@ -113,6 +115,7 @@ async def test_an_internal_error_is_logged_with_the_timeline_and_supervision_goe
     assert "internal error" in runner.timeline.last_entries(1)[0].event
 
 
+@pytest.mark.integration
 async def test_an_unknown_event_changes_nothing(runner: Runner):
     runner.post(events.StartRequested())
     pid = runner.executor.pid

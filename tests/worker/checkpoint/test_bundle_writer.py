@@ -152,6 +152,7 @@ def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: p
     assert reserve.allocate(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
 
 
+@pytest.mark.integration
 def test_what_is_forked_does_not_hold_a_copy() -> None:
     """Else a data loader's process doubles it at the next save."""
     copy = BufferPool().allocate(100_000)
@@ -164,6 +165,7 @@ def test_what_is_forked_does_not_hold_a_copy() -> None:
     assert bytes(copy.content) == b"x" * 100_000
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_save_holds_one_copy_of_the_state_beside_training_and_none_while_it_waits(tmp_path: Path) -> None:
     """What the peak of memory rises by from its first save on, as a share of the state."""

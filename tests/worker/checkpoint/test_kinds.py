@@ -12,7 +12,7 @@ import pytest
 from supervisor.protocol.launch import Launch, without_launch_variables
 from tests.places import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "tests" / "worker" / "children" / "kinds.py"
 KINDS = {

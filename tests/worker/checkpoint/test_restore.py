@@ -117,6 +117,7 @@ numpy.savez(sys.argv[2], *(each.numpy() for each in [*model.weights, *optimizer.
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_plain_tensorflow_restores_every_value_in_a_process_that_can_not_import_us(

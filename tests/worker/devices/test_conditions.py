@@ -206,6 +206,7 @@ def said_by(program: str, launch: Launch, **variables: str) -> subprocess.Comple
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("recorded", "deterministic", "variables", "told"),
     [
@@ -228,6 +229,7 @@ def test_deterministic_job_has_onednn_as_before_unless_the_environment_says(
     assert said_by(ENVIRONMENT_OF_TENSORFLOW, launch, **variables).stdout.strip() == told
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["worker", "tensorflow"])
 def test_onednn_is_as_before_where_worker_is_imported_first_and_else_it_says_so(first: str, tmp_path: Path) -> None:

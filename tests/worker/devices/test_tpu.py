@@ -87,6 +87,7 @@ def test_tpu_that_is_not_there_says_which_and_what_to_do(google: Google, monkeyp
     assert tpu.host_io_options() is None
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_checkpoints_are_of_this_process_where_variables_are_anothers(tmp_path: Path) -> None:

@@ -308,6 +308,7 @@ def test_without_a_directory_it_says_what_to_give() -> None:
         FilesRun(Counting())
 
 
+@pytest.mark.slow
 def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonEnd, tmp_path: Path) -> None:
     class Slow(Counting):
         def write(self, folder: Path) -> None:
@@ -471,6 +472,7 @@ def test_error_of_a_save_beside_training_is_told_at_once(tmp_path: Path, begin: 
     assert not list((tmp_path / "c").glob("step-*"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("says", ["errno", "nothing"])
 @pytest.mark.parametrize("allowed", [True, False])
 def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(

@@ -30,6 +30,7 @@ __all__ = ["start"]
 EPOCHS = 5  # of 6 steps
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_fit_killed_within_epochs_ends_like_an_undisturbed_one(start: Start, tmp_path: Path) -> None:
@@ -92,6 +93,7 @@ def test_callbacks_see_one_training_with_the_batch_numbers_of_the_epoch(two_repl
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_begin_and_end_of_a_validation_are_reported(two_replicas: Any, tmp_path: Path, begin: Any, daemon: Any) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
     daemon.send(Go(1, restore=None))
@@ -125,6 +127,7 @@ class StopsAt(tf.keras.callbacks.Callback):  # type: ignore[misc]
             raise LookupError("on purpose")
 
 
+@pytest.mark.slow
 def test_interrupted_epoch_resumes_at_its_batch_with_history_and_state(two_replicas: Any, tmp_path: Path) -> None:
     def train(*callbacks: Any) -> Any:
         model = compiled(two_replicas, metrics=["accuracy"])
@@ -145,6 +148,7 @@ def test_interrupted_epoch_resumes_at_its_batch_with_history_and_state(two_repli
     assert len(history.history["accuracy"]) == 2
 
 
+@pytest.mark.slow
 def test_derived_attributes_of_callbacks_are_not_restored(two_replicas: Any, tmp_path: Path) -> None:
     def train(plateau: Any, step: int) -> None:
         fit(
@@ -232,6 +236,7 @@ def test_steps_per_execution_counts_each_step_and_ends_with_the_same_bits(tmp_pa
     assert same_weights(undisturbed, disturbed)
 
 
+@pytest.mark.slow
 def test_weights_are_replaced_by_their_averages_at_the_end_only(tmp_path: Path) -> None:
     strategy = tf.distribute.get_strategy()
     adam = {"use_ema": True, "ema_momentum": 0.5}
@@ -271,6 +276,7 @@ def test_weights_are_replaced_by_their_averages_at_the_end_only(tmp_path: Path) 
     )
 
 
+@pytest.mark.slow
 def test_epoch_without_a_batch_of_the_new_size_is_ended(two_replicas: Any, tmp_path: Path) -> None:
     def with_batches_of(size: int) -> worker.Examples:
         numbers = np.random.default_rng(0)
@@ -310,6 +316,7 @@ def augmenting() -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_random_augmentation_and_mixed_precision_end_like_an_undisturbed_run(policy: str, tmp_path: Path) -> None:
     strategy = tf.distribute.get_strategy()

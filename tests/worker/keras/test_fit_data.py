@@ -133,6 +133,7 @@ class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
             raise LookupError("on purpose")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [StopsAt(8), FailsAtTheEndOf(0), FailsAtTheEndOf(1)], ids=["within", "end", "end 1"])
 def test_dataset_of_unknown_length_ends_like_an_undisturbed_run(stop: Any, tmp_path: Path) -> None:
     """With metrics and without a strategy, where Keras creates their variables only at the first step."""

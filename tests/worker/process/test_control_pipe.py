@@ -188,6 +188,7 @@ def test_drained_means_that_the_daemon_can_read_it(daemon: DaemonEnd, channel: W
     assert daemon.all_of(SaveFailed)
 
 
+@pytest.mark.integration
 def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     channel.drain(timeout=5)
     child = os.fork()

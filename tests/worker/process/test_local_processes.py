@@ -17,6 +17,8 @@ from tests.reading import alive
 from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = ROOT / "tests" / "worker" / "children" / "member.py"
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -115,6 +117,7 @@ def test_they_may_end_one_after_the_other_once_training_is_over(start: Start) ->
     assert (calm.returncode, errors) == (0, "")
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_with_training_is_ended(start: Start) -> None:
     process = start("0:end", "1:wait", workers=2)
     found = introduced(process, 2)

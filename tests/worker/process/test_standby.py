@@ -73,6 +73,7 @@ def waiting(tmp_path: Path, myself: DaemonIdentity) -> Iterator[Waiting]:
     one.end.close()
 
 
+@pytest.mark.integration
 def test_it_waits_before_it_trains_and_becomes_the_attempt_it_is_told(waiting: Waiting):
     ready = waiting.end.wait_for(Ready, PATIENCE_S)
     untouched = not waiting.checkpoints.exists()
@@ -88,6 +89,7 @@ def test_it_waits_before_it_trains_and_becomes_the_attempt_it_is_told(waiting: W
     assert {each.attempt for each in selection.committed_checkpoints(waiting.checkpoints)} == {7}
 
 
+@pytest.mark.integration
 def test_it_restores_what_go_names(waiting: Waiting, tmp_path: Path, myself: DaemonIdentity):
     waiting.end.wait_for(Ready, PATIENCE_S)
     waiting.promote(1)
@@ -106,6 +108,7 @@ def test_it_restores_what_go_names(waiting: Waiting, tmp_path: Path, myself: Dae
     assert (restored.attempt, restored.step) == (2, 5) and code == 0
 
 
+@pytest.mark.integration
 def test_a_source_that_changed_is_loaded_anew_in_the_same_process(waiting: Waiting):
     waiting.end.wait_for(Ready, PATIENCE_S)
     (waiting.folder / "corpus.py").write_text("SIZE = 2  # another one\n")
@@ -119,6 +122,7 @@ def test_a_source_that_changed_is_loaded_anew_in_the_same_process(waiting: Waiti
     assert {each.pid for each in waiting.end.all_of(Hello)} == {waiting.process.pid}
 
 
+@pytest.mark.integration
 def test_a_source_that_changed_while_it_was_loaded_counts_as_changed(tmp_path: Path, myself: DaemonIdentity):
     (tmp_path / "corpus.py").write_text("import os\nos.utime(__file__)\nSIZE = 1\n")
     one = Waiting(tmp_path, myself)
@@ -133,6 +137,7 @@ def test_a_source_that_changed_while_it_was_loaded_counts_as_changed(tmp_path: P
     assert out.count("loaded") == 2
 
 
+@pytest.mark.integration
 def test_it_ends_with_its_daemon(tmp_path: Path):
     daemon = subprocess.Popen(["sleep", "600"])
     one = Waiting(tmp_path, DaemonIdentity(daemon.pid, read_start_time(daemon.pid) or 0))
@@ -149,6 +154,7 @@ def test_it_ends_with_its_daemon(tmp_path: Path):
     assert not one.checkpoints.exists()
 
 
+@pytest.mark.integration
 def test_it_does_not_even_load_where_its_daemon_is_gone_already(tmp_path: Path):
     other_start = DaemonIdentity(
         os.getpid(), (read_start_time(os.getpid()) or 0) + 1
@@ -160,6 +166,7 @@ def test_it_does_not_even_load_where_its_daemon_is_gone_already(tmp_path: Path):
     assert code == WorkerExit.STOPPED and out == ""
 
 
+@pytest.mark.integration
 def test_an_attempt_outlives_the_daemon_that_promoted_it(tmp_path: Path):
     daemon = subprocess.Popen(["sleep", "600"])
     one = Waiting(tmp_path, DaemonIdentity(daemon.pid, read_start_time(daemon.pid) or 0), steps=200)
@@ -177,6 +184,7 @@ def test_an_attempt_outlives_the_daemon_that_promoted_it(tmp_path: Path):
     assert code == 0
 
 
+@pytest.mark.integration
 def test_what_fails_while_it_loads_is_said_as_a_standby(tmp_path: Path, myself: DaemonIdentity):
     (tmp_path / "corpus.py").write_text("raise LookupError('no such corpus')\n")
     one = Waiting(tmp_path, myself)

@@ -180,6 +180,7 @@ def test_numbers_are_valid_protocol_buffers(number: int) -> None:
     assert (event.step, event.wall_time) == (number, 1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_replicas_have_curves_of_their_own(two_replicas, tmp_path: Path) -> None:
     import worker

@@ -70,6 +70,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow  # a process of its own imports TensorFlow
 def test_a_slow_dataset_shows_in_the_goodput(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"

@@ -16,7 +16,7 @@ from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Hel
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
 
-pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow]
 CHILDREN = ROOT / "tests" / "worker" / "children"
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -56,6 +56,7 @@ def two_one_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, refused
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ANY)
 def test_no_example_is_lost_or_seen_twice_whoever_goes_on(kind: str, two_one_two: tuple[Path, str]) -> None:
     epochs = given(two_one_two[0], kind)
@@ -74,6 +75,7 @@ def test_other_processes_can_not_go_on_amid_files_of_each_process(two_one_two: t
     assert two_one_two[1].startswith(f"{FIXED}: cannot resume in the middle of epoch 0 with 1 process: 2 began it")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["FILE", "OFF"])
 def test_fit_refuses_data_of_each_process_before_a_step_is_made(policy: str) -> None:
     """Where they would go on in the middle of an epoch, nobody could say."""
@@ -82,5 +84,6 @@ def test_fit_refuses_data_of_each_process_before_a_step_is_made(policy: str) -> 
     assert said.startswith(f"refused after 0 steps: cannot fit on 2 workers with auto_shard_policy {policy}")
 
 
+@pytest.mark.integration
 def test_fit_of_one_process_takes_any_policy() -> None:
     assert ran("fit_sharing.py", 1, "OFF") == "trained 2 steps\n"

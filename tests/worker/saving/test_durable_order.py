@@ -189,6 +189,7 @@ def test_error_in_any_operation_of_an_export_leaves_the_old_or_the_new_whole(
     assert [each.name for each in directory.iterdir()] == ["7"]
 
 
+@pytest.mark.integration
 def test_export_that_meets_a_full_disk_in_what_tensorflow_writes_leaves_the_old_one(small_disk: Path) -> None:
     def large(value: float) -> tf.Module:
         module = weighted(value)

@@ -258,6 +258,7 @@ def test_other_programs_find_the_newest_through_the_pointer(
     assert tf.train.latest_checkpoint(str(directory)) == str(directory / "step-0000000001.a1" / "ckpt")
 
 
+@pytest.mark.integration
 def test_full_disk_costs_the_save_and_training_goes_on(
     daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
 ) -> None:
@@ -286,6 +287,7 @@ def test_full_disk_costs_the_save_and_training_goes_on(
     assert not list((small_disk / "checkpoints").glob("*.partial"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("allowed", [True, False])
 def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
     allowed: bool, daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
@@ -315,6 +317,7 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
     assert (whole[0] == "step-0000000001.a1") is not allowed
 
 
+@pytest.mark.integration
 def test_told_to_stop_with_a_full_disk_leaves_with_74(
     daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
 ) -> None:
@@ -332,6 +335,7 @@ def test_told_to_stop_with_a_full_disk_leaves_with_74(
     assert "told to stop" in daemon.wait_for(Failed).error
 
 
+@pytest.mark.integration
 def test_training_that_cannot_commit_its_end_is_not_done(
     daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +367,7 @@ def test_directory_that_cannot_be_made_leaves_with_73(
     assert str(tmp_path / "file") in daemon.wait_for(Failed).error
 
 
+@pytest.mark.integration
 def test_directory_held_by_another_worker_leaves_with_75(
     daemon: DaemonEnd, under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:

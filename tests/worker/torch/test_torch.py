@@ -20,7 +20,7 @@ from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.launch import Launch, without_launch_variables
 from tests.worker.run.test_multiworker import CHILDREN, ROOT, read_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 Start = Callable[..., subprocess.Popen[str]]
 STEPS = 40
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.host.notices.metadata_server import MetadataServer
 
+pytestmark = pytest.mark.integration
+
 NODE_PACKAGES = ("gcp-metadata@8.1.4", "@aws-sdk/ec2-metadata-service@3.1162.0")
 
 

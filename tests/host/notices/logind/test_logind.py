@@ -36,6 +36,7 @@ def source(logind: FakeLogind) -> LogindSource:
     return LogindSource(address=logind.address, retry_cap_s=0.1)
 
 
+@pytest.mark.integration
 async def test_lock_is_taken_before_anything_is_announced(logind: FakeLogind, heard: Recorder) -> None:
     heard.watch(source(logind))
     await heard.more_answers(1)
@@ -44,6 +45,7 @@ async def test_lock_is_taken_before_anything_is_announced(logind: FakeLogind, he
     assert heard.received_all == []
 
 
+@pytest.mark.integration
 async def test_deadline_of_a_shutdown_is_the_delay_plus_the_stop_timeout(logind: FakeLogind, heard: Recorder) -> None:
     logind.delay_s = 7.0
     heard.watch(source(logind))
@@ -59,6 +61,7 @@ async def test_deadline_of_a_shutdown_is_the_delay_plus_the_stop_timeout(logind:
     assert before_at + 7 + STOP_S <= notice.deadline_at <= after_at + 7 + STOP_S
 
 
+@pytest.mark.integration
 async def test_cancelled_shutdown_is_withdrawn(logind: FakeLogind, heard: Recorder) -> None:
     heard.watch(source(logind))
     await heard.more_answers(1)
@@ -71,6 +74,7 @@ async def test_cancelled_shutdown_is_withdrawn(logind: FakeLogind, heard: Record
     assert heard.withdrawn_ids == [notice.id]
 
 
+@pytest.mark.integration
 async def test_signal_of_another_sender_is_not_believed(logind: FakeLogind, heard: Recorder) -> None:
     watching = source(logind)
     heard.watch(watching)
@@ -85,6 +89,7 @@ async def test_signal_of_another_sender_is_not_believed(logind: FakeLogind, hear
     assert heard.received_all == []
 
 
+@pytest.mark.integration
 async def test_shutdown_that_began_before_the_start_is_reported(logind: FakeLogind, heard: Recorder) -> None:
     logind.is_preparing = True
 
@@ -93,6 +98,7 @@ async def test_shutdown_that_began_before_the_start_is_reported(logind: FakeLogi
     assert (await heard.the_notice()).kind is NoticeKind.SHUTDOWN
 
 
+@pytest.mark.integration
 async def test_acknowledge_releases_the_lock_and_it_is_taken_again_for_the_next_shutdown(
     logind: FakeLogind, heard: Recorder
 ) -> None:
@@ -113,6 +119,7 @@ async def test_acknowledge_releases_the_lock_and_it_is_taken_again_for_the_next_
     assert len(logind.asked) == 2
 
 
+@pytest.mark.integration
 async def test_refused_lock_shortens_the_warning_but_is_no_error(logind: FakeLogind, heard: Recorder) -> None:
     logind.refuses = True
     heard.watch(source(logind))
@@ -126,6 +133,7 @@ async def test_refused_lock_shortens_the_warning_but_is_no_error(logind: FakeLog
     assert notice.deadline_at <= time.monotonic() + STOP_S
 
 
+@pytest.mark.integration
 async def test_lost_bus_is_an_error_until_it_is_back(logind: FakeLogind, heard: Recorder) -> None:
     heard.watch(source(logind))
     await heard.more_answers(1)
@@ -161,6 +169,7 @@ async def test_missing_package_is_reported_once_and_ends_nothing(
     assert "stepkeeper[logind]" in heard.errors[0]
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("systemd-inhibit") is None, reason="systemd-inhibit, the foreign judge, is not here")
 async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None:
     argv = ["systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=judge", "--why=test", "true"]
@@ -172,6 +181,7 @@ async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None
     assert logind.asked == [["shutdown", "judge", "test", "delay"]]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("usec", "main_pid", "shortest_s"),
     [(60_000_000, os.getpid(), 65.0), ((1 << 64) - 1, os.getpid(), 1805.0), (None, 0, None), (60_000_000, 1, None)],

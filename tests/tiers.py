@@ -1,0 +1,90 @@
+"""Holds the tiers of tests to what they claim: a test that starts a process is marked `integration`, a long one `slow`.
+
+`make quick` runs what has neither marker, so that everybody runs it after each edit. A test that starts a process or
+takes over `QUICK_LIMIT_S` without saying so fails here. A test's time is wall time less the time for which its thread
+was ready to run and waited for a processor, so that a busy machine makes no test slow.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+QUICK_LIMIT_S = 5.0
+"""What an unmarked test may take. Fixtures don't count: the first one that needs TensorFlow imports it for all."""
+INTEGRATION_FOLDERS = ("tests/system/", "tests/systemd/", "tests/deploy/")
+"""Every test in these has real processes."""
+_IMPORTS_TENSORFLOW = frozenset(
+    {"import tensorflow as tf", "from tests.worker import training", "from tests.worker.power_jobs import KINDS, Kind"}
+)
+"""Lines of a test file that imports TensorFlow."""
+_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
+"""Python's audit events of a process that begins."""
+
+_started: list[str] = []
+"""The commands that the present test started."""
+_starting_fixtures: set[str] = set()
+"""Fixtures that started a process: whoever uses one of them later uses that process, whatever its scope."""
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _STARTS:
+        _started.append(f"{event} {arguments[0] if arguments else ''}".strip())
+
+
+sys.addaudithook(_audit)
+
+
+def _waited_for_processor_s() -> float:
+    """How long this thread was ready to run and did not (`/proc/thread-self/schedstat`, in nanoseconds)."""
+    return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text().split()[1]) / 1e9
+
+
+def _clock_s() -> float:
+    return time.monotonic() - _waited_for_processor_s()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves files that import TensorFlow uncollected where its tests are deselected: the import takes seconds."""
+    if "not tensorflow" in config.option.markexpr and collection_path.suffix == ".py":
+        lines = collection_path.read_text().splitlines()
+        return True if _IMPORTS_TENSORFLOW.intersection(lines) else None
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of `INTEGRATION_FOLDERS`."""
+    for item in items:
+        if item.nodeid.startswith(INTEGRATION_FOLDERS):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _started.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[object]:
+    before = len(_started)
+    result = yield
+    if len(_started) > before:
+        _starting_fixtures.add(fixturedef.argname)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fails a test that passed, but is not what its markers say."""
+    began_s = _clock_s()
+    yield
+    took_s = _clock_s() - began_s
+    used = _starting_fixtures.intersection(getattr(item, "fixturenames", ()))
+    if (_started or used) and item.get_closest_marker("integration") is None:
+        which = _started[0][:100] if _started else f"by the fixture {min(used)}"
+        pytest.fail(f"it starts processes ({which}); mark it `integration`", pytrace=False)
+    if took_s > QUICK_LIMIT_S and item.get_closest_marker("slow") is None:
+        pytest.fail(f"it took {took_s:.1f} s, over {QUICK_LIMIT_S:g}; make it faster or mark it `slow`", pytrace=False)
