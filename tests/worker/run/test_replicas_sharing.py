@@ -65,12 +65,14 @@ def test_no_example_is_lost_or_seen_twice_whoever_goes_on(kind: str, two_one_two
     assert len(set(epochs[1])) == len(epochs[1]) == (36 if kind == "examples" else COUNT)
 
 
+@pytest.mark.integration
 def test_files_of_each_process_go_on_with_as_many_processes(two_one_two: tuple[Path, str]) -> None:
     epochs = given(two_one_two[0], FIXED)
 
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(COUNT))
 
 
+@pytest.mark.integration
 def test_other_processes_can_not_go_on_amid_files_of_each_process(two_one_two: tuple[Path, str]) -> None:
     assert two_one_two[1].startswith(f"{FIXED}: cannot resume in the middle of epoch 0 with 1 process: 2 began it")
 
