@@ -7,8 +7,6 @@ from hypothesis import settings
 
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 """0: as many as each test says."""
-
-
 QUICK = "QUICK" in os.environ
 """`make quick` sets it: a tenth of the cases, for every edit; `make check` and `make test` run all."""
 
