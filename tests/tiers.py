@@ -26,8 +26,9 @@ _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpt
 
 _started: list[str] = []
 """The commands that the present test started."""
-_starting_fixtures: set[str] = set()
-"""Fixtures that started a process: whoever uses one of them later uses that process, whatever its scope."""
+_starting_fixtures: set[pytest.FixtureDef[object]] = set()
+"""Fixtures that started a process: whoever uses one of them later uses that process, whatever its scope. Not their
+names: several files have a fixture called `daemon`."""
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
@@ -72,8 +73,14 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[obje
     before = len(_started)
     result = yield
     if len(_started) > before:
-        _starting_fixtures.add(fixturedef.argname)
+        _starting_fixtures.add(fixturedef)
     return result
+
+
+def _fixtures_of(item: pytest.Item) -> list[pytest.FixtureDef[object]]:
+    """The fixtures that the test uses, also through others: of several with one name, the last one applies."""
+    assert isinstance(item, pytest.Function)
+    return [definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values() if definitions]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -82,9 +89,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     began_s = _clock_s()
     yield
     took_s = _clock_s() - began_s
-    used = _starting_fixtures.intersection(getattr(item, "fixturenames", ()))
+    used = [fixture.argname for fixture in _fixtures_of(item) if fixture in _starting_fixtures]
     if (_started or used) and item.get_closest_marker("integration") is None:
-        which = _started[0][:100] if _started else f"by the fixture {min(used)}"
+        which = _started[0][:100] if _started else f"by the fixture {used[0]}"
         pytest.fail(f"it starts processes ({which}); mark it `integration`", pytrace=False)
     if took_s > QUICK_LIMIT_S and item.get_closest_marker("slow") is None:
         pytest.fail(f"it took {took_s:.1f} s, over {QUICK_LIMIT_S:g}; make it faster or mark it `slow`", pytrace=False)
