@@ -8,8 +8,9 @@ the next one; at most one save is in flight.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -50,12 +51,13 @@ COPIES = "replicas"  # prefix of the second bundle: the values of the replicas o
 
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
-    """What the loop knows at a step boundary."""
+    """What the loop knows at a step boundary. `passes`: what `PassLog` has to know."""
 
     step: int
     position: Position
     metrics: Mapping[str, float]
     replica_metrics: Mapping[str, tuple[float, ...]]
+    passes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class TensorFlowWriter:
             replica_metrics=figures.replica_metrics,
             replicas=self._replicas,
             copies=len(self._hidden.copies),
+            passes=figures.passes,
         )
         parts = self._extra_files()
         try:

@@ -17,6 +17,7 @@ from worker.data.resume_dataset import (
     skip_consumed,
     skip_distributed,
 )
+from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
 
@@ -33,9 +34,8 @@ class BatchSource(Protocol):
 class _DatasetPerEpoch:
     """Finite tf.data datasets: one pass is an epoch.
 
-    To resume, everything that is skipped is computed, so it takes as long as reading up to there. With
-    `shuffle(reshuffle_each_iteration=True)` and no seed the order changes after a resume: use a seeded shuffle in a
-    function of the epoch, or `worker.Examples`.
+    To resume, everything that is skipped is computed, so it takes as long as reading up to there. `passes` brings the
+    order of that epoch back.
 
     Several processes divide the rows of each batch between them, unless the dataset has another policy: TensorFlow's
     default gives each process some of the files, and then a position in the whole dataset would have no meaning.
@@ -46,8 +46,10 @@ class _DatasetPerEpoch:
         of_epoch: Callable[[int], Any],
         strategy: tf.distribute.Strategy | None = None,
         gang: collectives.Gang | None = None,
+        passes: PassLog | None = None,
     ) -> None:
         self._of_epoch = of_epoch
+        self._passes = passes or PassLog()
         self._strategy = strategy
         self._gang = gang
 
@@ -56,7 +58,9 @@ class _DatasetPerEpoch:
         return False
 
     def open(self, position: Position) -> Any:
-        dataset = _shared_by_rows(self._of_epoch(position.epoch))
+        given = self._passes.make_dataset(self._of_epoch, position.epoch)
+        self._passes.begin(given, position.epoch)
+        dataset = _shared_by_rows(given)
         if position.batch == 0:
             return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -107,15 +111,21 @@ def check_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
 
 
 def as_batch_source(
-    data: Any, strategy: tf.distribute.Strategy | None = None, gang: collectives.Gang | None = None
+    data: Any,
+    strategy: tf.distribute.Strategy | None = None,
+    gang: collectives.Gang | None = None,
+    passes: PassLog | None = None,
 ) -> BatchSource:
-    """The argument of `run.batches` as a source. Raises TypeError for data that can't be resumed."""
+    """The argument of `run.batches` as a source. Raises TypeError for data that can't be resumed.
+
+    `passes`: the run's; call its `opened` once an iterator of what `open` returns was made, and `end` at its end.
+    """
     if isinstance(data, Examples):
         return data
     if isinstance(data, tf.data.Dataset | tf.distribute.DistributedDataset):
-        return _DatasetPerEpoch(lambda epoch: data, strategy, gang)
+        return _DatasetPerEpoch(lambda epoch: data, strategy, gang, passes)
     if callable(data):
-        return _DatasetPerEpoch(data, strategy, gang)
+        return _DatasetPerEpoch(data, strategy, gang, passes)
     raise TypeError(
         f"cannot resume in the middle of a {type(data).__name__}; give the data as worker.Examples (of arrays, or "
         f"with load=), as a tf.data.Dataset, or as a function from the epoch to its dataset"
@@ -132,11 +142,14 @@ class BatchReader:
         position: Position,
         skipped: frozenset[tuple[int, int]] = frozenset(),
         gang: collectives.Gang | None = None,
+        passes: PassLog | None = None,
     ) -> None:
-        """`skipped`: (epoch, batch) of each batch to skip. `gang`: the processes that divide the batches."""
+        """`skipped`: (epoch, batch) of each batch to skip. `gang`: the processes that divide the batches. `passes`: the
+        run's log of its passes over the data."""
         self.data = data
         self.position = position
-        self._source = as_batch_source(data, strategy, gang)
+        self._passes = passes or PassLog()
+        self._source = as_batch_source(data, strategy, gang, self._passes)
         self._gang = gang
         self._strategy = strategy
         self._skipped = skipped
@@ -193,6 +206,7 @@ class BatchReader:
             if not self._fresh and self._gang is not None and not isinstance(self._source, Examples):
                 self.position = self._gang.merge_shares(self.position)
             self._iterator = iter(self._distribute(self._source.open(self.position)))
+            self._passes.opened()
         return self._iterator
 
     def _distribute(self, dataset: Any) -> Any:
@@ -221,4 +235,5 @@ class BatchReader:
         if self._fresh and self.position.batch == 0:
             raise ValueError(f"cannot train: the dataset of epoch {self.position.epoch} has no batches")
         self._iterator = None
+        self._passes.end()
         self.position = Position(self.position.epoch + 1)

@@ -11,6 +11,7 @@ from worker.data import collectives
 from worker.data.batches import as_batch_source, check_shared_by_rows
 from worker.data.examples import Examples
 from worker.data.resume_dataset import is_none_spec, rows_tensor
+from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
 DISTRIBUTED_REFUSED = (
@@ -19,9 +20,9 @@ DISTRIBUTED_REFUSED = (
 )
 
 
-def rest_of_epoch(data: Any, position: Position, workers: int) -> tf.data.Dataset:
-    """The batches from `position` on, as a dataset that ends with the epoch."""
-    dataset = as_batch_source(data).open(position)
+def rest_of_epoch(data: Any, position: Position, workers: int, passes: PassLog | None = None) -> tf.data.Dataset:
+    """The batches from `position` on, as a dataset that ends with the epoch. `passes`: the run's."""
+    dataset = as_batch_source(data, passes=passes).open(position)
     if not isinstance(data, Examples):
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(DISTRIBUTED_REFUSED)

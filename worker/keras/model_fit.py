@@ -125,7 +125,7 @@ def _train_epoch(model: Any, data: Any, callbacks: "_EpochCallbacks", options: M
     """Calls `model.fit` for what is left of the epoch."""
     epoch = callbacks.start.epoch
     workers = collectives.worker_count(model.distribute_strategy)
-    dataset = rest_of_epoch(data, callbacks.start, workers)
+    dataset = rest_of_epoch(data, callbacks.start, workers, callbacks.passes)
     if callbacks.start.batch > 0:
         _build_metrics(model, dataset)
     callbacks.batches = count_batches(dataset)
@@ -221,6 +221,7 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         """The number of batches of this call; None: `end_of_data` will know."""
         self.end_of_data: EndOfData | None = None
         self.start = run.position
+        self.passes = run.passes
         self._trained = model
         self._run = run
         self._state = state
@@ -246,6 +247,8 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         """The step before is done. If that was the last one, which only the dataset knows, ends the epoch for Keras."""
         if self.end_of_data is not None and self.end_of_data.batches == batch:
             raise StopIteration
+        if batch == 0:
+            self.passes.opened()
         self._report_steps(position_after(self.start, batch, self._data))
         super().on_train_batch_begin(self.start.batch + batch, logs)
 
@@ -279,6 +282,7 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
         There is no step to report if the dataset is shorter than it was when the epoch was begun.
         """
+        self.passes.end()
         if self._computed == 0 and self.start.batch > 0:
             logs = _metrics_of(self._trained) | dict(logs or {})
         super().on_epoch_end(epoch, logs)

@@ -12,6 +12,7 @@ from worker.keras.fit_data import ExampleCounter
 from worker.keras.state import FitState
 from worker.run.run import Run
 from worker.state import missing_variables
+from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
 _REMEDY = (
@@ -51,6 +52,11 @@ class FitRun(Run):
     def position(self) -> Position:
         """Where in the data training continues."""
         return self._position
+
+    @property
+    def passes(self) -> PassLog:
+        """The passes over the data."""
+        return self._passes
 
     def steps_done(self, position: Position, logs: Mapping[str, Any], steps: int) -> None:
         """Counts completed steps; the data continue at `position`."""

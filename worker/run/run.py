@@ -34,6 +34,7 @@ from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state, missing_variables
+from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
 _REMEDY = (
@@ -105,6 +106,7 @@ class Run(RunBase):
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict
         self._checked = False
         self._position = Position()
+        self._passes = PassLog()
         self._reader: BatchReader | None = None
         self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
@@ -125,6 +127,7 @@ class Run(RunBase):
         if found is not None:
             self.step, self._position = found.step, found.position
             self._metrics = found.metrics
+            self._passes = PassLog(found.passes)
         self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
         self._attempt.requests.can_export = True
@@ -245,12 +248,13 @@ class Run(RunBase):
     def _reader_of(self, source: Any) -> BatchReader:
         """The reader in use, if it reads this source and its position is that of training; else a new one."""
         if self._reader is None or self._reader.data is not source or self._reader.position != self._position:
-            self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang)
+            self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang, self._passes)
         return self._reader
 
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
-        return StepBoundary(self.step, self._position, metric_values(self._metrics), replica_metrics(self._metrics))
+        means, each = metric_values(self._metrics), replica_metrics(self._metrics)
+        return StepBoundary(self.step, self._position, means, each, self._passes.to_json())
 
     @property
     def _saving_s(self) -> float | None:

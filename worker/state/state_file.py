@@ -31,6 +31,7 @@ class TrainingState:
 
     `seeds` and `generators` are what `extra_state` reads. `replica_metrics`: each replica's value of a metric that the
     script gave per replica. `replicas`: their number. `copies`: the number of per-replica tensors in the checkpoint.
+    `passes`: what `PassLog` has to know.
     """
 
     step: int
@@ -41,6 +42,7 @@ class TrainingState:
     replica_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     replicas: int = 1
     copies: int = 0
+    passes: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The file's content. Values that are not finite become null, because JSON can't hold them."""
@@ -72,4 +74,5 @@ def parse_state(content: bytes) -> TrainingState:
         },
         replicas=body["replicas"],
         copies=body["copies"],
+        passes=body["passes"],
     )

@@ -1,0 +1,171 @@
+"""The order of a shuffled dataset comes back in every pass, however the dataset is built."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import worker
+from tests.worker import training
+from worker.data.batches import BatchReader
+from worker.state.dataset_passes import PassLog
+from worker.state.state_file import Position
+
+pytestmark = pytest.mark.tensorflow
+
+Dataset = tf.data.Dataset
+
+
+def numbers(count: int = 6) -> Any:
+    return Dataset.range(count)
+
+
+def noise(number: tf.Tensor) -> tf.Tensor:
+    return tf.cast(number, tf.float32) + tf.random.uniform([])
+
+
+def sampled(**settings: Any) -> Any:
+    return Dataset.sample_from_datasets(
+        [numbers().shuffle(6), numbers().shuffle(6).map(lambda number: number + 10)], [0.5, 0.5], **settings
+    )
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "shuffle": lambda: numbers().shuffle(6).batch(2),
+    "seeded shuffle": lambda: numbers().shuffle(6, seed=3).batch(2).prefetch(2),
+    "two shuffles": lambda: numbers().shuffle(6).shuffle(6).batch(2),
+    "a shuffle of files": lambda: numbers().shuffle(6).interleave(
+        lambda first: numbers(2).map(lambda number: number + 10 * first).shuffle(2), num_parallel_calls=2
+    ).shuffle(4).batch(2),
+    "shuffles zipped": lambda: Dataset.zip((numbers().shuffle(6), numbers().shuffle(6))).map(
+        lambda one, two: one * 10 + two
+    ).batch(2),
+    "samples": lambda: sampled().batch(2),
+    "samples drawn anew": lambda: sampled(seed=4, rerandomize_each_iteration=True).batch(2),
+    "random numbers": lambda: Dataset.random(seed=3, rerandomize_each_iteration=True).take(6).map(
+        lambda number: number % 1000
+    ).batch(2),
+    "noise": lambda: numbers().shuffle(6).map(noise).batch(2),
+    "a cache before the shuffle": lambda: numbers().cache().shuffle(6).batch(2),
+    "a cache after the shuffle": lambda: numbers().shuffle(6).cache().batch(2),
+    "a cache between shuffles": lambda: numbers().shuffle(6).cache().shuffle(6).batch(2),
+    "a repeated shuffle": lambda: numbers(3).shuffle(3).repeat(2).shuffle(2).batch(2),
+    "shuffles one after another": lambda: numbers(4).shuffle(4).concatenate(numbers(4).shuffle(4)).batch(2),
+    "the rest of a shuffle": lambda: numbers(8).shuffle(8).skip(2).batch(2),
+}  # fmt: skip
+
+
+def values(batch: Any) -> list[float]:
+    return [float(each) for part in getattr(batch, "values", (batch,)) for each in np.ravel(part.numpy())]
+
+
+def seeded(make: Callable[[], Any]) -> Any:
+    """The dataset as each new process makes it."""
+    tf.random.set_seed(1)
+    return make()
+
+
+@pytest.fixture(params=[1, 2])
+def strategy(request: pytest.FixtureRequest, two_replicas: Any) -> Any:
+    return two_replicas if request.param == 2 else None
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+def test_order_of_every_pass_comes_back_from_any_position(make: Callable[[], Any], strategy: Any) -> None:
+    spread = (lambda each: each) if strategy is None else strategy.experimental_distribute_dataset
+    own = seeded(make)
+    expected = [[values(batch) for batch in spread(own)] for _ in range(3)]
+
+    log = PassLog()
+    reader = BatchReader(seeded(make), strategy, Position(), passes=log)
+    saved, seen = [], []
+    for epoch in range(3):
+        for batch in reader.rest_of_epoch():
+            seen.append(values(batch))
+            saved.append((epoch, len(seen), reader.position, json.dumps(log.to_json())))
+    assert seen == [batch for each in expected for batch in each]
+
+    for epoch, done, position, text in saved if strategy is None else saved[3::4]:
+        again = BatchReader(seeded(make), strategy, position, passes=PassLog(json.loads(text)))
+        rest = [values(batch) for _ in range(epoch, 3) for batch in again.rest_of_epoch()]
+        assert rest == seen[done:]
+
+
+def test_iterators_that_the_script_makes_of_the_same_dataset_are_counted() -> None:
+    make = KINDS["two shuffles"]
+
+    def passes(reader: BatchReader, dataset: Any, count: int) -> Iterator[list[float]]:
+        for _ in range(count):
+            list(dataset.take(1))
+            for number, batch in enumerate(reader.rest_of_epoch()):
+                yield values(batch)
+                if number == 1:
+                    dataset.reduce(0, lambda count, each: count + 1)
+
+    log, dataset = PassLog(), seeded(make)
+    reader = BatchReader(dataset, None, Position(), passes=log)
+    whole, saved = [], []
+    for batch in passes(reader, dataset, 3):
+        whole.append(batch)
+        saved.append((reader.position, json.dumps(log.to_json())))
+
+    position, text = saved[3]
+    dataset = seeded(make)
+    again = BatchReader(dataset, None, position, passes=PassLog(json.loads(text)))
+    rest = []
+    for _ in range(2):
+        list(dataset.take(1))
+        for batch in again.rest_of_epoch():
+            rest.append(values(batch))
+            if len(rest) % 3 == 1:
+                dataset.reduce(0, lambda count, each: count + 1)
+    assert rest == whole[4:]
+
+
+def test_shuffle_made_for_each_epoch_takes_the_seed_of_that_epoch() -> None:
+    def of_epoch(epoch: int) -> Any:
+        return numbers().shuffle(6).batch(2)
+
+    tf.random.set_seed(1)
+    log = PassLog()
+    reader = BatchReader(of_epoch, None, Position(), passes=log)
+    whole, saved = [], []
+    for _ in range(3):
+        for batch in reader.rest_of_epoch():
+            tf.random.uniform([])  # takes a seed of the same sequence
+            whole.append(values(batch))
+            saved.append((reader.position, json.dumps(log.to_json())))
+
+    position, text = saved[4]
+    tf.random.set_seed(1)
+    again = BatchReader(of_epoch, None, position, passes=PassLog(json.loads(text)))
+    rest = []
+    for _ in range(2):
+        for batch in again.rest_of_epoch():
+            tf.random.uniform([])
+            rest.append(values(batch))
+    assert rest == whole[5:]
+    assert whole[:3] != whole[3:6]
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_run_resumes_a_shuffled_dataset_after_any_step(stop: int, tmp_path: Path) -> None:
+    def run_to(end: int | None) -> list[list[float]]:
+        seen = []
+        dataset = seeded(KINDS["shuffle"])
+        with worker.Run(training.build(tf.distribute.get_strategy()), directory=tmp_path, interval="1000 steps") as run:
+            while run.epoch < 3:
+                for batch in run.batches(dataset):
+                    seen.append(values(batch))
+                    run.step_done()
+                    if run.step == end:
+                        return seen
+        return seen
+
+    dataset = seeded(KINDS["shuffle"])
+    expected = [values(batch) for _ in range(3) for batch in dataset]
+    assert run_to(stop) + run_to(None) == expected

@@ -1,0 +1,288 @@
+"""Counts the passes over a tf.data dataset, so that the order of a shuffle in a later pass comes back after a restart.
+
+`Dataset.shuffle` has another order in each pass. With a seed, the order of a pass is a function of how many iterators
+the shuffle was asked for before, in this process; making an iterator and dropping it unread counts too, and costs a
+millisecond. So these counts are state. They are kept for each random part of a dataset (a shuffle, a
+`Dataset.random` that rerandomizes), because one pass may start a part several times (`shuffle(n).repeat(3)`), or not at
+all (behind a filled `cache`).
+
+Iterators are counted where TensorFlow makes them, so those that the script makes itself count too: `ds.take(1)`, an
+evaluation on the training set.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops  # there is no public way to count them
+from tensorflow.python.eager import context
+
+from worker.state.random_generators import read_generator, write_generator
+
+_STARTS = "_stepkeeper_starts"  # attribute of a part: how many iterators were made of it
+_FILLED = "_stepkeeper_filled"  # attribute of a cache: its content is complete
+_ENDS_EARLY = ("_TakeDataset", "_TakeWhileDataset", "_DirectedInterleaveDataset", "_GroupByWindowDataset")
+"""Datasets that may end before their inputs do."""
+_MAX_DEPTH = 200
+_counting = True
+
+
+@dataclass(slots=True)
+class RandomPart:
+    """A part of a dataset whose order is another one in each pass.
+
+    `once`: how often reading the dataset starts it at once; `total`: how often a whole pass does, None: unknown.
+    `cache`: the outermost cache between it and the reader.
+    """
+
+    node: Any
+    once: int
+    total: int | None
+    cache: Any = None
+
+    @property
+    def starts(self) -> int:
+        """How many iterators were made of it in this process."""
+        return int(vars(self.node).get(_STARTS, 0))
+
+    def add(self, starts: int) -> None:
+        """Counts iterators."""
+        vars(self.node)[_STARTS] = self.starts + starts
+
+    def start_until(self, starts: int) -> None:
+        """Makes iterators of it and drops them unread, until so many were made. They don't start what it reads from."""
+        with _not_counting():
+            for _ in range(self.starts, starts):
+                iter(self.node)
+        self.add(max(0, starts - self.starts))
+
+
+def original_dataset(data: Any) -> Any:
+    """The tf.data.Dataset behind a distributed one; anything else as it is."""
+    return getattr(data, "_original_dataset", data)
+
+
+def parts_of_dataset(dataset: Any) -> list[Any]:
+    """The dataset and all datasets that it reads from, each once."""
+    found: dict[int, Any] = {}
+    waiting = [dataset]
+    for each in waiting:
+        if id(each) not in found and isinstance(each, tf.data.Dataset):
+            found[id(each)] = each
+            waiting.extend(each._inputs())
+    return list(found.values())
+
+
+def random_parts(dataset: Any) -> list[RandomPart]:
+    """The parts of a dataset whose order is another one in each pass, always in the same order."""
+    found: dict[int, RandomPart] = {}
+    _collect(dataset, 1, 1, None, False, found, 0)
+    return list(found.values())
+
+
+def _collect(
+    node: Any, once: int, total: int | None, cache: Any, early: bool, found: dict[int, RandomPart], depth: int
+) -> None:
+    """`early`: whether the dataset may end before `node` does."""
+    if depth > _MAX_DEPTH or not isinstance(node, tf.data.Dataset):
+        return
+    kind, inputs = type(node).__name__, list(node._inputs())
+    if kind == "CacheDataset":
+        filled = bool(vars(node).get(_FILLED))
+        cache = cache if cache is not None or (early and not filled) else node
+        once, total = (0, 0) if filled else (once, None if early else total)
+    if changes_each_pass(node):
+        part = found.setdefault(id(node), RandomPart(node, 0, 0, cache))
+        part.once += once
+        part.total = None if total is None or part.total is None else part.total + total
+    if kind == "_RepeatDataset" and (count := int(node._count)) != 1 and total != 0:
+        total = None if early or count < 0 or total is None else total * count
+    early = early or kind in _ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
+    for number, each in enumerate(inputs):
+        if kind == "_ConcatenateDataset" and number > 0:
+            _collect(each, 0, None if early else total, cache, early, found, depth + 1)
+        else:
+            _collect(each, once, total, cache, early, found, depth + 1)
+
+
+def changes_each_pass(node: Any) -> bool:
+    """Whether a dataset by itself has another order, or other numbers, in each pass."""
+    again = getattr(node, "_reshuffle_each_iteration", getattr(node, "_rerandomize", False))
+    return hasattr(node, "_seed") and again is not False and again is not None
+
+
+def seeds_of(node: Any) -> tuple[int, int] | None:
+    """Both seeds of a dataset that draws random numbers; None for any other."""
+    if not hasattr(node, "_seed") or not hasattr(node, "_seed2"):
+        return None
+    return int(node._seed), int(node._seed2)
+
+
+class PassLog:
+    """The passes over the data of one run: what a checkpoint has to know of them, and what brings one back."""
+
+    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
+        """`saved`: what `to_json` returned when the restored checkpoint was written."""
+        self._saved = dict(saved or {})
+        self._epoch: int | None = None
+        self._parts: list[RandomPart] = []
+        self._opened: list[int] = []
+        self._filled: dict[str, int] = {}
+        self._catch_up: Mapping[str, list[int]] = {}
+        self._ended = False
+        self._rng: Any = None
+        self._late_rng: Any = None
+
+    def make_dataset(self, of_epoch: Callable[[int], Any], epoch: int) -> Any:
+        """The dataset that the script's function makes for an epoch.
+
+        A shuffle without a seed of its own takes one from TensorFlow's sequence of seeds, which is put back to where it
+        was when this epoch began.
+        """
+        rng = self._saved.get("rng")
+        if rng is not None and _seed_sequence() is not None:
+            resumes = self._saved["epoch"] == epoch
+            write_generator(_seed_sequence(), rng["opened" if resumes else "now"])
+            self._late_rng = rng["now"] if resumes else None
+        self._rng = _read_seed_sequence()
+        return of_epoch(epoch)
+
+    def begin(self, data: Any, epoch: int) -> None:
+        """Call it before a pass over `data` begins. After a restore, it begins as it did before."""
+        self._parts = random_parts(original_dataset(data))
+        saved, self._saved = self._saved, {}
+        counts: Mapping[str, list[int]] = saved.get("parts", {})
+        if counts:
+            self._restore(counts, resumes=saved["epoch"] == epoch, ended=saved["ended"])
+        self._epoch, self._ended = epoch, False
+        self._opened = [part.starts for part in self._parts]
+
+    def opened(self) -> None:
+        """Call it once the pass has its iterator: counts the iterators that were made after that, before."""
+        for number, part in enumerate(self._parts):
+            part.start_until(self._catch_up.get(_key(number, part), (0, 0))[1])
+        self._catch_up = {}
+        if self._late_rng is not None:
+            write_generator(_seed_sequence(), self._late_rng)
+            self._late_rng = None
+
+    def end(self) -> None:
+        """Call it when the data of the pass have ended."""
+        if self._ended or self._epoch is None:
+            return
+        self._ended = True
+        for number, part in enumerate(self._parts):
+            if part.cache is not None and not vars(part.cache).get(_FILLED):
+                self._filled[_key(number, part)] = self._opened[number]
+            part.add((part.total if part.total is not None else part.once) - part.once)
+        for part in self._parts:
+            if part.cache is not None:
+                vars(part.cache)[_FILLED] = True
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint has to hold; empty if no pass has begun."""
+        if self._epoch is None:
+            return self._saved
+        parts = {}
+        for number, part in enumerate(self._parts):
+            key = _key(number, part)
+            parts[key] = [self._opened[number], part.starts, *([self._filled[key]] if key in self._filled else [])]
+        rng = None if self._rng is None else {"opened": self._rng, "now": _read_seed_sequence()}
+        return {"epoch": self._epoch, "ended": self._ended, "parts": parts, "rng": rng}
+
+    def _restore(self, counts: Mapping[str, list[int]], resumes: bool, ended: bool) -> None:
+        for number, part in enumerate(self._parts):
+            key = _key(number, part)
+            if len(counts.get(key, ())) > 2:
+                part.start_until(counts[key][2])
+                self._filled[key] = counts[key][2]
+        for cache in {id(part.cache): part.cache for part in self._parts if part.cache is not None}.values():
+            if any(len(each) > 2 for each in counts.values()):
+                _fill(cache)
+        parts = self._parts = random_parts_again(self._parts)
+        for number, part in enumerate(parts):
+            opened, now = counts.get(_key(number, part), (0, 0))[:2]
+            more = 0 if ended or part.total is None else part.total - part.once
+            part.start_until(opened if resumes else now + more)
+        self._catch_up = counts if resumes else {}
+
+
+def random_parts_again(parts: list[RandomPart]) -> list[RandomPart]:
+    """The same parts, where caches may have been filled since."""
+    return [
+        RandomPart(part.node, 0, 0, part.cache) if vars(part.cache or part.node).get(_FILLED) else part
+        for part in parts
+    ]
+
+
+def _fill(cache: Any) -> None:
+    """Fills a cache in memory: reads its whole content once."""
+    for _ in cache:
+        pass
+    vars(cache)[_FILLED] = True
+
+
+def _key(number: int, part: RandomPart) -> str:
+    return ":".join(map(str, (number, type(part.node).__name__, *(seeds_of(part.node) or ()))))
+
+
+def _seed_sequence() -> random.Random | None:
+    """From which operations and datasets without a seed of their own take one; None without a global seed."""
+    found = getattr(context.context(), "_rng", None)
+    return found if isinstance(found, random.Random) else None
+
+
+def _read_seed_sequence() -> Any:
+    sequence = _seed_sequence()
+    return None if sequence is None else read_generator(sequence)
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _not_counting() -> Iterator[None]:
+    global _counting
+    before, _counting = _counting, False
+    try:
+        yield
+    finally:
+        _counting = before
+
+
+def _count_iterator(dataset: Any) -> None:
+    if _counting and tf.executing_eagerly():
+        for part in random_parts(dataset):
+            part.add(part.once)
+
+
+def _install() -> None:
+    """Counts each iterator that is made in this process, eagerly."""
+    make, make_for_devices = (
+        iterator_ops.OwnedIterator._create_iterator,
+        multi_device_iterator_ops.OwnedMultiDeviceIterator,
+    )
+    reduce, begin_for_devices = tf.data.Dataset.reduce, make_for_devices.__init__
+
+    def create_iterator(self: Any, dataset: Any) -> Any:
+        _count_iterator(dataset)
+        return make(self, dataset)
+
+    def begin_multi_device(self: Any, dataset: Any = None, *given: Any, **named: Any) -> None:
+        if dataset is not None:
+            _count_iterator(dataset)
+        begin_for_devices(self, dataset, *given, **named)
+
+    def counted_reduce(self: Any, *given: Any, **named: Any) -> Any:
+        _count_iterator(self)
+        return reduce(self, *given, **named)
+
+    iterator_ops.OwnedIterator._create_iterator = create_iterator
+    make_for_devices.__init__ = begin_multi_device
+    tf.data.Dataset.reduce = counted_reduce
+
+
+_install()
