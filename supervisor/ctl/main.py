@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from supervisor.ctl.actions import table
+from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import Client
 from supervisor.ctl.settings import Options, Settings, SettingsError, settings
 from supervisor.ctl.terminal import ExitStatus, Terminal
@@ -44,13 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(options: argparse.Namespace, found: Settings) -> int:
     terminal = Terminal(
-        client=Client(found.url, found.username, found.password),
-        out=sys.stdout,
-        err=sys.stderr,
-        as_json=options.json,
+        client=Client(found.url, found.username, found.password), out=sys.stdout, err=sys.stderr, as_json=options.json
     )
     if options.action is not None and not options.interactive:
-        return int(table.run(terminal, options.action, options.arguments))
+        return int(run_action(terminal, options.action, options.arguments))
     from supervisor.ctl import shell
 
     if options.action is not None:
@@ -94,9 +92,9 @@ class _CtlParser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the options, whose help lists the actions too."""
-    usages = [usage for each in table.TABLE.values() for usage in each.usage]
-    usages.append(("completion bash|zsh|fish", "Print the shell code that completes actions and names."))
-    actions = "\n".join(f"  {usage:<40}{text}" for usage, text in usages)
+    usages = {usage: meaning for each in table.TABLE.values() for usage, meaning in each.usage.items()}
+    usages["completion bash|zsh|fish"] = "Print the shell code that completes actions and names."
+    actions = "\n".join(f"  {usage:<40}{meaning}" for usage, meaning in usages.items())
     options = _CtlParser(
         prog="supervisorctl",
         usage="supervisorctl [options] [ACTION [argument ...]]",

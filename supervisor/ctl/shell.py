@@ -10,6 +10,7 @@ from pathlib import Path
 
 from supervisor.ctl import naming
 from supervisor.ctl.actions import daemon, table
+from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.settings import Settings, is_url
 from supervisor.ctl.terminal import ExitStatus, Terminal
@@ -52,7 +53,7 @@ class Shell(cmd.Cmd):
             self._terminal = daemon.opened(self._terminal, arguments)
         while True:
             try:
-                return table.run(self._terminal, name, arguments)
+                return run_action(self._terminal, name, arguments)
             except LoginNeeded:
                 if not self._logged_in():
                     return ExitStatus.ERROR

@@ -10,13 +10,14 @@ from tests.places import ROOT
 from tests.system.test_conformance import OF_OUR_CLIENT
 
 PAGE = (ROOT / "docs/supervisorctl.md").read_text()
+USAGES = [each for action in TABLE.values() for each in action.usage.items()]
 
 
 def test_the_page_has_every_way_to_call_every_action_and_no_other():
     written = re.findall(r"^\* `([a-z]+[^`]*)`: (.+)$", PAGE, re.MULTILINE)
     completion = (f"completion {'|'.join(SHELLS)}", "Print the shell code that completes actions and names.")
 
-    assert sorted(written) == sorted([*(each for action in TABLE.values() for each in action.usage), completion])
+    assert sorted(written) == sorted([*USAGES, completion])
 
 
 def test_the_page_has_a_section_for_every_action():
@@ -36,7 +37,7 @@ def test_the_page_has_every_option_and_no_other():
 def test_the_help_keeps_every_way_to_call_an_action_apart_from_its_meaning():
     shown = parser().format_help()
 
-    for usage, meaning in (each for action in TABLE.values() for each in action.usage):
+    for usage, meaning in USAGES:
         assert re.search(rf"^  {re.escape(usage)} {{2,}}{re.escape(meaning)}$", shown, re.MULTILINE), usage
 
 

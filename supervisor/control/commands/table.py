@@ -8,16 +8,7 @@ from typing import Any
 from supervisor import __version__
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.json_types import read_request
-from supervisor.control.commands import (
-    checkpoints,
-    configuration,
-    history,
-    notices,
-    processes,
-    start_stop,
-    status,
-    top,
-)
+from supervisor.control.commands import checkpoints, configuration, history, notices, processes, start_stop, status, top
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
-from supervisor.core.listeners.event_types import (
-    OURS,
-    TYPES,
-    EventValue,
-    is_kind_of,
-)
+from supervisor.core.listeners.event_types import OURS, TYPES, EventValue, is_kind_of
 from supervisor.ini.problems import nearest_word
 from supervisor.runner.listeners.event_log import EventLog, LoggedEvent
 

@@ -18,13 +18,7 @@ from supervisor.control.http import web
 from supervisor.control.streams import tail
 from supervisor.control.supervisor_api import logs, methods
 from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
-from supervisor.control.supervisor_api.xmlrpc import (
-    MalformedXml,
-    fault_response,
-    parse_call,
-    response,
-    text_size,
-)
+from supervisor.control.supervisor_api.xmlrpc import MalformedXml, fault_response, parse_call, response, text_size
 
 FIRST_BYTES = 1024  # of a log, with which Supervisor's stream begins
 SMALL_BYTES = 16 * 1024  # larger XML takes milliseconds, so that a thread handles it

@@ -1,6 +1,6 @@
 """The type of an action, and what many actions do with their arguments and answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,17 @@ class Action:
     """One entry of the table. `usage`: each way to call it, and what that does. `names`: it takes names of programs."""
 
     run: Callable[[Terminal, Arguments], ExitStatus]
-    usage: tuple[tuple[str, str], ...]
+    usage: Mapping[str, str]
     names: bool = False
     question: str | None = None
     """The interactive shell asks this before it runs the action."""
+
+
+def print_usage(terminal: Terminal, action: Action) -> None:
+    """Prints each way to call the action, and what that does."""
+    width = max(map(len, action.usage))
+    for usage, meaning in action.usage.items():
+        terminal.print_line(f"{usage:<{width}}  {meaning}")
 
 
 def no_arguments(action: str, arguments: Arguments) -> None:

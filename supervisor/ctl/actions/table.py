@@ -1,7 +1,6 @@
-"""Every action of supervisorctl by its name, and how one is run."""
+"""Every action of supervisorctl by its name, with its help."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from supervisor.ctl.actions import (
     checkpoints,
@@ -15,12 +14,8 @@ from supervisor.ctl.actions import (
     start_stop,
     status,
 )
-from supervisor.ctl.actions.base import Action, Arguments, UsageError
-from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
+from supervisor.ctl.actions.base import Action, Arguments, UsageError, print_usage
 from supervisor.ctl.terminal import ExitStatus, Terminal
-
-JSON = "--json"
-HELP = ("-h", "-?", "--help")
 
 
 def show_help(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -37,266 +32,212 @@ def show_help(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     if action is None:
         terminal.print_line(f"*** No help on {arguments[0]}")
         return ExitStatus.ERROR
-    _print_usage(terminal, action)
+    print_usage(terminal, action)
     return ExitStatus.OK
 
 
 TABLE: Mapping[str, Action] = {
     "add": Action(
         configuration.add,
-        (
-            (
-                "add NAME ...",
-                "Add programs or groups of the configuration last read, and start those with autostart.",
-            ),
-        ),
+        {"add NAME ...": "Add programs or groups of the configuration last read, and start those with autostart."},
     ),
     "avail": Action(
         configuration.avail,
-        (("avail", "List all configured programs: in use or not, started automatically or manually."),),
+        {"avail": "List all configured programs: in use or not, started automatically or manually."},
     ),
     "checkpoint": Action(
         checkpoints.checkpoint,
-        (
-            ("checkpoint NAME ...", "Make jobs write a checkpoint now and train on; returns when it is on the disk."),
-            ("checkpoint all", "Make all jobs that are training write a checkpoint now."),
-        ),
+        {
+            "checkpoint NAME ...": "Make jobs write a checkpoint now and train on; returns when it is on the disk.",
+            "checkpoint all": "Make all jobs that are training write a checkpoint now.",
+        },
         names=True,
     ),
     "checkpoints": Action(
         checkpoints.checkpoints,
-        (
-            (
-                "checkpoints NAME",
-                "List a job's checkpoints, newest first, and verify that they are whole.",
-            ),
-            ("checkpoints --no-verify NAME", "List them without verifying; verifying reads every byte."),
-            ("checkpoints --verify PATH", "Verify one checkpoint, or all in a folder; needs no daemon."),
-        ),
+        {
+            "checkpoints NAME": "List a job's checkpoints, newest first, and verify that they are whole.",
+            "checkpoints --no-verify NAME": "List them without verifying; verifying reads every byte.",
+            "checkpoints --verify PATH": "Verify one checkpoint, or all in a folder; needs no daemon.",
+        },
         names=True,
     ),
     "clear": Action(
         start_stop.clear,
-        (
-            ("clear NAME ...", "Empty the log files of programs and delete their backups."),
-            ("clear all", "Empty the log files of all programs."),
-        ),
+        {
+            "clear NAME ...": "Empty the log files of programs and delete their backups.",
+            "clear all": "Empty the log files of all programs.",
+        },
         names=True,
     ),
     "drill": Action(
         notices.drill,
-        (
-            (
-                "drill NAME ... --in TIME",
-                "Practise: tell programs that the host is going away in TIME (30s, 2min).",
-            ),
-            ("drill all --in TIME", "Practise with all programs at once."),
-            (
-                "drill NAME ... --in TIME --kind KIND",
-                "Choose the kind of notice: preemption, maintenance, freeze, ...",
-            ),
-            (
-                "drill NAME ... --in TIME --possible",
-                "Give a notice that may not come true: jobs save but do not stop.",
-            ),
-            ("drill NAME ... --withdraw", "Withdraw the notices of earlier drills."),
-        ),
+        {
+            "drill NAME ... --in TIME": "Practise: tell programs that the host is going away in TIME (30s, 2min).",
+            "drill all --in TIME": "Practise with all programs at once.",
+            "drill NAME ... --in TIME --kind KIND": "Choose the kind of notice: preemption, maintenance, freeze, ...",
+            "drill NAME ... --in TIME --possible": "Give a notice that may not come true: jobs save but do not stop.",
+            "drill NAME ... --withdraw": "Withdraw the notices of earlier drills.",
+        },
         names=True,
     ),
     "events": Action(
         events.events,
-        (
-            ("events [NAME ...]", "Show the events of all or of some programs as they happen, until Ctrl-C."),
-            (
-                "events --kind KIND[,KIND] [NAME ...]",
-                "Show only events of these types, such as PROCESS_STATE.",
-            ),
-            (
-                "events --since CURSOR|start [NAME ...]",
-                "Begin after an event, or with the oldest one remembered.",
-            ),
-            ("events --no-follow [NAME ...]", "Show the events that the daemon remembers, then exit."),
-        ),
+        {
+            "events [NAME ...]": "Show the events of all or of some programs as they happen, until Ctrl-C.",
+            "events --kind KIND[,KIND] [NAME ...]": "Show only events of these types, such as PROCESS_STATE.",
+            "events --since CURSOR|start [NAME ...]": "Begin after an event, or with the oldest one remembered.",
+            "events --no-follow [NAME ...]": "Show the events that the daemon remembers, then exit.",
+        },
         names=True,
     ),
     "export": Action(
         checkpoints.export,
-        (
-            ("export NAME ...", "Make jobs write their models, as they are now, to export_dir as SavedModels."),
-            ("export all", "Make all jobs that are training export their models."),
-        ),
+        {
+            "export NAME ...": "Make jobs write their models, as they are now, to export_dir as SavedModels.",
+            "export all": "Make all jobs that are training export their models.",
+        },
         names=True,
     ),
     "fg": Action(
         foreground.fg,
-        (
-            (
-                "fg NAME",
-                "Show a program's output and send it what you type, until Ctrl-C; it keeps running.",
-            ),
-        ),
+        {"fg NAME": "Show a program's output and send it what you type, until Ctrl-C; it keeps running."},
         names=True,
     ),
     "goodput": Action(
         history.goodput,
-        (
-            (
-                "goodput NAME",
-                "Show where a job's time went, the share that went into new steps, and what interrupted it.",
-            ),
-        ),
+        {"goodput NAME": "Show where a job's time went, the share spent on new steps, and what interrupted it."},
         names=True,
     ),
     "help": Action(
-        show_help, (("help", "List the actions."), ("help ACTION", "Show how an action is used and what it does."))
+        show_help, {"help": "List the actions.", "help ACTION": "Show how an action is used and what it does."}
     ),
     "history": Action(
         history.history,
-        (
-            (
-                "history NAME",
-                "List a program's last 20 attempts: when, which steps, steps lost, how they ended.",
-            ),
-            ("history -COUNT NAME", "List the last COUNT attempts, at most 10000."),
-        ),
+        {
+            "history NAME": "List a program's last 20 attempts: when, which steps, steps lost, how they ended.",
+            "history -COUNT NAME": "List the last COUNT attempts, at most 10000.",
+        },
         names=True,
     ),
     "maintail": Action(
         logs.maintail,
-        (
-            ("maintail", "Show the last 1600 bytes of the daemon's log."),
-            ("maintail -BYTES", "Show the last BYTES bytes."),
-            ("maintail -f", "Show the log as it grows, until Ctrl-C."),
-        ),
+        {
+            "maintail": "Show the last 1600 bytes of the daemon's log.",
+            "maintail -BYTES": "Show the last BYTES bytes.",
+            "maintail -f": "Show the log as it grows, until Ctrl-C.",
+        },
     ),
     "notices": Action(
-        notices.notices,
-        (("notices", "List the notices that this host is going away, and whether their sources work."),),
+        notices.notices, {"notices": "List the notices that this host is going away, and whether their sources work."}
     ),
     "open": Action(
         daemon.open_url,
-        (("open URL", "Connect to another daemon, at unix:///path or http://host:port, and show its status."),),
+        {"open URL": "Connect to another daemon, at unix:///path or http://host:port, and show its status."},
     ),
     "pid": Action(
         status.pid,
-        (
-            ("pid", "Show the daemon's process id."),
-            ("pid NAME ...", "Show the process ids of programs; 0 for one that is down."),
-            ("pid all", "Show the process ids of all programs, one on each line."),
-        ),
+        {
+            "pid": "Show the daemon's process id.",
+            "pid NAME ...": "Show the process ids of programs; 0 for one that is down.",
+            "pid all": "Show the process ids of all programs, one on each line.",
+        },
         names=True,
     ),
     "reload": Action(
         daemon.reload,
-        (
-            (
-                "reload",
-                "Restart the daemon and read the configuration; unchanged programs keep running.",
-            ),
-        ),
+        {"reload": "Restart the daemon and read the configuration; unchanged programs keep running."},
         question="Really restart the remote supervisord process y/N? ",
     ),
     "remove": Action(
         configuration.remove,
-        (("remove NAME ...", "Remove programs or groups that are down, until they are added again."),),
+        {"remove NAME ...": "Remove programs or groups that are down, until they are added again."},
         names=True,
     ),
-    "reread": Action(
-        configuration.reread,
-        (("reread", "Read the configuration and list what `update` would change."),),
-    ),
+    "reread": Action(configuration.reread, {"reread": "Read the configuration and list what `update` would change."}),
     "restart": Action(
         start_stop.restart,
-        (
-            ("restart NAME ...", "Stop programs, then start them; does not read the configuration again (see update)."),
-            ("restart all", "Stop all programs, then start them all."),
-            (
-                "restart --rolling NAME ...",
-                "Restart one after the other; if one does not start, leave the others as they are.",
-            ),
-            ("restart --rolling all", "Restart all programs that are up, one after the other."),
-        ),
+        {
+            "restart NAME ...": "Stop programs, then start them; does not read the configuration again (see update).",
+            "restart all": "Stop all programs, then start them all.",
+            "restart --rolling NAME ...": "Restart one after the other; if one fails, leave the rest as they are.",
+            "restart --rolling all": "Restart all programs that are up, one after the other.",
+        },
         names=True,
     ),
     "shutdown": Action(
         daemon.shutdown,
-        (("shutdown", "Save and stop all programs, side by side, and end the daemon."),),
+        {"shutdown": "Save and stop all programs, side by side, and end the daemon."},
         question="Really shut the remote supervisord process down y/N? ",
     ),
     "signal": Action(
         start_stop.send_signal,
-        (
-            ("signal SIGNAL NAME ...", "Send a signal, by name or number, to the processes of programs."),
-            ("signal SIGNAL all", "Send a signal to the processes of all programs."),
-        ),
+        {
+            "signal SIGNAL NAME ...": "Send a signal, by name or number, to the processes of programs.",
+            "signal SIGNAL all": "Send a signal to the processes of all programs.",
+        },
         names=True,
     ),
     "start": Action(
         start_stop.start,
-        (
-            (
-                "start NAME ...",
-                "Start programs; returns when they run (jobs: train), or shows why they do not.",
-            ),
-            ("start all", "Start all programs that are down."),
-        ),
+        {
+            "start NAME ...": "Start programs; returns when they run (jobs: train), or shows why they do not.",
+            "start all": "Start all programs that are down.",
+        },
         names=True,
     ),
     "status": Action(
         status.status,
-        (
-            ("status", "Show the status of all programs."),
-            ("status NAME ...", "Show the status of some programs."),
-            ("status --watch [NAME ...]", "Show the status live, with a progress bar for each job, until Ctrl-C."),
-        ),
+        {
+            "status": "Show the status of all programs.",
+            "status NAME ...": "Show the status of some programs.",
+            "status --watch [NAME ...]": "Show the status live, with a progress bar for each job, until Ctrl-C.",
+        },
         names=True,
     ),
     "stop": Action(
         start_stop.stop,
-        (
-            ("stop NAME ...", "Stop programs; jobs save a checkpoint first. Returns when their processes have exited."),
-            ("stop all", "Stop all programs, side by side."),
-        ),
+        {
+            "stop NAME ...": "Stop programs; jobs save a checkpoint first. Returns when their processes have exited.",
+            "stop all": "Stop all programs, side by side.",
+        },
         names=True,
     ),
     "timeline": Action(
         history.timeline,
-        (
-            (
-                "timeline NAME",
-                "Show a program's last 20 events and what the daemon did after each.",
-            ),
-            ("timeline -COUNT NAME", "Show the last COUNT events, at most 200."),
-        ),
+        {
+            "timeline NAME": "Show a program's last 20 events and what the daemon did after each.",
+            "timeline -COUNT NAME": "Show the last COUNT events, at most 200.",
+        },
         names=True,
     ),
     "tail": Action(
         logs.tail,
-        (
-            ("tail NAME [stdout|stderr]", "Show the last 1600 bytes of a program's log (default: stdout)."),
-            ("tail -BYTES NAME [stdout|stderr]", "Show the last BYTES bytes."),
-            ("tail -f NAME [stdout|stderr]", "Show the log as it grows, until Ctrl-C."),
-        ),
+        {
+            "tail NAME [stdout|stderr]": "Show the last 1600 bytes of a program's log (default: stdout).",
+            "tail -BYTES NAME [stdout|stderr]": "Show the last BYTES bytes.",
+            "tail -f NAME [stdout|stderr]": "Show the log as it grows, until Ctrl-C.",
+        },
         names=True,
     ),
     "top": Action(
         status.top,
-        (
-            ("top", "Show live what programs use: processor, memory, GPU memory, steps per second."),
-            ("top NAME ...", "Show what some programs use."),
-        ),
+        {
+            "top": "Show live what programs use: processor, memory, GPU memory, steps per second.",
+            "top NAME ...": "Show what some programs use.",
+        },
         names=True,
     ),
     "update": Action(
         configuration.update,
-        (
-            ("update", "Read the configuration and apply it; unchanged programs keep running."),
-            ("update NAME ...", "Read the configuration and apply it to some programs only."),
-            ("update all", "Apply it to all programs, like update."),
-        ),
+        {
+            "update": "Read the configuration and apply it; unchanged programs keep running.",
+            "update NAME ...": "Read the configuration and apply it to some programs only.",
+            "update all": "Apply it to all programs, like update.",
+        },
         names=True,
     ),
-    "version": Action(daemon.version, (("version", "Show the daemon's version."),)),
+    "version": Action(daemon.version, {"version": "Show the daemon's version."}),
 }
 """All actions. Names from outside are looked up in `find_action` and nowhere else."""
 
@@ -307,58 +248,3 @@ ALIASES: Mapping[str, str] = {"story": "timeline"}
 def find_action(name: str) -> Action | None:
     """The action of that name or alias."""
     return TABLE.get(ALIASES.get(name, name))
-
-
-def run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
-    """Runs one action and prints why it failed, if it does. With --json, it always prints exactly one object.
-
-    Raises LoginNeeded if the terminal can ask the user for a login.
-    """
-    if not terminal.as_json and JSON not in arguments:
-        return _run(terminal, name, arguments)
-    terminal = replace(terminal, as_json=True, lines=[], objects=[])
-    status = _run(terminal, name, [each for each in arguments if each != JSON])
-    if not terminal.objects:
-        text = "\n".join(terminal.lines)
-        terminal.print_json({"text": text} if status is ExitStatus.OK else {"error": text})
-    return status
-
-
-def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
-    action = find_action(name)
-    if action is None:
-        terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
-        return ExitStatus.ERROR
-    if any(each in HELP for each in arguments):
-        _print_usage(terminal, action)
-        return ExitStatus.OK
-    try:
-        return action.run(terminal, arguments)
-    except UsageError as error:
-        terminal.print_line(str(error))
-        _print_usage(terminal, action)
-        return error.status
-    except Unreachable as error:
-        if terminal.can_prompt and isinstance(error, LoginNeeded):
-            raise
-        terminal.print_line(str(error))
-        return ExitStatus.NOT_RUNNING if error.missing else ExitStatus.UNKNOWN if error.refused else ExitStatus.ERROR
-    except Refusal as error:
-        return _print_refusal(terminal, error)
-
-
-def _print_refusal(terminal: Terminal, error: Refusal) -> ExitStatus:
-    if error.code == "SHUTDOWN_STATE":
-        terminal.print_line("ERROR: supervisor shutting down")
-    elif error.code == "FORBIDDEN":
-        terminal.print_line(f"ERROR: {error}")
-        return ExitStatus.UNKNOWN
-    else:
-        terminal.print_line(f"ERROR: {error.code}: {error}")
-    return ExitStatus.ERROR
-
-
-def _print_usage(terminal: Terminal, action: Action) -> None:
-    width = max(len(usage) for usage, _ in action.usage)
-    for usage, meaning in action.usage:
-        terminal.print_line(f"{usage:<{width}}  {meaning}")

@@ -12,12 +12,7 @@ from pathlib import Path
 
 from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.job_states import JobStates
-from supervisor.host.ledger.schema import (
-    LedgerError,
-    connect_reading,
-    decodable_errors,
-    open_or_create,
-)
+from supervisor.host.ledger.schema import LedgerError, connect_reading, decodable_errors, open_or_create
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Value
 from supervisor.host.processes.process_status import read_boot_id
 

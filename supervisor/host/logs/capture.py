@@ -20,22 +20,14 @@ import structlog
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import truncate_with_backups
-from supervisor.host.logs.handover import (
-    CLOSE_TIMEOUT_S,
-    SILENCE_LIMIT_S,
-    Handover,
-    OutputSubscribers,
-)
+from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover, OutputSubscribers
 from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
 
 CLEAR_TIMEOUT_S = 10.0  # for a disk
 
 DAEMON_STREAMS = {
     Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")
-} | {
-    Path("/dev/stdout"): 1,
-    Path("/dev/stderr"): 2,
-}
+} | {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}
 """Log files that are the daemon's own output, as in a container: programs get the descriptor itself."""
 
 log = structlog.get_logger()

@@ -17,12 +17,7 @@ import structlog
 
 from supervisor import __version__
 from supervisor.host.logs import start
-from supervisor.host.logs.link import (
-    LOCK,
-    Link,
-    LinkLost,
-    connect,
-)
+from supervisor.host.logs.link import LOCK, Link, LinkLost, connect
 from supervisor.host.logs.messages import (
     CaptureEnded,
     CapturePipe,

@@ -8,14 +8,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from supervisor.host.logs.messages import (
-    PACKET_BYTES,
-    LoggerMessage,
-    OutputMissed,
-    OutputPrinted,
-    decode,
-    encode,
-)
+from supervisor.host.logs.messages import PACKET_BYTES, LoggerMessage, OutputMissed, OutputPrinted, decode, encode
 
 SOCKET = "log-keeper.sock"
 LOCK = "log-keeper.lock"

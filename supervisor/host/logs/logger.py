@@ -44,14 +44,7 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.host.logs.inputs import LogInputs
-from supervisor.host.logs.link import (
-    LOCK,
-    SOCKET,
-    Link,
-    LinkLost,
-    Outbox,
-    listen,
-)
+from supervisor.host.logs.link import LOCK, SOCKET, Link, LinkLost, Outbox, listen
 from supervisor.host.logs.messages import (
     CapturePipe,
     ClearFile,

@@ -159,12 +159,7 @@ class Process:
     __slots__ = ("_group_ends_with_it", "_loop", "_on_exit", "_pidfd", "exit", "pid", "start_time")
 
     def __init__(
-        self,
-        pid: int,
-        start_time: int,
-        pidfd: int,
-        group_ends_with_it: bool,
-        on_exit: Callable[[Exit], None],
+        self, pid: int, start_time: int, pidfd: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]
     ) -> None:
         self.pid = pid
         self.start_time = start_time

@@ -112,11 +112,7 @@ class AzureSource(PolledSource):
                 error = str(status_error(response))
             await asyncio.sleep(1.0)
         log.warning(
-            "notice.acknowledge_failed",
-            source=self.name,
-            id=id,
-            error=error,
-            next="the event begins as scheduled",
+            "notice.acknowledge_failed", source=self.name, id=id, error=error, next="the event begins as scheduled"
         )
 
     async def _fetch_events(self) -> NoticeReport:

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisor.core.notices.notice import (
-    NO_NOTICES,
-    Certainty,
-    ClockReading,
-    NoticeKind,
-    NoticeReport,
-    RawNotice,
-)
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.polling import RETRY_CAP_S, retry_s
 from supervisor.host.notices.source import NoticeSink, read_clocks
 

@@ -1,0 +1,60 @@
+"""Runs one action by its name, and prints why it failed, if it does."""
+
+from dataclasses import replace
+
+from supervisor.ctl.actions.base import Arguments, UsageError, print_usage
+from supervisor.ctl.actions.table import find_action
+from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
+from supervisor.ctl.terminal import ExitStatus, Terminal
+
+JSON = "--json"
+HELP = ("-h", "-?", "--help")
+
+
+def run_action(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
+    """Runs one action and prints why it failed, if it does. With --json, it always prints exactly one object.
+
+    Raises LoginNeeded if the terminal can ask the user for a login.
+    """
+    if not terminal.as_json and JSON not in arguments:
+        return _run(terminal, name, arguments)
+    terminal = replace(terminal, as_json=True, lines=[], objects=[])
+    status = _run(terminal, name, [each for each in arguments if each != JSON])
+    if not terminal.objects:
+        text = "\n".join(terminal.lines)
+        terminal.print_json({"text": text} if status is ExitStatus.OK else {"error": text})
+    return status
+
+
+def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
+    action = find_action(name)
+    if action is None:
+        terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
+        return ExitStatus.ERROR
+    if any(each in HELP for each in arguments):
+        print_usage(terminal, action)
+        return ExitStatus.OK
+    try:
+        return action.run(terminal, arguments)
+    except UsageError as error:
+        terminal.print_line(str(error))
+        print_usage(terminal, action)
+        return error.status
+    except Unreachable as error:
+        if terminal.can_prompt and isinstance(error, LoginNeeded):
+            raise
+        terminal.print_line(str(error))
+        return ExitStatus.NOT_RUNNING if error.missing else ExitStatus.UNKNOWN if error.refused else ExitStatus.ERROR
+    except Refusal as error:
+        return _print_refusal(terminal, error)
+
+
+def _print_refusal(terminal: Terminal, error: Refusal) -> ExitStatus:
+    if error.code == "SHUTDOWN_STATE":
+        terminal.print_line("ERROR: supervisor shutting down")
+    elif error.code == "FORBIDDEN":
+        terminal.print_line(f"ERROR: {error}")
+        return ExitStatus.UNKNOWN
+    else:
+        terminal.print_line(f"ERROR: {error.code}: {error}")
+    return ExitStatus.ERROR
