@@ -20,7 +20,7 @@ test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more a
 	$(BIN)/python -m tests.again
 
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
-	QUICK=1 $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not integration and not slow and not tensorflow"
+	QUICK=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not integration and not slow and not tensorflow"
 
 dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
 	rm -rf dist

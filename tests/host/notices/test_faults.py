@@ -15,7 +15,7 @@ from supervisor.host.notices.source import NoticeSource
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
-POLL_S, TIMEOUT_S, RETRY_CAP_S = 0.02, 0.3, 0.05
+POLL_S, TIMEOUT_S, RETRY_CAP_S = 0.02, 0.12, 0.05
 
 
 def _soon() -> str:

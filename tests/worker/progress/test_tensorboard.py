@@ -70,12 +70,12 @@ def _alone(begin: Begin) -> None:
 
 
 def test_each_step_appears_once_after_kills_and_restarts(tmp_path: Path) -> None:
-    train(tmp_path / "calm", 40)
-    for killed_at in (3, 4, 13, 22, 22, 38):
-        train(tmp_path / "rough", 40, killed_at)
-    train(tmp_path / "rough", 40)
+    train(tmp_path / "calm", 24)
+    for killed_at in (3, 4, 13, 22, 22):
+        train(tmp_path / "rough", 24, killed_at)
+    train(tmp_path / "rough", 24)
 
-    assert [step for step, _ in curve(tmp_path / "rough")] == list(range(1, 41))
+    assert [step for step, _ in curve(tmp_path / "rough")] == list(range(1, 25))
     assert curve(tmp_path / "rough") == curve(tmp_path / "calm")
 
 
