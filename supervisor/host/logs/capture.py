@@ -20,8 +20,9 @@ import structlog
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import truncate_with_backups
-from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover, OutputSubscribers
+from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover
 from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
+from supervisor.host.logs.output_events import OutputSubscribers
 
 CLEAR_TIMEOUT_S = 10.0  # for a disk
 

@@ -3,14 +3,11 @@
 logger.py says how the two work together.
 """
 
-import base64
 import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -34,6 +31,7 @@ from supervisor.host.logs.messages import (
     OutputPrinted,
     StillAlive,
 )
+from supervisor.host.logs.output_events import OutputSubscribers
 from supervisor.host.logs.pipes import CapturedPipes
 
 CLOSE_TIMEOUT_S = 5.0  # for leaving; the logger gives its disks a second less
@@ -46,24 +44,6 @@ POLL_S = 3600.0  # when there is nothing to wait for
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramOutput:
-    """What a program printed, for the listeners of an event type (PROCESS_LOG_STDOUT)."""
-
-    event: str
-    program: str
-    attempt: int
-    data: bytes
-
-
-@dataclass(slots=True)
-class OutputSubscribers:
-    """Who gets what programs print, and how many output events were dropped; called in the handover's thread."""
-
-    on_output: Callable[[ProgramOutput], None] = lambda _: None
-    on_missed: Callable[[int], None] = lambda _: None
-
-
 class Handover:
     """The pipes, and the logger that reads them. Belongs to one thread, except `failures` and `logger_pid`."""
 
@@ -71,7 +51,6 @@ class Handover:
         self._state_dir = state_dir
         self._silence_limit_s = silence_limit_s
         self._subscribers = subscribers
-        self._output_parts: list[str] = []  # of an event whose last part has not arrived yet
         self._pipes = CapturedPipes()
         self._file_failures: dict[Path, str] = {}
         self._logger_failure: str | None = None
@@ -227,22 +206,11 @@ class Handover:
         elif isinstance(message, LogFailure):
             self._set_file_failure(Path(message.path), message.text)
         elif isinstance(message, OutputPrinted):
-            self._on_output(message)
+            self._subscribers.on_printed(message)
         elif isinstance(message, OutputMissed):
             self._subscribers.on_missed(message.events)
         elif isinstance(message, StillAlive):
             self._on_logger_alive()
-
-    def _on_output(self, message: OutputPrinted) -> None:
-        self._output_parts.append(message.data)
-        if message.goes_on:
-            return
-        pieces, self._output_parts = self._output_parts, []
-        try:
-            data = b"".join(base64.b64decode(each, validate=True) for each in pieces)
-        except ValueError as error:
-            raise LogProtocolError(f"cannot decode the output of {message.program:.80}: {error}") from error
-        self._subscribers.on_output(ProgramOutput(message.event, message.program, message.attempt, data))
 
     def _on_logger_ready(self) -> None:
         """The logger has sent all its pipes. One of another version is asked to exit; a new one then gets the pipes."""
@@ -322,7 +290,7 @@ class Handover:
         self._link = self._logger = None
         self._is_ready = False
         self._unsent.clear()
-        self._output_parts.clear()
+        self._subscribers.drop_incomplete()
         self._file_failures.clear()
         self._pipes.mark_none_handed_over()
         now = time.monotonic()

@@ -105,10 +105,8 @@ class Outbox:
         size = sum(len(each.data) for each in messages)
         if self._held_bytes and self._held_bytes + size > OUTBOX_BYTES:
             self._missed_events += 1
-            self._waiting["missed"] = (
-                OutputMissed(self._missed_events),
-                None,
-            )  # keeps its place, so that it is sent even during a flood
+            # keeps its place, so that it is sent even during a flood
+            self._waiting["missed"] = (OutputMissed(self._missed_events), None)
             return
         for each in messages:
             self._output_count += 1

@@ -56,8 +56,8 @@ from supervisor.host.logs.messages import (
     LogProtocolError,
     ReopenFiles,
     StillAlive,
-    output_messages,
 )
+from supervisor.host.logs.output_events import output_messages
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another logger holds the lock
 

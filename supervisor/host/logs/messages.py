@@ -6,12 +6,10 @@ and `CaptureEnded`, and it has to understand `EndCapture`; to those, fields may 
 Named tuples instead of dataclasses: those import `inspect`, a tenth of the logger's memory.
 """
 
-import base64
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 PACKET_BYTES = 64 * 1024  # a path has at most 4096 bytes, six characters each in JSON
-PIECE_BYTES = 32 * 1024  # of output in one message; base64 makes it a third longer
 
 
 class LogProtocolError(Exception):
@@ -135,24 +133,7 @@ LoggerMessage = (
     | StillAlive
 )
 
-_TYPES: dict[str, type[LoggerMessage]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        CapturePipe,
-        ReopenFiles,
-        ClearFile,
-        EndCapture,
-        LoggerHello,
-        LoggerReady,
-        CaptureEnded,
-        CaptureRefused,
-        FileCleared,
-        LogFailure,
-        OutputPrinted,
-        OutputMissed,
-        StillAlive,
-    )
-}
+_TYPES: dict[str, type[LoggerMessage]] = {kind.__name__.lower(): kind for kind in get_args(LoggerMessage)}
 
 
 def encode(message: LoggerMessage) -> bytes:
@@ -174,18 +155,3 @@ def decode(packet: bytes) -> LoggerMessage:
         if type(values[key]) is not wanted or (wanted is int and values[key] < 0):  # True is an int, but not here
             raise LogProtocolError(f"cannot read a {name} message: its {key} is {values[key]!r:.80}")
     return kind(**values)
-
-
-def output_messages(pipe: CapturePipe, kind: str, data: bytes) -> list[OutputPrinted]:
-    """The messages of one event PROCESS_`kind`_STDOUT (or STDERR) with what came out of a pipe."""
-    starts = range(0, max(len(data), 1), PIECE_BYTES)
-    return [
-        OutputPrinted(
-            f"PROCESS_{kind}_{pipe.channel.upper()}",
-            pipe.program,
-            pipe.attempt,
-            base64.b64encode(data[start : start + PIECE_BYTES]).decode(),
-            start + PIECE_BYTES < len(data),
-        )
-        for start in starts
-    ]

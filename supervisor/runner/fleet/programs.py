@@ -18,7 +18,7 @@ from supervisor.core.listeners import event_types
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
-from supervisor.host.logs.handover import ProgramOutput
+from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import leftovers, marks
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting

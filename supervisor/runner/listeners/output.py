@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from supervisor.host.logs.handover import ProgramOutput
+from supervisor.host.logs.output_events import ProgramOutput
 
 HELD_BYTES = 4 << 20  # while the daemon is busy otherwise; the logger holds a megabyte more
 OVERHEAD_BYTES = 200  # of an event of one byte

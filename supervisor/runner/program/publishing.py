@@ -9,7 +9,7 @@ from supervisor.core.listeners.state_trail import SupervisorStateTrail
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.host.logs.handover import ProgramOutput
+from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.runner.listeners.hub import ListenerHub, ListenerStatus
 from supervisor.runner.records.observers import ProgramObserver
 

@@ -24,7 +24,7 @@ from supervisor.core.program.facts import (
     ProgramFacts,
     State,
 )
-from supervisor.host.logs.handover import ProgramOutput
+from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials, marks
 from supervisor.host.resources.oom_kills import oom_evidence
 from supervisor.protocol import messages

@@ -19,18 +19,16 @@ from supervisor.host.logs.capture_mode import (
     LOG,
     CaptureModeParser,
 )
-from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.logs.link import OUTBOX_BYTES, Link, Outbox
 from supervisor.host.logs.messages import (
     PACKET_BYTES,
-    PIECE_BYTES,
     CapturePipe,
     LoggerMessage,
     OutputMissed,
     OutputPrinted,
     encode,
-    output_messages,
 )
+from supervisor.host.logs.output_events import PIECE_BYTES, ProgramOutput, output_messages
 from tests.waiting import wait_until
 
 PIPE = CapturePipe(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)

@@ -5,7 +5,7 @@ import threading
 
 import structlog.testing
 
-from supervisor.host.logs.handover import ProgramOutput
+from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.runner.listeners.output import (
     BATCH,
     HELD_BYTES,
