@@ -11,6 +11,8 @@ from worker.devices import conditions, tensorflow_conditions, tpu
 from worker.process import local_processes
 from worker.process.reporting import print_message
 from worker.process.startup import attempt_or_standby, current_attempt
+from worker.state import dataset_passes as dataset_passes  # counts iterators from now on, also before there is a run
+from worker.state import random_operations
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
 
@@ -52,10 +54,18 @@ def build_strategy(
     directory: str | Path | None = None,
 ) -> tf.distribute.Strategy:
     """The same, for who is told so."""
-    name, replicas = told.strategy or name or "mirrored", told.replicas or replicas
-    if told.deterministic or deterministic:
-        make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
-    workers = told.workers or workers
+    if not (told.deterministic or deterministic):
+        return _build_strategy(told, name, replicas, workers)
+    make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
+    built = _build_strategy(told, name, replicas, workers)
+    random_operations.make_exact(built)
+    return built
+
+
+def _build_strategy(
+    told: Launch, name: str | None, replicas: int | None, workers: int | None
+) -> tf.distribute.Strategy:
+    name, replicas, workers = told.strategy or name or "mirrored", told.replicas or replicas, told.workers or workers
     if workers is not None and name != "multiworker":
         raise ValueError(f"cannot use {counted(workers, 'worker')} with strategy {name!r}; they go with multiworker")
     if name == "multiworker":

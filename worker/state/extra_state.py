@@ -12,7 +12,7 @@ from keras.src.backend.common import global_state  # Keras has no public way to 
 from keras.src.random import seed_generator
 
 from supervisor.protocol.plurals import counted
-from worker.state import random_generators
+from worker.state import random_generators, random_operations
 
 OwnGenerator = Any
 """A generator that the script made: a Keras SeedGenerator, a NumPy Generator or RandomState, a random.Random."""
@@ -111,11 +111,12 @@ def _global_seed() -> Any:
 
 
 def read_generators(own: Sequence[OwnGenerator] = ()) -> dict[str, Any]:
-    """The state of the global generators (Python, NumPy, Keras) and of the script's, in a form for JSON."""
+    """The state of the global generators (Python, NumPy, Keras, TensorFlow) and of the script's, in a form for JSON."""
     keras = _global_seed()
     return {
         **random_generators.read(),
         "keras": None if keras is None else _read_seed(keras.state),
+        "tensorflow": random_operations.read(),
         "own": [_read_own(each) for each in own],
     }
 
@@ -132,6 +133,7 @@ def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()
     keras = _global_seed()
     if keras is not None and states.get("keras") is not None:
         keras.state.assign(states["keras"])
+    random_operations.write(states.get("tensorflow"))
     for each, state in zip(own, stored, strict=True):
         _write_own(each, state)
 
