@@ -1,15 +1,12 @@
 """The table `accounts`: what each attempt's time was spent on. One row per attempt, rewritten now and then."""
 
 import json
-import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.core.goodput import AccountStatus, TimeSpent
-from supervisor.host.ledger.writer import LedgerWriter, Value
-
-Select = Callable[..., list[sqlite3.Row]]
+from supervisor.host.ledger.writer import LedgerWriter, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +20,7 @@ class StoredAccount:
 class Accounts:
     """Access to the table: writes go to the ledger's queue, reads happen in the caller's thread."""
 
-    def __init__(
-        self, writer: LedgerWriter, select: Callable[[str, tuple[Value, ...]], list[sqlite3.Row]], boot_id: str | None
-    ) -> None:
+    def __init__(self, writer: LedgerWriter, select: Select, boot_id: str | None) -> None:
         self._writer = writer
         self._select = select
         self._boot_id = boot_id
@@ -54,7 +49,7 @@ class Accounts:
         rows = self._select(
             "SELECT *, (SELECT max(to_step) FROM attempts WHERE program = ?1) AS reached FROM accounts"
             " WHERE program = ?1 ORDER BY attempt DESC LIMIT 1",
-            (program,),
+            program,
         )
         if not rows:
             return None
@@ -69,7 +64,7 @@ class Accounts:
 
     def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:
         """Seconds by what they were spent on, for each stored attempt. Raises LedgerError."""
-        rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", (program,))
+        rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", program)
         return {row["attempt"]: _spent(row["spent_s"]) for row in rows}
 
 

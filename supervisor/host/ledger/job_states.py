@@ -4,9 +4,8 @@ The row is JSON. It is read with suspicion, as a damaged row must neither stop t
 
 import json
 import math
-import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import MAX_DEATHS, Death
 from supervisor.core.program.persisted_facts import PersistedFacts
-from supervisor.host.ledger.writer import LedgerWriter, Value
+from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.host.resources.oom_kills import OomKillCounter
 
 MAX_NAMES = 1000  # more than a job ever has
@@ -36,9 +35,7 @@ class StoredJobState:
 class JobStates:
     """Access to the table: writes go to the ledger's queue, reads happen in the caller's thread."""
 
-    def __init__(
-        self, writer: LedgerWriter, select: Callable[[str, tuple[Value, ...]], list[sqlite3.Row]], boot_id: str | None
-    ) -> None:
+    def __init__(self, writer: LedgerWriter, select: Select, boot_id: str | None) -> None:
         self._writer = writer
         self._select = select
         self._boot_id = boot_id
@@ -61,7 +58,7 @@ class JobStates:
 
         After a reboot it comes without back-off and counters, as the reboot may have removed the cause of a failure.
         """
-        rows = self._select("SELECT * FROM memories WHERE program = ?", (program,))
+        rows = self._select("SELECT * FROM memories WHERE program = ?", program)
         if not rows or (found := from_json(rows[0]["content"])) is None:
             return None
         memory, counters = found

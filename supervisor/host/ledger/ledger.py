@@ -7,10 +7,10 @@ in the caller's thread and see every write that was queued before them. Times ar
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host.ledger.accounts import Accounts
+from supervisor.host.ledger.attempts import AttemptRecord, OpenAttempt, attempt_history
 from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.schema import LedgerError, connect_reading, decodable_errors, open_or_create
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Value
@@ -20,48 +20,6 @@ __all__ = ["AttemptRecord", "Ledger", "LedgerError", "OpenAttempt"]
 
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
-
-
-@dataclass(frozen=True, slots=True)
-class OpenAttempt:
-    """An attempt whose end was not recorded: the daemon died, or, if not `of_this_boot`, the host did.
-
-    `started_at`: Unix time.
-    """
-
-    program: str
-    attempt: int
-    pid: int
-    start_time: int
-    of_this_boot: bool = True
-    started_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """One attempt. `from_step`: where it began, None if it never got so far; `to_step`: the last step known of it.
-
-    `restored`: name of the checkpoint it began from, None at step 0. `lost_steps`: how far behind `to_step` the next
-    attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
-    its start. `checkpoints`: how many it committed. `ran_s`: how long it ran, whatever the clock was set to meanwhile.
-    `changed`: what the bits depend on and is another than when the job trained last, in words.
-    """
-
-    attempt: int
-    started_at: float
-    ended_at: float | None
-    restored: str | None
-    from_step: int | None
-    to_step: int | None
-    cause: str | None
-    text: str | None
-    exit_code: int | None
-    signal: int | None
-    lost_steps: int | None
-    refused: tuple[tuple[str, str], ...]
-    checkpoints: int
-    changed: tuple[str, ...] = ()
-    ran_s: float | None = None
 
 
 class Ledger:
@@ -76,9 +34,9 @@ class Ledger:
         connection, self.set_aside = open_or_create(path)
         self._boot_id = read_boot_id()
         self._writer = LedgerWriter(connection, pruning or Pruning())
-        self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        self.accounts = Accounts(self._writer, self._select, self._boot_id)
         """Where the time of jobs went."""
-        self.job_states = JobStates(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        self.job_states = JobStates(self._writer, self._select, self._boot_id)
         """What the failures of jobs taught."""
 
     @property
@@ -298,32 +256,7 @@ class Ledger:
 
     def history(self, program: str, limit: int = 20) -> list[AttemptRecord]:
         """The last `limit` attempts, newest last."""
-        rows = self._select(
-            "SELECT attempt, started_at, ended_at, coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
-            " from_step, to_step, cause, text, exit_code, signal, changed,"
-            " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
-            " + checkpoints_pruned AS checkpoints"
-            " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",
-            program,
-            limit,
-        )
-        oldest = rows[-1]["attempt"] if rows else 0
-        refused: dict[int, list[tuple[str, str]]] = {}
-        for row in self._select(
-            "SELECT attempt, name, reason FROM refusals WHERE program = ? AND attempt >= ? ORDER BY name DESC",
-            program,
-            oldest,
-        ):
-            refused.setdefault(row["attempt"], []).append((row["name"], row["reason"]))
-        records: list[AttemptRecord] = []
-        resumed_at: int | None = None  # where the next later attempt that trained began
-        for row in rows:
-            lost = None if resumed_at is None or row["to_step"] is None else max(0, row["to_step"] - resumed_at)
-            refusals = tuple(refused.get(row["attempt"], ()))
-            changed = tuple((row["changed"] or "").splitlines())
-            records.append(AttemptRecord(**{**dict(row), "changed": changed}, lost_steps=lost, refused=refusals))
-            resumed_at = resumed_at if row["from_step"] is None else row["from_step"]
-        return records[::-1]
+        return attempt_history(self._select, program, limit)
 
     def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
         self._writer.wait_until_written(READ_WAIT_S)

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -36,6 +36,8 @@ SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() 
 
 Value = str | int | float | None
 Statement = tuple[str, tuple[Value, ...]]
+Select = Callable[..., list[sqlite3.Row]]
+"""Runs a query, with its values as further arguments. Raises LedgerError."""
 
 
 @dataclass(frozen=True, slots=True)
