@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from supervisor.core.notices.notice import NO_NOTICES, ClockReading, NoticeReport
-from supervisor.host.notices.metadata import MetadataError, MetadataResponse, status_error
+from supervisor.core.notices.notice import NO_NOTICES, NoticeReport
+from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataError, MetadataResponse, status_error
 from supervisor.host.notices.parsing import ParseError
 from supervisor.host.notices.source import NoticeSink, read_clocks
 
@@ -29,6 +29,19 @@ class PolledEndpoint:
     what: str
     every_s: float
     fetch: Callable[[], Awaitable[NoticeReport]]
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimes:
+    """`timeout_s`: for one request. `retry_cap_s`: the longest pause after failures. `every_s`: instead of each
+    endpoint's own interval."""
+
+    timeout_s: float = REQUEST_TIMEOUT_S
+    retry_cap_s: float = RETRY_CAP_S
+    every_s: float | None = None
+
+
+DEFAULT_TIMES = PollTimes()
 
 
 class EndpointErrors:
@@ -59,16 +72,14 @@ class PolledSource:
         endpoints: Sequence[PolledEndpoint],
         *,
         shortest_s: float | None = None,
-        clock: Callable[[], ClockReading] = read_clocks,
-        retry_cap_s: float = RETRY_CAP_S,
+        times: PollTimes = DEFAULT_TIMES,
     ) -> None:
         self.name = name
         self.shortest_s = shortest_s
         self._server = server
         self._remedy = remedy
         self._endpoints = endpoints
-        self._clock = clock
-        self._retry_cap_s = retry_cap_s
+        self._times = times
 
     async def watch(self, sink: NoticeSink) -> None:
         """Polls all endpoints, side by side, until cancelled."""
@@ -88,7 +99,8 @@ class PolledSource:
             error = await self._fetch_once(endpoint, sink)
             errors.record(endpoint.name, error)
             failures = 0 if error is None else failures + 1
-            next_at = began_at + retry_s(endpoint.every_s, failures, self._retry_cap_s)
+            every_s = self._times.every_s or endpoint.every_s
+            next_at = began_at + retry_s(every_s, failures, self._times.retry_cap_s)
             await asyncio.sleep(max(0.0, next_at - loop.time()))
 
     async def _fetch_once(self, endpoint: PolledEndpoint, sink: NoticeSink) -> str | None:
@@ -96,7 +108,7 @@ class PolledSource:
         cannot = f"cannot ask the {self._server} metadata server for {endpoint.what}"
         try:
             report = await endpoint.fetch()
-            sink.on_report(self.name, endpoint.name, report, self._clock())
+            sink.on_report(self.name, endpoint.name, report, read_clocks())
         except MetadataError as error:
             return f"{cannot}: {error}; {self._remedy}"
         except ParseError as error:

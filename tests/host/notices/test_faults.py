@@ -11,11 +11,13 @@ from supervisor.host.notices.clouds.aws import AwsSource
 from supervisor.host.notices.clouds.azure import AzureSource
 from supervisor.host.notices.clouds.google import GoogleSource
 from supervisor.host.notices.parsing import format_time
+from supervisor.host.notices.polling import PollTimes
 from supervisor.host.notices.source import NoticeSource
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
-POLL_S, TIMEOUT_S, RETRY_CAP_S = 0.02, 0.12, 0.05
+TIMEOUT_S = 0.12
+TIMES = PollTimes(TIMEOUT_S, retry_cap_s=0.05, every_s=0.02)
 
 
 def _soon() -> str:
@@ -57,20 +59,14 @@ class Case:
 
 
 CASES = {
-    "aws": Case(
-        lambda base: AwsSource(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _interrupt_aws
-    ),
-    "alibaba": Case(
-        lambda base: AlibabaSource(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _release_alibaba
-    ),
+    "aws": Case(lambda base: AwsSource(base, TIMES), _interrupt_aws),
+    "alibaba": Case(lambda base: AlibabaSource(base, TIMES), _release_alibaba),
     "google": Case(
-        lambda base: GoogleSource(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S, wait_s=1),
+        lambda base: GoogleSource(base, times=TIMES, wait_s=1),
         _preempt_google,
     ),
     "azure": Case(
-        lambda base: AzureSource(
-            base, poll_s=POLL_S, timeout_s=TIMEOUT_S, first_timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S
-        ),
+        lambda base: AzureSource(base, times=TIMES, first_timeout_s=TIMEOUT_S),
         _preempt_azure,
     ),
 }

@@ -1,13 +1,10 @@
 """Alibaba Cloud ECS: the release of a spot instance."""
 
-from collections.abc import Callable
-
-from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.core.notices.notice import Certainty, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.clouds.firmware import Firmware
-from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
+from supervisor.host.notices.metadata import MetadataClient, MetadataToken
 from supervisor.host.notices.parsing import decode_text, format_time, parse_rfc3339
-from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
-from supervisor.host.notices.source import read_clocks
+from supervisor.host.notices.polling import DEFAULT_TIMES, PolledEndpoint, PolledSource, PollTimes, parse_response
 
 BASE = "http://100.100.100.200"
 TERMINATION = "/latest/meta-data/instance/spot/termination-time"
@@ -18,24 +15,15 @@ WARNING_S = 300.0
 class AlibabaSource(PolledSource):
     """The metadata service of an ECS instance. `base` differs only in tests."""
 
-    def __init__(
-        self,
-        base: str = BASE,
-        *,
-        poll_s: float | None = None,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        retry_cap_s: float = RETRY_CAP_S,
-        clock: Callable[[], ClockReading] = read_clocks,
-    ) -> None:
-        self._token = MetadataToken(MetadataClient(base, timeout_s=timeout_s), "X-aliyun-ecs-metadata-token")
+    def __init__(self, base: str = BASE, times: PollTimes = DEFAULT_TIMES) -> None:
+        self._token = MetadataToken(MetadataClient(base, timeout_s=times.timeout_s), "X-aliyun-ecs-metadata-token")
         super().__init__(
             "alibaba",
             server="ECS",
             remedy="check that the instance's metadata service is enabled, or remove alibaba from notices",
-            endpoints=(PolledEndpoint("spot", "the release of spot instances", poll_s or EVERY_S, self._fetch_spot),),
+            endpoints=(PolledEndpoint("spot", "the release of spot instances", EVERY_S, self._fetch_spot),),
             shortest_s=WARNING_S,
-            clock=clock,
-            retry_cap_s=retry_cap_s,
+            times=times,
         )
 
     async def _fetch_spot(self) -> NoticeReport:

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.clouds.firmware import Firmware
-from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
+from supervisor.host.notices.metadata import MetadataClient, MetadataToken
 from supervisor.host.notices.parsing import (
     ParseError,
     decode_text,
@@ -18,8 +18,7 @@ from supervisor.host.notices.parsing import (
     printable_line,
     text_field,
 )
-from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
-from supervisor.host.notices.source import read_clocks
+from supervisor.host.notices.polling import DEFAULT_TIMES, PolledEndpoint, PolledSource, PollTimes, parse_response
 
 BASE = "http://169.254.169.254"
 SPOT = "/latest/meta-data/spot/instance-action"
@@ -45,37 +44,27 @@ class AwsSource(PolledSource):
     Nothing is acknowledged: completing a lifecycle hook takes rights that a daemon on the host should not have.
     """
 
-    def __init__(
-        self,
-        base: str = BASE,
-        *,
-        poll_s: float | None = None,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        retry_cap_s: float = RETRY_CAP_S,
-        clock: Callable[[], ClockReading] = read_clocks,
-    ) -> None:
-        self._token = MetadataToken(MetadataClient(base, timeout_s=timeout_s), "X-aws-ec2-metadata-token")
-        fast_s, slow_s = poll_s or SPOT_EVERY_S, poll_s or SLOW_EVERY_S
+    def __init__(self, base: str = BASE, times: PollTimes = DEFAULT_TIMES) -> None:
+        self._token = MetadataToken(MetadataClient(base, timeout_s=times.timeout_s), "X-aws-ec2-metadata-token")
         super().__init__(
             "aws",
             server="EC2",
             remedy="check that the instance's metadata service is enabled, with a hop limit of 2 for a container, or "
             "remove aws from notices",
             endpoints=(
-                PolledEndpoint("spot", "spot interruptions", fast_s, self._fetcher(SPOT, parse_spot)),
+                PolledEndpoint("spot", "spot interruptions", SPOT_EVERY_S, self._fetcher(SPOT, parse_spot)),
                 PolledEndpoint(
-                    "rebalance", "rebalance recommendations", fast_s, self._fetcher(REBALANCE, parse_rebalance)
+                    "rebalance", "rebalance recommendations", SPOT_EVERY_S, self._fetcher(REBALANCE, parse_rebalance)
                 ),
                 PolledEndpoint(
-                    "autoscaling", "the Auto Scaling state", fast_s, self._fetcher(AUTOSCALING, parse_autoscaling)
+                    "autoscaling", "the Auto Scaling state", SPOT_EVERY_S, self._fetcher(AUTOSCALING, parse_autoscaling)
                 ),
                 PolledEndpoint(
-                    "scheduled", "scheduled events", slow_s, self._fetcher(SCHEDULED, parse_scheduled, none=())
+                    "scheduled", "scheduled events", SLOW_EVERY_S, self._fetcher(SCHEDULED, parse_scheduled, none=())
                 ),
             ),
             shortest_s=SPOT_WARNING_S,
-            clock=clock,
-            retry_cap_s=retry_cap_s,
+            times=times,
         )
 
     def _fetcher(

@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Callable
 from typing import Any
 
 import structlog
 
-from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import MetadataClient, MetadataError, status_error
 from supervisor.host.notices.parsing import (
@@ -21,8 +20,7 @@ from supervisor.host.notices.parsing import (
     printable_line,
     text_field,
 )
-from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
-from supervisor.host.notices.source import read_clocks
+from supervisor.host.notices.polling import PolledEndpoint, PolledSource, PollTimes, parse_response
 
 BASE = "http://169.254.169.254"
 EVENTS = "/metadata/scheduledevents"
@@ -37,7 +35,7 @@ AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # tells Azure from other H
 EVERY_S = 1.0  # as Azure advises: a preemption may leave no more than 30 s
 NAME_EVERY_S = 10.0
 FIRST_TIMEOUT_S = 130.0  # the first question turns the service on, which takes up to two minutes
-LATER_TIMEOUT_S = 5.0
+TIMES = PollTimes(timeout_s=5.0)  # after the first question
 HARMLESS_FREEZE_S = 9  # Microsoft's own sample ignores shorter ones
 ACKNOWLEDGE_TRIES = 3
 
@@ -66,13 +64,10 @@ class AzureSource(PolledSource):
         base: str = BASE,
         *,
         may_acknowledge: bool = False,
-        poll_s: float | None = None,
-        timeout_s: float = LATER_TIMEOUT_S,
+        times: PollTimes = TIMES,
         first_timeout_s: float = FIRST_TIMEOUT_S,
-        retry_cap_s: float = RETRY_CAP_S,
-        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
-        self._metadata = MetadataClient(base, timeout_s=timeout_s)
+        self._metadata = MetadataClient(base, timeout_s=times.timeout_s)
         self._may_acknowledge = may_acknowledge
         self._events_timeout_s = first_timeout_s
         self._machine: str | None = None
@@ -83,12 +78,11 @@ class AzureSource(PolledSource):
             server="Azure",
             remedy="check that this is an Azure machine that can reach 169.254.169.254, or remove azure from notices",
             endpoints=(
-                PolledEndpoint("events", "scheduled events", poll_s or EVERY_S, self._fetch_events),
-                PolledEndpoint("name", NAME_WHAT, poll_s or NAME_EVERY_S, self._fetch_name),
+                PolledEndpoint("events", "scheduled events", EVERY_S, self._fetch_events),
+                PolledEndpoint("name", NAME_WHAT, NAME_EVERY_S, self._fetch_name),
             ),
             shortest_s=PREEMPT_WARNING_S,
-            clock=clock,
-            retry_cap_s=retry_cap_s,
+            times=times,
         )
 
     async def acknowledge(self, id: str) -> None:

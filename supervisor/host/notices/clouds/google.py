@@ -6,18 +6,16 @@ The first two are long polls: the server holds a request until the value changes
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import (
-    REQUEST_TIMEOUT_S,
     MetadataClient,
     MetadataError,
     MetadataResponse,
     status_error,
 )
 from supervisor.host.notices.parsing import ParseError, decode_text, format_time, json_object, parse_json, parse_rfc3339
-from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
-from supervisor.host.notices.source import read_clocks
+from supervisor.host.notices.polling import DEFAULT_TIMES, PolledEndpoint, PolledSource, PollTimes, parse_response
 
 BASE = "http://169.254.169.254"
 INSTANCE = "/computeMetadata/v1/instance/"
@@ -49,13 +47,10 @@ class GoogleSource(PolledSource):
         *,
         preemption_notice_s: float = 0.0,
         has_gpu: bool = False,
-        poll_s: float | None = None,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        retry_cap_s: float = RETRY_CAP_S,
+        times: PollTimes = DEFAULT_TIMES,
         wait_s: int = WAIT_S,
-        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
-        metadata = MetadataClient(base, timeout_s=timeout_s)
+        metadata = MetadataClient(base, timeout_s=times.timeout_s)
         preemption_warning_s = preemption_notice_s + SOFT_OFF_S
         preempted = _WatchedValue(
             metadata, "preempted", wait_s, lambda body: parse_preempted(body, preemption_warning_s)
@@ -69,13 +64,12 @@ class GoogleSource(PolledSource):
             server="Compute Engine",
             remedy="check that this is a Google machine that can reach 169.254.169.254, or remove google from notices",
             endpoints=(
-                PolledEndpoint("preempted", "preemption", poll_s or PAUSE_S, preempted.fetch),
-                PolledEndpoint("maintenance", "host maintenance", poll_s or PAUSE_S, maintenance.fetch),
-                PolledEndpoint("upcoming", "upcoming maintenance", poll_s or UPCOMING_EVERY_S, self._fetch_upcoming),
+                PolledEndpoint("preempted", "preemption", PAUSE_S, preempted.fetch),
+                PolledEndpoint("maintenance", "host maintenance", PAUSE_S, maintenance.fetch),
+                PolledEndpoint("upcoming", "upcoming maintenance", UPCOMING_EVERY_S, self._fetch_upcoming),
             ),
             shortest_s=preemption_warning_s,  # from the notice to the power cut
-            clock=clock,
-            retry_cap_s=retry_cap_s,
+            times=times,
         )
 
     async def _fetch_upcoming(self) -> NoticeReport:

@@ -7,6 +7,7 @@ import pytest
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds.alibaba import AlibabaSource, parse_termination
 from supervisor.host.notices.parsing import ParseError, format_time
+from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import MetadataServer
 from tests.host.notices.recorder import Recorder
 
@@ -27,7 +28,7 @@ def test_time_without_a_zone_is_an_error(body: bytes) -> None:
 
 
 async def test_release_is_reported_with_a_token(server: MetadataServer, heard: Recorder) -> None:
-    heard.watch(AlibabaSource(server.base, poll_s=0.02, timeout_s=20.0))
+    heard.watch(AlibabaSource(server.base, PollTimes(20.0, every_s=0.02)))
     await heard.more_answers()
 
     server.released = format_time(datetime.now(UTC) + timedelta(seconds=200))

@@ -19,6 +19,7 @@ from supervisor.host.notices.clouds.aws import (
     parse_spot,
 )
 from supervisor.host.notices.parsing import ParseError, format_time
+from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
@@ -36,7 +37,7 @@ RETIREMENT = {
 
 
 def aws(server: MetadataServer) -> AwsSource:
-    return AwsSource(server.base, poll_s=0.02, timeout_s=20.0, retry_cap_s=0.05)
+    return AwsSource(server.base, PollTimes(20.0, 0.05, 0.02))
 
 
 def in_seconds(seconds: float) -> str:

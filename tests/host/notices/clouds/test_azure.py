@@ -8,6 +8,7 @@ import pytest
 from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds.azure import AzureSource, ids_of_own_events, parse_events
 from supervisor.host.notices.parsing import ParseError
+from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
@@ -33,7 +34,7 @@ def document(*events: dict[str, object]) -> bytes:
 
 def azure(server: MetadataServer, may_acknowledge: bool = False) -> AzureSource:
     return AzureSource(
-        server.base, may_acknowledge=may_acknowledge, poll_s=0.02, timeout_s=20, first_timeout_s=20, retry_cap_s=0.05
+        server.base, may_acknowledge=may_acknowledge, times=PollTimes(20, 0.05, 0.02), first_timeout_s=20
     )
 
 
@@ -171,7 +172,7 @@ async def test_invalid_name_is_an_error(name: str, server: MetadataServer, heard
 
 async def test_first_answer_may_take_longer_than_later_ones(server: MetadataServer, heard: Recorder) -> None:
     await server.raise_fault(Fault.DRIP, "/metadata/scheduledevents")  # takes more than a second, and is no document
-    heard.watch(AzureSource(server.base, poll_s=0.02, timeout_s=0.3, first_timeout_s=60, retry_cap_s=0.05))
+    heard.watch(AzureSource(server.base, times=PollTimes(0.3, 0.05, 0.02), first_timeout_s=60))
 
     def of_events() -> list[str]:
         return [each for each in heard.errors if "for scheduled events" in each]

@@ -13,6 +13,7 @@ from supervisor.host.notices.clouds.google import (
     parse_upcoming,
 )
 from supervisor.host.notices.parsing import ParseError
+from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
@@ -37,8 +38,8 @@ UPCOMING_AS_THE_API_SPELLS_IT = {
 }
 
 
-def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20, **more: float) -> GoogleSource:
-    return GoogleSource(server.base, poll_s=poll_s, timeout_s=20.0, retry_cap_s=0.05, wait_s=wait_s, **more)  # type: ignore[arg-type]
+def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20) -> GoogleSource:
+    return GoogleSource(server.base, times=PollTimes(20.0, 0.05, poll_s), wait_s=wait_s)
 
 
 # --- what the bytes mean ---------------------------------------------------------------------------------------------
