@@ -90,7 +90,7 @@ def _replicas(daemon: DaemonEnd, launch: Launch) -> Iterator[Job]:
 def _held_by_replicas(path: Path) -> int:
     first, second = (tf.train.load_checkpoint(str(path / prefix)) for prefix in ("ckpt", "replicas"))
     (name,) = (each for each in first.get_variable_to_shape_map() if "moving_mean" in each)
-    mean, other = float(first.get_tensor(name)[0]), float(second.get_tensor(f"copies/0/{_VALUE}")[0])
+    mean, other = float(first.get_tensor(name)[0]), float(second.get_tensor(f"copies/1/{_VALUE}")[0])
     assert other == mean + 0.5, "each replica's own"
     return int(mean)
 

@@ -17,6 +17,7 @@ from worker.devices.tpu import host_io_options
 from worker.saving.directory import Unfit
 from worker.state import extra_state
 from worker.state import state_file as state
+from worker.state.replica_values import assign_copies, is_own_variable
 from worker.state.state_file import TrainingState
 
 MAX_NAMED = 50  # names listed in a message
@@ -126,16 +127,21 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
 
 
 def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, folder: Path, replicas: int) -> list[str]:
-    if host.replicas != replicas:
-        written = counted(host.replicas, "replica")
-        return [f"per-replica values (written by {written}, now {replicas}: all get the first one's)"]
-    if host.copies != len(hidden.copies):
-        return [f"per-replica values ({host.copies} in the checkpoint, {len(hidden.copies)} in the program)"]
-    if hidden.copies:
-        tf.train.Checkpoint(copies=list(hidden.copies)).read(
-            str(folder / COPIES), options=host_io_options()
-        ).assert_consumed()
-    return []
+    """Restores the replicas' own values. Returns, in words, what could not be restored as it was."""
+    if host.copies == 0 or host.replicas == 0:
+        return []
+    stored = tf.train.load_checkpoint(str(folder / COPIES))
+    variables = [each for each in hidden.per_replica if host.replicas > 1 or is_own_variable(each)]
+    if host.copies != len(variables) * host.replicas:
+        return [f"per-replica values ({host.copies} in the checkpoint, {len(variables)} variables in the program)"]
+    for number, variable in enumerate(variables):
+        first = number * host.replicas
+        keys = [f"copies/{place}{_VALUE}" for place in range(first, first + host.replicas)]
+        assign_copies(variable, [stored.get_tensor(key) for key in keys])
+    if host.replicas == replicas:
+        return []
+    written = counted(host.replicas, "replica")
+    return [f"per-replica values (written by {written}, now {replicas}: sums are kept, of averages the mean is taken)"]
 
 
 @dataclass(frozen=True, slots=True)

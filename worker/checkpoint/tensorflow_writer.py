@@ -46,7 +46,7 @@ from worker.state.state_file import Position, TrainingState
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
-COPIES = "replicas"  # prefix of the second bundle: the values of the replicas other than the first
+COPIES = "replicas"  # prefix of the second bundle: the values of all replicas, variable by variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,10 @@ class TensorFlowWriter:
         self._extra_files = extra_files
         self._hidden = extra_state.extra_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
-        if self._hidden.copies:
-            self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
+        copies = self._hidden.copies(replicas)
+        self._copies = len(copies)
+        if copies:
+            self._bundles[COPIES] = tf.train.Checkpoint(copies=copies)
         self._buffer_pools = {prefix: BufferPool() for prefix in self._bundles}
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
         self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
@@ -125,7 +127,7 @@ class TensorFlowWriter:
             metrics=figures.metrics,
             replica_metrics=figures.replica_metrics,
             replicas=self._replicas,
-            copies=len(self._hidden.copies),
+            copies=self._copies,
             passes=figures.passes,
         )
         parts = self._extra_files()

@@ -14,11 +14,10 @@ from worker.state.object_values import (
     NotSaveable,
     ObjectRestorer,
     SavedObject,
-    assign_copies,
     identities,
-    replica_copies,
 )
 from worker.state.random_generators import as_json, from_json
+from worker.state.replica_values import assign_copies, replica_copies
 
 _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
 _DERIVED = ("min_delta",)

@@ -28,6 +28,7 @@ from worker.run.run_checkpoints import RunCheckpoints
 from worker.saving.directory import OpenedDirectory
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
+from worker.state.replica_values import replica_copies
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
 PART = "worker-{}.npz"  # the file for the state that only that worker holds
@@ -271,11 +272,7 @@ class GangCheckpoints(RunCheckpoints):
 
 def _own_copies(tracked: tf.train.Checkpoint) -> list[Any]:
     """This worker's values of variables that each replica updates for itself."""
-    found: list[Any] = []
-    for variable in extra_state.keras_variables(tracked):
-        if variable.name != "seed_generator_state" and not variable.trainable:
-            found.extend(getattr(variable.value, "values", ()))
-    return found
+    return [copy for each in extra_state.extra_variables(tracked).per_replica for copy in replica_copies(each)]
 
 
 def _own_part(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> bytes:

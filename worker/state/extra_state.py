@@ -1,4 +1,4 @@
-"""State that influences the next step and is in no TensorFlow checkpoint: random generators, other replicas' values."""
+"""State that influences the next step and is in no TensorFlow checkpoint: random generators, replicas' own values."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from keras.src.random import seed_generator
 
 from supervisor.protocol.plurals import counted
 from worker.state import random_generators, random_operations
+from worker.state.replica_values import SEED_NAME, is_own_variable, per_replica_variables, replica_copies
 
 OwnGenerator = Any
 """A generator that the script made: a Keras SeedGenerator, a NumPy Generator or RandomState, a random.Random."""
@@ -22,27 +23,30 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # golden ratio in 64 bits: keeps 
 
 @dataclass(frozen=True, slots=True)
 class ExtraVariables:
-    """The variables that `tf.train.Checkpoint(model, optimizer)` leaves out, in construction order.
+    """The variables that a `tf.train.Checkpoint` leaves out or does not save whole, in construction order.
 
     `seeds`: states of Keras SeedGenerators (Dropout, augmentation), which TensorFlow does not track.
-    `copies`: the values that replicas other than the first have of variables that each replica updates for itself
-    (moving averages of BatchNormalization). TensorFlow saves the first replica's value and restores it on all.
+    `per_replica`: variables that have a value of their own on each replica, of which TensorFlow saves one value.
     """
 
     seeds: tuple[Any, ...]
-    copies: tuple[tf.Variable, ...]
+    per_replica: tuple[Any, ...]
+
+    def copies(self, replicas: int) -> list[tf.Variable]:
+        """Each replica's part of the `per_replica` variables, in their order; none if TensorFlow saves all there is.
+
+        With one replica that is so, but for variables of the script's own, which other numbers of replicas divide.
+        """
+        saved = [each for each in self.per_replica if replicas > 1 or is_own_variable(each)]
+        return [copy for each in saved for copy in replica_copies(each)]
 
 
 def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:
-    """Finds them in all Keras layers that `checkpoint` tracks. Call it once the models are built."""
-    seeds: list[Any] = []
-    copies: list[tf.Variable] = []
-    for variable in keras_variables(checkpoint):
-        if variable.name == "seed_generator_state":
-            seeds.append(variable)
-        elif not variable.trainable:
-            copies.extend(getattr(variable.value, "values", ())[1:])
-    return ExtraVariables(tuple(seeds), tuple(copies))
+    """Finds them in what `checkpoint` tracks. Call it once the models are built."""
+    seeds = tuple(each for each in keras_variables(checkpoint) if each.name == SEED_NAME)
+    return ExtraVariables(
+        seeds, per_replica_variables(keras_variables(checkpoint), tracked_objects(checkpoint, tf.Variable))
+    )
 
 
 def keras_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:

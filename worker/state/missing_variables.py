@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from worker.state import extra_state
 from worker.state.object_values import LIBRARIES, identities
+from worker.state.replica_values import SEED_NAME
 
 MAX_OBJECTS = 200_000  # a limit for unusual programs; a large Keras model has some ten thousand
 MAX_ENTRIES = 10_000  # searched in one container: longer ones hold data
@@ -32,7 +33,6 @@ _NOT_FOLLOWED = (
     str, bytes, int, float, np.ndarray, tf.Tensor, types.ModuleType, type, tf.distribute.Strategy, tf.Graph,
     tf.data.Iterator,
 )  # fmt: skip
-_SEED_NAME = "seed_generator_state"  # what Keras calls the variable of a SeedGenerator
 
 Root = tuple[str, Any]
 """A name that the user knows, and the object where the search begins."""
@@ -161,7 +161,7 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
         datasets.extend(each._inputs())
     item = [leaf for leaf, _ in _reachable_state([("", each) for each in functions], set())]
     kinds = (tf.keras.random.SeedGenerator, *_GENERATORS)
-    return [each for each in item if isinstance(each, kinds) or getattr(each, "name", "") == _SEED_NAME]
+    return [each for each in item if isinstance(each, kinds) or getattr(each, "name", "") == SEED_NAME]
 
 
 def _function_referents(item: types.FunctionType) -> Iterator[Any]:

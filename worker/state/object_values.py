@@ -25,6 +25,7 @@ import xxhash
 
 from supervisor.protocol.plurals import counted
 from worker.state.random_generators import read_generator, write_generator
+from worker.state.replica_values import assign_copies, replica_copies
 
 LIBRARIES = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
 """Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
@@ -175,27 +176,6 @@ def identities(found: Any) -> set[int]:
     inner = found.value if isinstance(found, tf.keras.Variable) else found
     parts = getattr(inner, "values", ()) if isinstance(inner, tf.Variable) else ()
     return {id(found), id(inner), *map(id, parts)}
-
-
-def replica_copies(variable: Any) -> tuple[Any, ...]:
-    """Each replica's part of a TensorFlow or Keras variable; the variable itself if there is one replica."""
-    inner = variable.value if isinstance(variable, tf.keras.Variable) else variable
-    return tuple(getattr(inner, "values", (inner,)))
-
-
-def assign_copies(variable: Any, values: list[np.ndarray[Any, Any]]) -> None:
-    """Assigns each replica's part its saved value.
-
-    If the number of replicas has changed, a variable that is summed over replicas has the total on the first one;
-    any other has the first saved value on all.
-    """
-    copies = replica_copies(variable)
-    if len(copies) != len(values):
-        sums = getattr(variable, "aggregation", None) in ("sum", tf.VariableAggregation.SUM)
-        first = np.sum(values, axis=0, dtype=values[0].dtype) if sums else values[0]
-        values = [first, *(np.zeros_like(first) if sums else first for _ in copies[1:])]
-    for copy, value in zip(copies, values, strict=True):
-        copy.assign(value)
 
 
 class ObjectRestorer:

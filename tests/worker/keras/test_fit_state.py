@@ -23,9 +23,8 @@ from worker.state.object_values import (
     NotSaveable,
     ObjectRestorer,
     SavedObject,
-    assign_copies,
-    replica_copies,
 )
+from worker.state.replica_values import assign_copies, replica_copies
 
 pytestmark = pytest.mark.tensorflow
 
@@ -543,11 +542,11 @@ def test_value_that_contains_itself_is_refused() -> None:
         SavedObject(value)
 
 
-def test_sums_over_replicas_are_added_up_and_means_copied_from_the_first(two_replicas: Any) -> None:
+def test_sums_over_replicas_are_added_up_and_averages_become_their_mean(two_replicas: Any) -> None:
     """Variables like those of metrics and moving averages on several replicas."""
     stored = [np.float32(1), np.float32(2)]
     one = tf.distribute.get_strategy()
-    for strategy, aggregation, expected in ((one, "sum", [3]), (one, "none", [1]), (two_replicas, "sum", [1, 2])):
+    for strategy, aggregation, expected in ((one, "sum", [3]), (one, "none", [1.5]), (two_replicas, "sum", [1, 2])):
         with strategy.scope():
             variable = tf.keras.Variable(0.0, trainable=False, aggregation=aggregation, synchronization="on_read")
         assign_copies(variable, stored)
