@@ -12,25 +12,26 @@ from supervisor.ini.reader import IniKey, find_config_file
 COMMAND_LINE = Location(Path("command line"))
 
 _EPILOG = (
-    "Exit status: 0 after a shutdown, 2 for a wrong command line, 78 for a bad configuration, 75 where another "
-    "supervisord is running, 71 where a needed file, socket or limit can't be had, 70 where exit_on says so. "
-    "Signals: TERM, INT, QUIT flush and stop all programs (twice: in a hurry); PWR: the same within power_timeout; HUP "
-    "reads the configuration and changes what differs; USR2 reopens log files."
+    "Exit status: 0 after a shutdown, 2 if the command line is wrong, 70 if exit_on ended the daemon, 71 if a file, "
+    "socket or limit that it needs is not available, 75 if another supervisord is running, 78 if the configuration is "
+    "wrong. Signals: TERM, INT and QUIT save and stop all programs and exit (a second one: without waiting for "
+    "checkpoints); PWR does the same within power_timeout; HUP reads the configuration and applies what has changed; "
+    "USR2 reopens log files."
 )
 
 _VALUES = (
     ("-u", "user", "USER", "become this user (name or number); needs root"),
-    ("-m", "umask", "UMASK", "file mode bits, in octal, that files do not get"),
-    ("-d", "directory", "FOLDER", "change to this folder"),
-    ("-l", "logfile", "FILE", "the daemon's log"),
-    ("-y", "logfile_maxbytes", "BYTES", "size at which it is rotated"),
-    ("-z", "logfile_backups", "NUMBER", "how many rotated ones stay"),
-    ("-e", "loglevel", "LEVEL", "critical, error, warn, info or debug"),
-    ("-j", "pidfile", "FILE", "where to write the pid"),
-    ("-i", "identifier", "NAME", "the daemon's name in what it tells Supervisor's clients"),
-    ("-q", "childlogdir", "FOLDER", "logs of programs that name none"),
-    ("-a", "minfds", "NUMBER", "open files that must be allowed"),
-    (None, "minprocs", "NUMBER", "processes that must be allowed"),
+    ("-m", "umask", "UMASK", "umask of the daemon, in octal"),
+    ("-d", "directory", "FOLDER", "change to this folder at the start"),
+    ("-l", "logfile", "FILE", "the daemon's log file"),
+    ("-y", "logfile_maxbytes", "BYTES", "size at which the log file is rotated"),
+    ("-z", "logfile_backups", "NUMBER", "how many rotated log files are kept"),
+    ("-e", "loglevel", "LEVEL", "lowest level that is logged: critical, error, warn, info or debug"),
+    ("-j", "pidfile", "FILE", "file for the daemon's process id"),
+    ("-i", "identifier", "NAME", "the daemon's name for Supervisor's clients"),
+    ("-q", "childlogdir", "FOLDER", "folder for the logs of programs that configure none"),
+    ("-a", "minfds", "NUMBER", "minimum limit of open files"),
+    (None, "minprocs", "NUMBER", "minimum limit of processes"),
 )
 """Keys of [supervisord]: short option, key, what stands for the value, help."""
 
@@ -38,8 +39,8 @@ _PATHS = ("directory", "logfile", "pidfile", "childlogdir")
 
 _SWITCHES = (
     ("-n", "nodaemon", "stay in the foreground"),
-    ("-s", "silent", "in the foreground: no log to standard error"),
-    ("-k", "nocleanup", "as in Supervisor; logs are never deleted at a start"),
+    ("-s", "silent", "in the foreground: do not log to standard error"),
+    ("-k", "nocleanup", "accepted for Supervisor; log files are never deleted at the start"),
 )
 
 _REFUSED = {
@@ -100,22 +101,33 @@ class _UnsupportedOption(argparse.Action):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="supervisord",
-        description="Keeps training jobs and other programs running; see supervisorctl for talking to it. Options of "
-        "Supervisor's keep their meaning, and win over the file.",
+        description="Keeps training jobs and other programs running; supervisorctl controls it. Supervisor's options "
+        "keep their meaning, and override the configuration file.",
         epilog=_EPILOG,
         add_help=False,
     )
     add = parser.add_argument
-    add("-h", "-?", "--help", action="help", help="show this and exit")
+    add("-h", "-?", "--help", action="help", help="show this help and exit")
     add("-v", "--version", action="version", version=__version__, help="show the version and exit")
-    add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
+    add(
+        "-c",
+        "--configuration",
+        type=Path,
+        metavar="FILE",
+        help="configuration file (default: searched for as Supervisor does)",
+    )
     for short, key, help_text in _SWITCHES:
         add(short, f"--{key}", action="store_true", default=None, help=help_text)
     for short_or_none, key, metavar, help_text in _VALUES:
         add(*filter(None, (short_or_none, f"--{key}")), metavar=metavar, help=help_text)
     add("-t", "--strip_ansi", action=_UnsupportedOption, nargs=0, help=argparse.SUPPRESS)
     add("--profile_options", action=_UnsupportedOption, nargs="?", help=argparse.SUPPRESS)
-    add("--check-config", action="store_true", help="say all that is wrong with the configuration, and exit")
-    add("--migrate", type=Path, metavar="FILE", help="say of every line of Supervisor's FILE what becomes of it here")
-    add("--hash-password", action="store_true", help="read a password and print what to write for it in the file")
+    add("--check-config", action="store_true", help="check the configuration, show every problem, and exit")
+    add(
+        "--migrate",
+        type=Path,
+        metavar="FILE",
+        help="show what each line of Supervisor's FILE means here, and exit",
+    )
+    add("--hash-password", action="store_true", help="read a password, print its hash for the configuration, and exit")
     return parser

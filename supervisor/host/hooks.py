@@ -149,8 +149,8 @@ class HookRunner:
         if process.returncode == 0:
             return None
         errors.seek(0)
-        said = errors.read(SHOWN_BYTES).decode(errors="replace").strip()
-        return f"exit status {process.returncode}: {said}"
+        shown = errors.read(SHOWN_BYTES).decode(errors="replace").strip()
+        return f"exit status {process.returncode}: {shown}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -30,26 +30,28 @@ from supervisor.core.program.facts import State
 from supervisor.runner.listeners.hub import PoolCounts
 
 
-def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:
+def exposition(sample: Sample, accept: str) -> tuple[bytes, str]:
     """The sample as text and its content type, in the format that the client's Accept header asks for."""
     registry = CollectorRegistry()
-    registry.register(_SampleCollector(taken))
+    registry.register(_SampleCollector(sample))
     ProcessCollector(namespace="stepkeeper", registry=registry)  # bare names would clash in a textfile collector
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-def families(taken: Sample) -> Iterator[Family]:
+def families(sample: Sample) -> Iterator[Family]:
     """Every metric with its values, except those of the daemon's process, which the library adds."""
-    yield from _of_daemon(taken)
-    yield from _of_notices(taken.notices)
-    yield from _of_pools(taken.pools)
+    yield from _daemon_families(sample)
+    yield from _notice_families(sample.notices)
+    yield from _pool_families(sample.pools)
     for metric in PROGRAMS:
-        yield _family(metric, ("program",), (((each.name,), metric.value(each)) for each in taken.programs))
+        yield _family(metric, ("program",), (((each.name,), metric.value(each)) for each in sample.programs))
     for divided in LABELLED:
-        values = (((each.name, word), value) for each in taken.programs for word, value in divided.values(each).items())
+        values = (
+            ((each.name, word), value) for each in sample.programs for word, value in divided.values(each).items()
+        )
         yield _family(divided, ("program", divided.label), values)
-    jobs = [(each.name, each.job) for each in taken.programs if each.job is not None]
+    jobs = [(each.name, each.job) for each in sample.programs if each.job is not None]
     for of_job in JOBS:
         yield _family(of_job, ("program",), (((name,), of_job.value(job)) for name, job in jobs))
 
@@ -57,58 +59,62 @@ def families(taken: Sample) -> Iterator[Family]:
 class _SampleCollector(Collector):
     """Gives one sample to the library, which asks a collector for metrics."""
 
-    def __init__(self, taken: Sample) -> None:
-        self._taken = taken
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
 
     def collect(self) -> Iterable[Family]:
-        return families(self._taken)
+        return families(self._sample)
 
 
-def _of_daemon(taken: Sample) -> Iterator[Family]:
+def _daemon_families(sample: Sample) -> Iterator[Family]:
     build = GaugeMetricFamily(
         "stepkeeper_build_info", "Always 1; the labels are versions.", labels=("version", "python")
     )
     build.add_metric((__version__, platform.python_version()), 1)
     yield build
     states = GaugeMetricFamily("stepkeeper_programs", "Programs in use, by state.", labels=("state",))
-    counted = Counter(each.state for each in taken.programs)
+    counted = Counter(each.state for each in sample.programs)
     for state in State:
         states.add_metric((str(state),), counted[state])
     yield states
     for name, text, value in (
-        ("stepkeeper_leaving", "1 while the daemon flushes and stops its programs in order to exit.", taken.is_leaving),
+        (
+            "stepkeeper_leaving",
+            "1 while the daemon flushes and stops its programs in order to exit.",
+            sample.is_leaving,
+        ),
         (
             "stepkeeper_ledger_in_trouble",
             "1 if the ledger can't be written, or records were lost since the daemon started.",
-            taken.ledger_in_trouble,
+            sample.ledger_in_trouble,
         ),
         (
             "stepkeeper_logs_in_trouble",
             "Number of log files of programs that can't be written now.",
-            taken.logs_in_trouble,
+            sample.logs_in_trouble,
         ),
     ):
         yield GaugeMetricFamily(name, text, value=value)
 
 
-def _of_notices(taken: NoticesSample) -> Iterator[Family]:
+def _notice_families(sample: NoticesSample) -> Iterator[Family]:
     holding = GaugeMetricFamily(
         "stepkeeper_notices", "Notices that this host is going away, by certainty.", labels=("certainty",)
     )
-    for certainty, count in taken.holding.items():
+    for certainty, count in sample.holding.items():
         holding.add_metric((certainty,), count)
     yield holding
     up = GaugeMetricFamily("stepkeeper_notice_source_up", "1 if a source of notices works.", labels=("source",))
-    for source, answers in taken.sources.items():
+    for source, answers in sample.sources.items():
         up.add_metric((source,), answers)
     yield up
     for name, text, value in (
         (
             "stepkeeper_notice_deadline_timestamp_seconds",
             "When this host will go away, by the earliest certain notice (Unix time).",
-            taken.deadline_wall_at,
+            sample.deadline_wall_at,
         ),
-        ("stepkeeper_notice_shortest_seconds", "The shortest warning before this host goes away.", taken.shortest_s),
+        ("stepkeeper_notice_shortest_seconds", "The shortest warning before this host goes away.", sample.shortest_s),
     ):
         family = GaugeMetricFamily(name, text, labels=())
         if value is not None:
@@ -116,11 +122,11 @@ def _of_notices(taken: NoticesSample) -> Iterator[Family]:
         yield family
 
 
-def _of_pools(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
+def _pool_families(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
     waiting = GaugeMetricFamily(
         "stepkeeper_listener_events_waiting", "Events that wait for its listeners.", labels=("pool",)
     )
-    told = CounterMetricFamily(
+    delivered = CounterMetricFamily(
         "stepkeeper_listener_events_total",
         "Events for its listeners that were accepted, refused (and sent again) or dropped.",
         labels=("pool", "fate"),
@@ -128,9 +134,9 @@ def _of_pools(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
     for name, counts in pools.items():
         waiting.add_metric((name,), counts.waiting)
         for fate in ("accepted", "refused", "dropped"):
-            told.add_metric((name, fate), getattr(counts, fate))
+            delivered.add_metric((name, fate), getattr(counts, fate))
     yield waiting
-    yield told
+    yield delivered
 
 
 def _family(

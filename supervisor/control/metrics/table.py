@@ -187,7 +187,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoints_refused_total",
         MetricType.COUNTER,
-        "Checkpoints that were damaged and were moved to quarantine.",
+        "Checkpoints that were refused: damaged, rolled back, or unfit for the program.",
         lambda of: of.refused,
     ),
     JobMetric(

@@ -44,14 +44,14 @@ def _fields(record: logging.LogRecord) -> dict[str, str]:
     """The entry's fields. A record of another library has no facts, only its text."""
     facts: Mapping[str, Any] = record.msg if isinstance(record.msg, dict) else {}
     event = str(facts.get("event", record.name))
-    said = _said(facts)
+    shown = _shown_facts(facts)
     fields = {
-        "MESSAGE": _message(event, said, facts.get("exception")) if facts else _foreign(record),
+        "MESSAGE": _message(event, shown, facts.get("exception")) if facts else _foreign(record),
         "PRIORITY": str(next((number for level, number in PRIORITIES if record.levelno >= level), 7)),
         "SYSLOG_IDENTIFIER": "supervisord",
         "EVENT": event,
     }
-    for key, value in said.items():
+    for key, value in shown.items():
         for name in _FIELDS.get(key, (_PREFIX + _upper(key),)):
             fields.setdefault(name, value)
     return fields
@@ -59,18 +59,18 @@ def _fields(record: logging.LogRecord) -> dict[str, str]:
 
 def format_record(record: Mapping[str, Any]) -> str:
     """A record in one line: its event, then its facts, the program among them."""
-    facts = " ".join(f"{key}={_quoted(value)}" for key, value in _said(record).items())
+    facts = " ".join(f"{key}={_quoted(value)}" for key, value in _shown_facts(record).items())
     return f"{record.get('event')} {facts}".rstrip()
 
 
-def _said(record: Mapping[str, Any]) -> dict[str, str]:
+def _shown_facts(record: Mapping[str, Any]) -> dict[str, str]:
     return {key: _text(value) for key, value in record.items() if key not in _OWN and value is not None}
 
 
-def _message(event: str, said: Mapping[str, str], exception: object) -> str:
+def _message(event: str, shown: Mapping[str, str], exception: object) -> str:
     """What `journalctl` shows: program and event first, then the facts; a traceback on lines of its own."""
-    program = said.get("program")
-    facts = " ".join(f"{key}={_quoted(value)}" for key, value in said.items() if key != "program")
+    program = shown.get("program")
+    facts = " ".join(f"{key}={_quoted(value)}" for key, value in shown.items() if key != "program")
     line = f"{program}: {event} {facts}" if program else f"{event} {facts}"
     return line.rstrip() + (f"\n{exception}" if exception else "")
 

@@ -136,7 +136,7 @@ class Ledger:
         self.attempt_progressed(program, attempt, step)
 
     def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
-        """Records that a checkpoint was found damaged when `attempt` was to begin from it."""
+        """Records that `attempt` could not begin from a checkpoint: damaged, rolled back, or unfit for the program."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at
         )

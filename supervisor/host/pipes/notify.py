@@ -44,19 +44,19 @@ def parse_notification(datagram: bytes) -> NotifyMessage:
     """Decodes a datagram, ignoring keys that nobody acts on. Raises NotifyError."""
     if len(datagram) > MAX_BYTES:
         raise NotifyError(f"it is longer than {MAX_BYTES} bytes")
-    said: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for line in datagram.decode(errors="replace").split("\n"):
         key, equals, value = line.partition("=")
         if line and not (equals and key.isascii() and key.replace("_", "").isalnum()):
             raise NotifyError(f"{line[:40]!r} is not KEY=VALUE")
         if line:
-            said[key] = value
-    if not said:
+            variables[key] = value
+    if not variables:
         raise NotifyError("it is empty")
-    status = said.get("STATUS")
+    status = variables.get("STATUS")
     if status is not None:
         status = "".join(each if each.isprintable() else " " for each in status).strip()[:MAX_STATUS]
-    return NotifyMessage(said.get("READY") == "1", status)
+    return NotifyMessage(variables.get("READY") == "1", status)
 
 
 class NotifySocket:
@@ -116,7 +116,7 @@ class NotifySocket:
             return False
         sender = _sender(ancillary)
         try:
-            said = parse_notification(datagram)
+            message = parse_notification(datagram)
         except NotifyError as error:
             self._refuse(f"ignored an invalid notification of pid {sender[0]}: {error}")
             return True
@@ -125,10 +125,10 @@ class NotifySocket:
                 f"ignored a notification of pid {sender[0]} (uid {sender[1]}), which is not a process of this program"
             )
             return True
-        if said.ready:
+        if message.ready:
             with contextlib.suppress(OSError):  # only the next daemon would not know
                 self._ready.touch()
-        self._on_message(said)
+        self._on_message(message)
         return True
 
     def _is_ours(self, pid: int, uid: int) -> bool:

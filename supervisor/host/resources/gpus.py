@@ -139,5 +139,5 @@ class GpuMemory:
         return self._is_open
 
 
-def _text(said: Any) -> str:
-    return said.decode() if isinstance(said, bytes) else str(said)
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

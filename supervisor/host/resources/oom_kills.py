@@ -120,8 +120,8 @@ def _host_counter() -> OomKillCounter | None:
 
 def _count(file: Path) -> int | None:
     try:
-        said = file.read_bytes()
+        content = file.read_bytes()
     except OSError:
         return None
-    _, is_there, rest = (b"\n" + said).partition(_COUNT)
+    _, is_there, rest = (b"\n" + content).partition(_COUNT)
     return int(rest.split(maxsplit=1)[0]) if is_there else None

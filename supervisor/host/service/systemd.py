@@ -82,10 +82,10 @@ class SystemdNotifier:
             return
         with (
             contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
         ):
-            way.setblocking(False)  # a service manager that does not read must not delay supervision
-            way.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
+            sender.setblocking(False)  # a service manager that does not read must not delay supervision
+            sender.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
 
 
 async def host_is_shutting_down(booted: Path = BOOTED, timeout_s: float = SHUTDOWN_QUERY_TIMEOUT_S) -> bool:
@@ -97,20 +97,20 @@ async def host_is_shutting_down(booted: Path = BOOTED, timeout_s: float = SHUTDO
         return False
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
-        asking = await asyncio.create_subprocess_exec(
+        systemctl = await asyncio.create_subprocess_exec(
             "systemctl", "is-system-running", stdin=nothing, stdout=pipe, stderr=nothing
         )
     except OSError:
         return False
     try:
         async with asyncio.timeout(timeout_s):
-            said, _ = await asking.communicate()
+            output, _ = await systemctl.communicate()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
-            asking.kill()
-        await asking.wait()
+            systemctl.kill()
+        await systemctl.wait()
         return False
-    return said.strip() == GOING_DOWN
+    return output.strip() == GOING_DOWN
 
 
 def _address(text: str) -> str | None:

@@ -42,13 +42,13 @@ class SuspendWatch:
 
     def _check_clock(self) -> None:
         timer, self._timer = self._timer, None
-        still_s = None if timer is None else suspended_for_s(timer.when(), self._loop.time())
+        stopped_for_s = None if timer is None else suspended_for_s(timer.when(), self._loop.time())
         self.on_change()
-        if still_s is None:
+        if stopped_for_s is None:
             return
-        log.warning("host.stood_still", still_s=round(still_s, 1), effect="what is waited for has its whole time again")
+        log.warning("host.stood_still", suspended_for_s=round(stopped_for_s, 1), effect="all timeouts begin again")
         for runner in list(self._runners().values()):
-            runner.post(events.HostSuspended(still_s))
+            runner.post(events.HostSuspended(stopped_for_s))
 
 
 def _is_watched(runner: Runner) -> bool:
