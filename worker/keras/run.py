@@ -90,7 +90,10 @@ class FitRun(Run):
         saved = [*self._fit_state.live, *self._fit_state.metric_variables]
         counted = [] if self._counter is None else [self._counter.trained]
         exempt = (*self._leave_out, *saved, *counted)
-        self._checkpoints.check_completeness(self._roots, exempt, self._strict, self.step, _REMEDY)
+        data = next((each for name, each in self._roots if name == "data"), None)
+        self._checkpoints.check_completeness(
+            self._roots, exempt, self._strict, self.step, _REMEDY, lambda: self._find_problems(self._roots, data)
+        )
 
     def _report_not_saved(self) -> None:
         """Names each attribute of a callback that can't be saved, once. Ends training if the run is `strict`."""

@@ -17,6 +17,7 @@ from supervisor.protocol.plurals import counted
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data import collectives
 from worker.data.batches import BatchReader
+from worker.data.checks import find_problems
 from worker.data.resume_dataset import Batch
 from worker.export import ExportError, export_run
 from worker.microbatch import parts_of
@@ -35,6 +36,7 @@ from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state, missing_variables
 from worker.state.dataset_passes import PassLog
+from worker.state.findings import Finding
 from worker.state.state_file import Position
 
 _REMEDY = (
@@ -318,7 +320,14 @@ class Run(RunBase):
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
         roots = missing_variables.roots_of_frame(frame)
-        self._checkpoints.check_completeness(roots, self._leave_out, self._strict, self.step, _REMEDY)
+        self._checkpoints.check_completeness(
+            roots, self._leave_out, self._strict, self.step, _REMEDY, lambda: self._find_problems(roots)
+        )
+
+    def _find_problems(self, roots: list[missing_variables.Root], data: Any = None) -> list[Finding]:
+        """What of the data and of the traced functions would not be the same after a restart."""
+        data = self._reader.data if self._reader is not None else data
+        return find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
 
     def _check_microbatches(self) -> None:
         if not self._uses_microbatches:

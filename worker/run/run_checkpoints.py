@@ -21,6 +21,7 @@ from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_dire
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, missing_variables
+from worker.state.findings import Finding, describe
 from worker.state.state_file import TrainingState
 
 
@@ -77,24 +78,39 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         return state
 
     def check_completeness(
-        self, roots: Iterable[missing_variables.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
+        self,
+        roots: Iterable[missing_variables.Root],
+        exempt: Iterable[Any],
+        strict: bool,
+        step: int,
+        remedy: str,
+        find_problems: Callable[[], Sequence[Finding]] = tuple,
     ) -> None:
         """Looks for state that training reaches from `roots` and that no checkpoint would hold.
 
-        Names it on stderr, with `remedy`, and in the report of the first checkpoint; with `strict`, exits (INCOMPLETE).
+        `find_problems`: finds what else would not come back. All is named on stderr, with what to do (`remedy` for
+        state), and in the report of the first checkpoint; with `strict`, exits (INCOMPLETE).
         """
         if self._writer is None:
             return
+        findings: Sequence[Finding] = ()
         try:
             self._left_out = missing_variables.find_missing(self._tracked, self._own, roots, exempt)
+            findings = find_problems()
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
-            self._left_out = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
-        if not self._left_out:
-            return
-        text = f"checkpoints do not include {', '.join(self._left_out)}; {remedy}"
-        if strict:
-            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {text}", step)
-        self._attempt.reporter.show_message(text)
+            self._left_out = (
+                *self._left_out,
+                f"some state, perhaps: the search for it failed with {describe_error(error)}",
+            )
+        texts = [f"checkpoints do not include {', '.join(self._left_out)}; {remedy}"] if self._left_out else []
+        texts += describe(findings)
+        self._left_out = (*self._left_out, *dict.fromkeys(each.name for each in findings))
+        if texts and strict:
+            self._attempt.exit_with_error(
+                WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step
+            )
+        for text in texts:
+            self._attempt.reporter.show_message(text)
 
     def close(self) -> None:
         self._diverged = None  # the run has ended: a save that fails now must not end it a second time

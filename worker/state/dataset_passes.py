@@ -11,9 +11,13 @@ evaluation on the training set.
 """
 
 import random
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +31,10 @@ _FILLED = "_stepkeeper_filled"  # attribute of a cache: its content is complete
 _ENDS_EARLY = ("_TakeDataset", "_TakeWhileDataset", "_DirectedInterleaveDataset", "_GroupByWindowDataset")
 """Datasets that may end before their inputs do."""
 _MAX_DEPTH = 200
+_MAX_MADE = 100
+_OF_LIBRARIES = ("/tensorflow/python/", "/keras/src/", str(Path(__file__).parents[1]))
 _counting = True
+_made: list[tuple[Any, str]] = []  # weak references to iterators, each with the line of the script that made it
 
 
 @dataclass(slots=True)
@@ -127,6 +134,8 @@ class PassLog:
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
         """`saved`: what `to_json` returned when the restored checkpoint was written."""
         self._saved = dict(saved or {})
+        self.data: Any = None
+        """What the newest pass reads: a dataset, or a distributed one."""
         self._epoch: int | None = None
         self._parts: list[RandomPart] = []
         self._opened: list[int] = []
@@ -152,6 +161,7 @@ class PassLog:
 
     def begin(self, data: Any, epoch: int) -> None:
         """Call it before a pass over `data` begins. After a restore, it begins as it did before."""
+        self.data = data
         self._parts = random_parts(original_dataset(data))
         saved, self._saved = self._saved, {}
         counts: Mapping[str, list[int]] = saved.get("parts", {})
@@ -253,10 +263,31 @@ def _not_counting() -> Iterator[None]:
         _counting = before
 
 
-def _count_iterator(dataset: Any) -> None:
-    if _counting and tf.executing_eagerly():
-        for part in random_parts(dataset):
-            part.add(part.once)
+def open_iterators() -> list[tuple[Any, str]]:
+    """The iterators of datasets that the script has made and still holds, each with the line that made it."""
+    return [(iterator, place) for reference, place in _made if (iterator := reference()) is not None]
+
+
+def _count_iterator(dataset: Any, iterator: Any = None) -> None:
+    if not _counting or not tf.executing_eagerly():
+        return
+    for part in random_parts(dataset):
+        part.add(part.once)
+    if iterator is not None and (place := _place_in_script()) is not None:
+        _made.append((weakref.ref(iterator), place))
+        if len(_made) > _MAX_MADE:
+            _made[:] = [each for each in _made if each[0]() is not None]
+
+
+def _place_in_script() -> str | None:
+    """File and line that asked TensorFlow for an iterator; None if that was Keras or this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and _OF_LIBRARIES[0] not in name:
+            return None if any(each in name for each in _OF_LIBRARIES) else f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 def _install() -> None:
@@ -268,12 +299,12 @@ def _install() -> None:
     reduce, begin_for_devices = tf.data.Dataset.reduce, make_for_devices.__init__
 
     def create_iterator(self: Any, dataset: Any) -> Any:
-        _count_iterator(dataset)
+        _count_iterator(dataset, self)
         return make(self, dataset)
 
     def begin_multi_device(self: Any, dataset: Any = None, *given: Any, **named: Any) -> None:
         if dataset is not None:
-            _count_iterator(dataset)
+            _count_iterator(dataset, self)
         begin_for_devices(self, dataset, *given, **named)
 
     def counted_reduce(self: Any, *given: Any, **named: Any) -> Any:

@@ -28,11 +28,16 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 """Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such
 as `random.gauss`."""
+_STATE = (
+    tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *_GENERATORS
+)  # fmt: skip
+"""What the search ends at."""
 _KERAS_METRICS = "_metrics"  # a compiled model's metrics for `fit`, which a custom loop doesn't use
 _NOT_FOLLOWED = (
     str, bytes, int, float, np.ndarray, tf.Tensor, types.ModuleType, type, tf.distribute.Strategy, tf.Graph,
     tf.data.Iterator,
 )  # fmt: skip
+_FROM_GENERATOR = "_GeneratorState"  # TensorFlow's class that holds the function of `Dataset.from_generator`
 
 Root = tuple[str, Any]
 """A name that the user knows, and the object where the search begins."""
@@ -92,8 +97,12 @@ def _global_names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_global_names, inner))
 
 
-def _reachable_state(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
-    """Yields each variable and generator that is reachable from the roots once, with the name of its root."""
+def reachable_objects(roots: list[Root], visited: set[int] | None = None) -> Iterator[Any]:
+    """Yields each object that is reachable from the roots once. `visited`: ids of objects to leave out."""
+    return (item for item, _ in _reachable(roots, set() if visited is None else visited))
+
+
+def _reachable(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
     alive = []  # keeps temporary objects alive, so that no id is used twice
     waiting = list(roots)
     for item, root in ((item, root) for root, item in waiting):
@@ -101,14 +110,20 @@ def _reachable_state(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any
             continue
         visited.add(id(item))
         alive.append(item)
-        if isinstance(item, (tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, *_GENERATORS)):
-            yield item, root
-        elif isinstance(item, tf.random.Generator):
+        yield item, root
+        if not isinstance(item, _STATE):
+            waiting.extend((root, each) for each in _referents(item))
+
+
+def _reachable_state(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
+    """Yields each variable and generator that is reachable from the roots once, with the name of its root."""
+    for item, root in _reachable(roots, visited):
+        if isinstance(item, tf.random.Generator):
             yield item.state, root
         elif isinstance(item, tf.data.Dataset):
             yield from ((each, root) for each in _random_state_of_dataset(item))
-        else:
-            waiting.extend((root, each) for each in _referents(item))
+        elif isinstance(item, _STATE):
+            yield item, root
 
 
 def _referents(item: Any) -> Iterable[Any]:
@@ -125,6 +140,8 @@ def _referents(item: Any) -> Iterable[Any]:
         return (item.__self__, item.__func__)
     if isinstance(item, types.FunctionType):
         return _function_referents(item)
+    if type(item).__name__ == _FROM_GENERATOR:
+        return (item._generator,)
     if isinstance(item, tf.types.experimental.PolymorphicFunction):
         return (getattr(item, "python_function", None),)
     if isinstance(item, tf.keras.layers.Layer | tf.keras.optimizers.Optimizer):
@@ -141,7 +158,12 @@ def _referents(item: Any) -> Iterable[Any]:
 
 def _is_script_class(kind: type) -> bool:
     """Whether a class belongs to the script, or to a package whose objects are searched."""
-    return kind.__module__.partition(".")[0] not in LIBRARIES
+    return not is_of_library(kind.__module__)
+
+
+def is_of_library(module: str) -> bool:
+    """Whether a module belongs to a package whose objects are not searched."""
+    return module.partition(".")[0] in LIBRARIES
 
 
 def script_methods_of(item: Any) -> list[types.FunctionType]:
@@ -157,11 +179,16 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
     """
     functions, datasets = [], [dataset]
     for each in datasets:
-        functions.append(getattr(getattr(each, "_map_func", None), "_func", None))
+        functions.extend(functions_of_dataset(each))
         datasets.extend(each._inputs())
     item = [leaf for leaf, _ in _reachable_state([("", each) for each in functions], set())]
     kinds = (tf.keras.random.SeedGenerator, *_GENERATORS)
     return [each for each in item if isinstance(each, kinds) or getattr(each, "name", "") == SEED_NAME]
+
+
+def functions_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
+    """The Python functions of one dataset, without those of the datasets that it reads."""
+    return [each._func for each in vars(dataset).values() if callable(getattr(each, "_func", None))]
 
 
 def _function_referents(item: types.FunctionType) -> Iterator[Any]:

@@ -1,0 +1,302 @@
+"""What of data and random operations would not resume exactly is named at the first step, and nothing else is."""
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.random import permutation
+
+import worker
+from tests.worker import training
+from worker.state import dataset_passes, random_operations
+
+pytestmark = pytest.mark.tensorflow
+Dataset = tf.data.Dataset
+HERE = Path(__file__).name
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> None:
+    tf.random.set_seed(1)
+    dataset_passes._made.clear()
+
+
+def messages(
+    loop: Callable[[worker.Run], None],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    checkpoint: Any = None,
+    **settings: Any,
+) -> list[str]:
+    """What is named at the first step of a run around `loop`."""
+    capsys.readouterr()
+    with worker.Run(checkpoint or tf.train.Checkpoint(count=tf.Variable(0)), directory=folder, **settings) as run:
+        loop(run)
+    lines = capsys.readouterr().err.splitlines()
+    return [line.removeprefix("stepkeeper: ") for line in lines if "cannot" in line or "do not include" in line]
+
+
+def reading(data: Any) -> Callable[[worker.Run], None]:
+    def loop(run: worker.Run) -> None:
+        for _ in run.batches(data):
+            run.step_done()
+
+    return loop
+
+
+def unseeded(make: Callable[[], Any]) -> Any:
+    """The dataset as a process makes it that sets no global seed."""
+    tf.random.set_seed(None)
+    found = make()
+    tf.random.set_seed(1)
+    return found
+
+
+def numbers() -> Any:
+    return Dataset.range(6)
+
+
+def global_numpy() -> Any:
+    for _ in range(3):
+        yield np.random.rand()
+
+
+def global_python() -> Any:
+    for _ in range(3):
+        yield random.random()
+
+
+def imported() -> Any:
+    yield from permutation(3).astype(float)
+
+
+def seeded_itself() -> Any:
+    np.random.seed(3)
+    yield np.random.rand()
+
+
+def generator_inside() -> Any:
+    yield np.random.default_rng(1).random()
+
+
+def generated(function: Callable[[], Any]) -> Any:
+    return Dataset.from_generator(function, output_signature=tf.TensorSpec([], tf.float64))
+
+
+def flat_map_of_shuffled() -> Any:
+    part = numbers().shuffle(6)
+    return numbers().flat_map(lambda number: part)
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "shuffle without seed": (
+        lambda: unseeded(lambda: numbers().shuffle(5)),
+        r"the order of Dataset\.shuffle\(5\), which has no seed",
+    ),
+    "fixed shuffle without seed": (
+        lambda: unseeded(lambda: numbers().shuffle(5, reshuffle_each_iteration=False).batch(2)),
+        r"which has no seed; set determ",
+    ),
+    "random without seed": (
+        lambda: unseeded(lambda: Dataset.random().take(3)),
+        r"Dataset\.random\(\), which has no seed",
+    ),
+    "function without seed": (
+        lambda: unseeded(lambda: lambda epoch: unseeded(lambda: numbers().shuffle(5))),
+        "no seed",
+    ),
+    "distributed": (
+        lambda: tf.distribute.get_strategy().experimental_distribute_dataset(unseeded(lambda: numbers().shuffle(5))),
+        "no seed",
+    ),
+    "NumPy's generator": (
+        lambda: generated(global_numpy),
+        rf"global_numpy \(.*{HERE}:\d+\) draws from numpy\.random\.rand",
+    ),
+    "Python's generator": (lambda: generated(global_python), r"draws from random\.random,"),
+    "imported by name": (lambda: generated(imported), r"draws from numpy\.random\.permutation"),
+    "in a map": (
+        lambda: numbers().map(lambda number: tf.numpy_function(np.random.rand, [], tf.float64)),
+        r"numpy\.random\.rand",
+    ),
+    "in a load function": (
+        lambda: worker.Examples(
+            count=6, load=lambda index: tf.numpy_function(np.random.rand, [], tf.float64), batch_size=1
+        ),
+        r"numpy\.random\.rand",
+    ),
+    "shuffle in a function": (flat_map_of_shuffled, r"Dataset\.shuffle\(6\), which a function of the dataset reads"),
+    "part of a repeated shuffle": (lambda: numbers().shuffle(6).repeat().take(8), "in later passes"),
+}
+GOOD: dict[str, Callable[[], Any]] = {
+    "shuffle": lambda: numbers().shuffle(6).batch(2),
+    "shuffle with a seed": lambda: unseeded(lambda: numbers().shuffle(6, seed=1)),
+    "a cache before the shuffle": lambda: numbers().cache().shuffle(2).prefetch(2),
+    "noise in a map": lambda: numbers().map(lambda number: tf.random.uniform([])).batch(2),
+    "repeat": lambda: numbers().shuffle(6).repeat(2).batch(2),
+    "seeded generators": lambda: generated(seeded_itself).concatenate(generated(generator_inside)),
+    "examples": training.data,
+}
+
+
+@pytest.mark.parametrize(("make", "expected"), BAD.values(), ids=BAD.keys())
+def test_what_can_not_be_drawn_again_is_named(
+    make: Callable[[], Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = messages(reading(make()), tmp_path, capsys)
+
+    assert found.startswith("cannot resume exactly: ")
+    assert re.search(expected, found)
+
+
+@pytest.mark.parametrize("make", GOOD.values(), ids=GOOD.keys())
+def test_what_resumes_exactly_is_not_named(
+    make: Callable[[], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert messages(reading(make()), tmp_path, capsys) == []
+
+
+def test_single_pass_over_part_of_a_repeated_shuffle_is_not_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert messages(reading(numbers().shuffle(6).repeat().take(8)), tmp_path, capsys, total_steps=8) == []
+
+
+def test_loop_over_the_dataset_itself_is_named_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loop(run: worker.Run) -> None:
+        for _ in numbers():
+            run.step_done()
+
+    (found,) = messages(loop, tmp_path, capsys)
+
+    line = loop.__code__.co_firstlineno + 1
+    assert f"from the iterator of {__file__}:{line}; read through run.batches(dataset)" in found
+
+
+def test_loop_over_a_distributed_dataset_is_named(
+    two_replicas: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loop(run: worker.Run) -> None:
+        for number, _ in enumerate(two_replicas.experimental_distribute_dataset(numbers().batch(2))):
+            run.step_done(number=number)
+
+    (found,) = messages(loop, tmp_path, capsys)
+
+    assert f"{HERE}:{loop.__code__.co_firstlineno + 1}" in found
+
+
+def test_second_iterator_of_the_loop_is_named_unless_it_is_saved_or_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    iterator = iter(numbers())
+
+    def loop(run: worker.Run) -> None:
+        for _ in run.batches(numbers()):
+            next(iterator)
+            run.step_done()
+
+    (found,) = messages(loop, tmp_path / "named", capsys)
+    assert "cannot resume exactly: what the loop reads from the iterator" in found
+    del loop
+    iterator = iter(numbers())
+    assert messages(reading(numbers()), tmp_path / "out", capsys, leave_out=[iterator]) == []
+    saved = tf.train.Checkpoint(iterator=iterator)
+    assert messages(reading(numbers()), tmp_path / "saved", capsys, checkpoint=saved) == []
+
+
+def test_evaluation_and_a_look_at_the_data_are_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = numbers().shuffle(6).batch(2)
+
+    def loop(run: worker.Run) -> None:
+        next(iter(data))
+        for _ in data.take(1):
+            pass
+        for _ in run.batches(data):
+            run.step_done()
+
+    assert messages(loop, tmp_path, capsys) == []
+
+
+@tf.function
+def noisy() -> Any:
+    return tf.random.normal([2])
+
+
+@tf.function
+def outer() -> Any:
+    return noisy() + tf.nn.dropout(tf.ones([2]), 0.5)
+
+
+@tf.function
+def sampler() -> Any:
+    return tf.random.uniform([], seed=3)
+
+
+def test_stateful_random_operations_are_named_with_their_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loop(run: worker.Run) -> None:
+        outer()
+        run.step_done()
+
+    (found,) = messages(loop, tmp_path, capsys)
+
+    line = noisy.python_function.__code__.co_firstlineno + 2
+    assert f"RandomStandardNormal at {__file__}:{line}" in found
+    assert f"RandomUniform at {__file__}:{line + 5}" in found
+    assert "set deterministic = true" in found
+
+
+def test_random_operations_that_draw_from_saved_generators_are_not_named(
+    two_replicas: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random_operations.make_exact(two_replicas)
+    tf.random.set_seed(1)
+    step = tf.function(lambda: two_replicas.run(lambda: tf.random.normal([2])) or tf.random.uniform([]))
+
+    def loop(run: worker.Run) -> None:
+        step()
+        run.step_done()
+
+    def with_seed(run: worker.Run) -> None:
+        sampler()
+        run.step_done()
+
+    try:
+        assert messages(loop, tmp_path / "one", capsys) == []
+        (found,) = messages(with_seed, tmp_path / "other", capsys)
+        assert "operations of tf.random without seed= are exact already" in found
+    finally:
+        random_operations._generators = None
+
+
+def test_strict_ends_training_at_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        messages(reading(unseeded(lambda: numbers().shuffle(5))), tmp_path, capsys, strict=True)
+
+    assert leaving.value.code == 70
+
+
+def test_noise_in_a_model_of_fit_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Noisy(tf.keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = tf.keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.layer(inputs) + tf.random.normal([1])
+
+    model = Noisy()
+    model(tf.zeros([1, 2]))
+    model.compile("sgd", "mse")
+    data = worker.Examples(tf.zeros([4, 2]), tf.zeros([4, 1]), batch_size=2)
+    worker.keras.fit(model, data, epochs=1, directory=tmp_path, verbose=0)
+
+    assert f"RandomStandardNormal at {__file__}" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""Finds what a dataset draws that could not be drawn again after a restart."""
+
+import dis
+import random
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from worker.state import missing_variables
+from worker.state.dataset_passes import original_dataset, parts_of_dataset, random_parts, seeds_of
+from worker.state.findings import Finding
+
+_GLOBAL_GENERATORS = {id(random.getstate.__self__): "random", id(np.random.mtrand._rand): "numpy.random"}  # type: ignore[attr-defined]
+_NO_SEED = (
+    "set deterministic = true and call worker.strategy() before the dataset is made, or call tf.random.set_seed before "
+    "it, or give it seed="
+)
+_DRAWN_AHEAD = (
+    "a dataset is read ahead of training, so no state of a generator belongs to a step: draw from "
+    "numpy.random.default_rng(seed) made inside the function, or with tf.random.stateless_* from the example's index"
+)
+_SHAPE = "apply the shuffle after repeat, concatenate and cache, or use one pass (repeat) and total_steps"
+_CAPTURED = "shuffle the datasets after they are put together, not in the function"
+
+
+def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
+    """What of a dataset would not be the same after a restart. `several_passes`: whether it is read more than once."""
+    dataset = original_dataset(data)
+    if not isinstance(dataset, tf.data.Dataset):
+        return []
+    found = [
+        Finding(f"the order of {_describe(node)}, which has no seed", _NO_SEED)
+        for node in parts_of_dataset(dataset)
+        if seeds_of(node) == (0, 0)
+    ]
+    if several_passes and int(tf.data.experimental.cardinality(dataset)) != tf.data.INFINITE_CARDINALITY:
+        found += [
+            Finding(f"the order of {_describe(part.node)} in later passes: a pass may end before it is read", _SHAPE)
+            for part in random_parts(dataset)
+            if part.total is None
+        ]
+    for node in parts_of_dataset(dataset):
+        found += find_in_functions(missing_variables.functions_of_dataset(node))
+    return found
+
+
+def find_in_functions(functions: Iterable[Any]) -> list[Finding]:
+    """What the functions of a dataset, and what they call, draw from a global generator or a shuffled dataset."""
+    found = []
+    for item in missing_variables.reachable_objects([("", each) for each in functions]):
+        if isinstance(item, types.FunctionType) and (name := _drawn_globally(item)) is not None:
+            found.append(
+                Finding(f"what {_place(item)} draws from {name}, Python's or NumPy's global generator", _DRAWN_AHEAD)
+            )
+        elif isinstance(item, tf.data.Dataset):
+            found += [
+                Finding(f"the order of {_describe(part.node)}, which a function of the dataset reads", _CAPTURED)
+                for part in random_parts(item)
+            ]
+    return found
+
+
+def _describe(node: Any) -> str:
+    kind = type(node).__name__.strip("_").removesuffix("Dataset").lower()
+    size = getattr(node, "_buffer_size", None)
+    return f"Dataset.{kind}({'' if size is None else int(size)})"
+
+
+def _place(function: types.FunctionType) -> str:
+    return f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
+
+
+def _drawn_globally(function: types.FunctionType) -> str | None:
+    """The function of a global generator that a function calls, unless it seeds that generator itself."""
+    if missing_variables.is_of_library(function.__module__ or ""):
+        return None
+    values = list(_named_values(function, function.__code__))
+    if any(value is np.random.seed or value == random.seed for value in values if callable(value)):
+        return None
+    for value in values:
+        if (owner := id(getattr(value, "__self__", None))) in _GLOBAL_GENERATORS:
+            return f"{_GLOBAL_GENERATORS[owner]}.{value.__name__}"
+    return None
+
+
+def _named_values(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
+    """What the names in a function's code mean, with attributes of modules (`np.random.rand`)."""
+    free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    value: Any = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            value = function.__globals__.get(step.argval)
+        elif step.opname == "LOAD_DEREF" and step.argval in free:
+            value = _content(free[step.argval])
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, types.ModuleType):
+            value = getattr(value, step.argval, None)
+        else:
+            value = None
+        yield value
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _named_values(function, each)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
