@@ -30,7 +30,7 @@ from worker.keras.fit_data import (
 from worker.keras.run import FitRun
 from worker.keras.state import FitState
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.state import missing_variables
+from worker.state import reachability
 from worker.state.state_file import Position
 
 
@@ -109,7 +109,7 @@ def _check(model: Any, data: Any, options: Mapping[str, Any]) -> None:
         raise ValueError(DISTRIBUTED_REFUSED)
 
 
-def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[missing_variables.Root]:
+def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[reachability.Root]:
     """Everything that a training by `fit` can reach."""
     given = data.load if isinstance(data, Examples) else data
     roots = [("model", model), ("optimizer", model.optimizer), ("loss", model.loss), ("data", given)]
@@ -117,7 +117,7 @@ def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[missing_vari
         name = type(each).__name__
         attributes = vars(each) if hasattr(each, "__dict__") else {}
         roots += [(f"{name}.{attribute}", value) for attribute, value in attributes.items() if value is not model]
-        roots += [(name, function) for function in missing_variables.script_methods_of(each)]
+        roots += [(name, function) for function in reachability.script_methods_of(each)]
     return roots
 
 

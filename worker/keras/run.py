@@ -11,7 +11,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.keras.fit_data import ExampleCounter
 from worker.keras.state import FitState
 from worker.run.run import Run
-from worker.state import missing_variables
+from worker.state import reachability
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
@@ -39,9 +39,7 @@ class FitRun(Run):
         """Reports that Keras is training again."""
         self._report_section(None)
 
-    def attach(
-        self, state: FitState, example_counter: ExampleCounter | None, roots: list[missing_variables.Root]
-    ) -> None:
+    def attach(self, state: FitState, example_counter: ExampleCounter | None, roots: list[reachability.Root]) -> None:
         """Sets what this run saves, what counts its examples, and what training can reach."""
         self._fit_state = state
         self._counter = example_counter

@@ -34,7 +34,7 @@ from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, metric_values
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.run_checkpoints import RunCheckpoints
-from worker.state import extra_state, missing_variables
+from worker.state import extra_state, reachability
 from worker.state.dataset_passes import PassLog
 from worker.state.findings import Finding
 from worker.state.state_file import Position
@@ -319,12 +319,12 @@ class Run(RunBase):
 
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
-        roots = missing_variables.roots_of_frame(frame)
+        roots = reachability.roots_of_frame(frame)
         self._checkpoints.check_completeness(
             roots, self._leave_out, self._strict, self.step, _REMEDY, lambda: self._find_problems(roots)
         )
 
-    def _find_problems(self, roots: list[missing_variables.Root], data: Any = None) -> list[Finding]:
+    def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""
         data = self._reader.data if self._reader is not None else data
         return find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)

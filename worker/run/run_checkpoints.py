@@ -20,7 +20,7 @@ from worker.saving.commit import CheckpointOrigin, NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
-from worker.state import extra_state, missing_variables
+from worker.state import extra_state, missing_variables, reachability
 from worker.state.findings import Finding, describe
 from worker.state.state_file import TrainingState
 
@@ -79,7 +79,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def check_completeness(
         self,
-        roots: Iterable[missing_variables.Root],
+        roots: Iterable[reachability.Root],
         exempt: Iterable[Any],
         strict: bool,
         step: int,

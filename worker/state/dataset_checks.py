@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.state import missing_variables
+from worker.state import missing_variables, reachability
 from worker.state.dataset_passes import original_dataset, parts_of_dataset, random_parts, seeds_of
 from worker.state.findings import Finding
 
@@ -75,7 +75,7 @@ def _place(function: types.FunctionType) -> str:
 
 def _drawn_globally(function: types.FunctionType) -> str | None:
     """The function of a global generator that a function calls, unless it seeds that generator itself."""
-    if missing_variables.is_of_library(function.__module__ or ""):
+    if reachability.is_of_library(function.__module__ or ""):
         return None
     values = list(_named_values(function, function.__code__))
     if any(value is np.random.seed or value == random.seed for value in values if callable(value)):

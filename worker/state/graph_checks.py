@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker.state import missing_variables, random_operations
+from worker.state import missing_variables, random_operations, reachability
 from worker.state.findings import Finding
 
 RANDOM_OPERATIONS = frozenset(
@@ -26,7 +26,7 @@ _REST = (
 )
 
 
-def find_random_operations(roots: Iterable[missing_variables.Root], exempt: Iterable[Any] = ()) -> list[Finding]:
+def find_random_operations(roots: Iterable[reachability.Root], exempt: Iterable[Any] = ()) -> list[Finding]:
     """The stateful random operations in the functions that are reachable from `roots` and were traced by now."""
     visited = {id(each) for each in exempt}
     remedy = _ALL if random_operations.read() is None else _REST

@@ -11,7 +11,6 @@ import io
 import json
 import logging
 import random
-import sys
 import threading
 import types
 from collections import deque
@@ -25,10 +24,9 @@ import xxhash
 
 from supervisor.protocol.plurals import counted
 from worker.state.random_generators import read_generator, write_generator
+from worker.state.reachability import LIBRARIES
 from worker.state.replica_values import assign_copies, replica_copies
 
-LIBRARIES = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
-"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
 _PLAIN = (bool, int, float, str, type(None))
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")

@@ -1,0 +1,96 @@
+"""Which objects can a training loop reach? References are followed as the loop could follow them.
+
+From the names in the frame that calls `step_done`, through containers, closures, functions and objects of the script's
+classes. What a loop can't reach can't influence it, so state that merely exists somewhere in the process causes no
+false alarm. Imports no framework; each framework's own objects are followed by the module that knows them.
+"""
+
+import functools
+import itertools
+import random
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+MAX_OBJECTS = 200_000  # a limit for unusual programs; a large Keras model has some ten thousand
+MAX_ENTRIES = 10_000  # searched in one container: longer ones hold data
+MAX_NAMED = 20  # names in one message
+LIBRARIES = frozenset({"tensorflow", "keras", "torch", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
+"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+"""Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such
+as `random.gauss`."""
+
+Root = tuple[str, Any]
+"""A name that the user knows, and the object where the search begins."""
+
+
+def roots_of_frame(frame: types.FrameType) -> list[Root]:
+    """The local names of a frame, and the names of its module that it uses."""
+    code = frame.f_code
+    names = dict(frame.f_locals)
+    names |= {name: frame.f_globals[name] for name in global_names(code) if name in frame.f_globals}
+    return list(names.items())
+
+
+def global_names(code: types.CodeType) -> set[str]:
+    """The names that a function, or a function inside it, looks up in its module."""
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(global_names, inner))
+
+
+def plain_referents(item: Any) -> Iterable[Any] | None:
+    """What containers and functions refer to; None for an object of any other kind."""
+    if isinstance(item, Mapping):
+        return first_entries(item.values())
+    if isinstance(item, list | tuple | set | frozenset):
+        return first_entries(item)
+    if isinstance(item, functools.partial):
+        return (item.func, *item.args, *item.keywords.values())
+    if isinstance(item, types.MethodType):
+        return (item.__self__, item.__func__)
+    if isinstance(item, types.FunctionType):
+        return _function_referents(item)
+    return None
+
+
+def _function_referents(item: types.FunctionType) -> Iterator[Any]:
+    for cell in item.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    yield from item.__defaults__ or ()
+    yield from (item.__kwdefaults__ or {}).values()
+    yield from (item.__globals__[name] for name in global_names(item.__code__) if name in item.__globals__)
+
+
+def first_entries(entries: Iterable[Any]) -> Iterator[Any]:
+    """The first entries, as many as are searched in one container."""
+    return iter(list(itertools.islice(entries, MAX_ENTRIES)))
+
+
+def is_script_class(kind: type) -> bool:
+    """Whether a class belongs to the script, or to a package whose objects are searched."""
+    return not is_of_library(kind.__module__)
+
+
+def is_of_library(module: str) -> bool:
+    """Whether a module belongs to a package whose objects are not searched."""
+    return module.partition(".")[0] in LIBRARIES
+
+
+def script_methods_of(item: Any) -> list[types.FunctionType]:
+    """The functions in the script's classes of an object: its framework calls them."""
+    own = [kind for kind in type(item).__mro__ if is_script_class(kind)]
+    return [each for kind in own for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+
+
+def abbreviate(names: list[str]) -> tuple[str, ...]:
+    """At most MAX_NAMED names, and how many there are besides."""
+    more = len(names) - MAX_NAMED
+    return tuple(names) if more <= 0 else (*names[:MAX_NAMED], f"{more} more")
