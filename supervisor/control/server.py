@@ -13,6 +13,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 
 import structlog
@@ -61,8 +62,8 @@ class _Application:
         for method, path, handler in (
             ("POST", "/api/v1/each", self._each),
             ("POST", "/api/v1/{command}", self._command),
-            ("GET", "/api/v1/tail", self._tail),
-            ("GET", "/api/v1/events", self._events),
+            ("GET", "/api/v1/tail", partial(tail.respond, context=context)),
+            ("GET", "/api/v1/events", partial(events.respond, context=context)),
             ("GET", "/metrics", self._metrics),
             ("GET", "/openapi.json", self._openapi),
         ):
@@ -139,12 +140,6 @@ class _Application:
                 self._require_change(change.caller)
             change.has_line_per_program = bool(found.names)
             return found
-
-    async def _tail(self, request: web.Request) -> web.Response:
-        return await tail.respond(request, self._context)
-
-    async def _events(self, request: web.Request) -> web.Response:
-        return await events.respond(request, self._context)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         sample, accept = sampling.take_sample(self._context), request.headers.get("accept", "")

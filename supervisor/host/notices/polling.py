@@ -4,12 +4,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
-from supervisor.core.notices.notice import NO_NOTICES, NoticeReport
+from supervisor.core.notices.notice import NO_NOTICES, NoticeReport, RawNotice
 from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataError, MetadataResponse, status_error
-from supervisor.host.notices.parsing import ParseError
+from supervisor.host.notices.parsing import ParseError, json_object
 from supervisor.host.notices.source import NoticeSink, read_clocks
 
 RETRY_CAP_S = 10.0  # a spot notice may leave 30 s, so a longer pause between two tries could miss it
@@ -144,3 +145,20 @@ def parse_response(
     if response.status != 200:
         raise status_error(response)
     return parse(response.body)
+
+
+def parse_each(entries: list[Any], parse: Callable[[dict[str, Any]], RawNotice | None]) -> NoticeReport:
+    """The notices of a list of scheduled events; one that is not understood is a problem, and does not hide the others.
+
+    `parse` gives None for an event that is no notice, and raises ParseError.
+    """
+    notices, problem = [], ""
+    for entry in entries:
+        try:
+            notice = parse(json_object(entry, "a scheduled event"))
+        except ParseError as error:
+            problem = str(error)
+            continue
+        if notice is not None:
+            notices.append(notice)
+    return NoticeReport(tuple(notices), problem)

@@ -18,7 +18,14 @@ from supervisor.host.notices.parsing import (
     printable_line,
     text_field,
 )
-from supervisor.host.notices.polling import DEFAULT_TIMES, PolledEndpoint, PolledSource, PollTimes, parse_response
+from supervisor.host.notices.polling import (
+    DEFAULT_TIMES,
+    PolledEndpoint,
+    PolledSource,
+    PollTimes,
+    parse_each,
+    parse_response,
+)
 
 BASE = "http://169.254.169.254"
 SPOT = "/latest/meta-data/spot/instance-action"
@@ -147,16 +154,7 @@ def parse_autoscaling(body: bytes) -> NoticeReport:
 
 def parse_scheduled(body: bytes) -> NoticeReport:
     """The active entries of `events/maintenance/scheduled`. Raises ParseError."""
-    notices, problem = [], ""
-    for entry in json_list(parse_json(body), "the list of scheduled events"):
-        try:
-            one = _parse_scheduled_event(json_object(entry, "a scheduled event"))
-        except ParseError as error:
-            problem = str(error)
-            continue
-        if one is not None:
-            notices.append(one)
-    return NoticeReport(tuple(notices), problem)
+    return parse_each(json_list(parse_json(body), "the list of scheduled events"), _parse_scheduled_event)
 
 
 def _parse_scheduled_event(event: dict[str, Any]) -> RawNotice | None:

@@ -20,7 +20,7 @@ from supervisor.host.notices.parsing import (
     printable_line,
     text_field,
 )
-from supervisor.host.notices.polling import PolledEndpoint, PolledSource, PollTimes, parse_response
+from supervisor.host.notices.polling import PolledEndpoint, PolledSource, PollTimes, parse_each, parse_response
 
 BASE = "http://169.254.169.254"
 EVENTS = "/metadata/scheduledevents"
@@ -145,16 +145,7 @@ def parse_name(body: bytes) -> str:
 
 def parse_events(body: bytes, machine: str | None) -> NoticeReport:
     """The events that concern `machine`, or all of them if its name is not known. Raises ParseError."""
-    notices, problem = [], ""
-    for event in _event_list(body):
-        try:
-            one = _parse_event(json_object(event, "a scheduled event"), machine)
-        except ParseError as error:  # an invalid event must not hide the others
-            problem = str(error)
-            continue
-        if one is not None:
-            notices.append(one)
-    return NoticeReport(tuple(notices), problem)
+    return parse_each(_event_list(body), lambda event: _parse_event(event, machine))
 
 
 def ids_of_own_events(body: bytes, machine: str | None) -> frozenset[str]:
