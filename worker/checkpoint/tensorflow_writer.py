@@ -42,6 +42,7 @@ from worker.saving.commit import (
 )
 from worker.saving.save import BlockingSaveNotice
 from worker.state import extra_state
+from worker.state.plain_values import NotSaveable
 from worker.state.state_file import Position, TrainingState
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
@@ -130,7 +131,10 @@ class TensorFlowWriter:
             copies=self._copies,
             passes=figures.passes,
         )
-        parts = self._extra_files()
+        try:
+            parts = self._extra_files()
+        except NotSaveable as error:
+            raise SaveError(save_error_text(name, str(error))) from error
         try:
             bundles, is_apart = self._snapshots(copied) if self._can_capture else (None, False)
             return CapturedTensors(name, host, bundles, parts, is_apart)

@@ -148,6 +148,8 @@ class BatchReader:
         run's log of its passes over the data."""
         self.data = data
         self.position = position
+        self.consumed = position
+        """Behind the last batch that was handed out, also when `position` is in the next epoch already."""
         self._passes = passes or PassLog()
         self._source = as_batch_source(data, strategy, gang, self._passes)
         self._gang = gang
@@ -161,10 +163,7 @@ class BatchReader:
 
     def rest_of_epoch(self) -> Iterator[Batch]:
         """Yields the remaining batches of the current epoch. Raises ValueError if a whole epoch has none."""
-        epoch = self.position.epoch
-        if self._source.is_over(self.position):  # batches are larger than before
-            self._end_epoch()
-        while self.position.epoch == epoch:
+        while not self._source.is_over(self.position):
             batch = self._next()
             if batch is END_OF_DATA:
                 self._end_epoch()
@@ -175,7 +174,9 @@ class BatchReader:
             if number in self._skipped:
                 continue
             self._handed_out.append(number)
+            self.consumed = self.position
             yield batch
+        self.position = Position(self.position.epoch + 1)  # the dataset of `open` goes on with it
 
     def pop_handed_out(self) -> list[tuple[int, int]]:
         """(epoch, batch) of the batches read since the last call."""
@@ -228,8 +229,6 @@ class BatchReader:
         elif examples is not None:
             share = before.share + count_rows(batch)
         self.position = Position(before.epoch, before.batch + 1, examples, share, workers)
-        if self._source.is_over(self.position):
-            self.position = Position(before.epoch + 1)
 
     def _end_epoch(self) -> None:
         if self._fresh and self.position.batch == 0:

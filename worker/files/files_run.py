@@ -28,7 +28,9 @@ from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveErr
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
-from worker.state import random_generators
+from worker.state import random_generators, run_state
+from worker.state.plain_values import NotRestorable
+from worker.state.state_file import Position
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
 
@@ -49,19 +51,14 @@ class FilesRun(RunBase):
         interval: str | None = None,
         summaries: str | Path | None = None,
         summary_every: int = SUMMARY_EVERY,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         """`directory` and `interval` (as "500 steps", or "auto") apply where the job's configuration says nothing.
 
         `summaries`: a folder for TensorBoard, which gets the metrics of each step that is a multiple of
-        `summary_every`.
+        `summary_every`. `state`: initial values of `run.state`, which a restored checkpoint replaces.
         """
-        super().__init__(total_steps, summaries, summary_every)
-        self.epoch = 0
-        self.batch = 0
-        """The next batch of the epoch, both from 0."""
-        self.examples: int | None = 0
-        """How many examples of the epoch are consumed, which matters if the batch size changes; None: the script
-        doesn't say."""
+        super().__init__(total_steps, summaries, summary_every, state)
         self._files = files
         told = self._attempt.launch
         given = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
@@ -74,6 +71,19 @@ class FilesRun(RunBase):
         )
         self._metrics: Mapping[str, float] = {}
         self._watch = DivergenceWatch(told.loss_spike)
+
+    @property
+    def batch(self) -> int:
+        """The next batch of the epoch, from 0."""
+        self._end_head()
+        return self._position.batch
+
+    @property
+    def examples(self) -> int | None:
+        """How many examples of the epoch are consumed, which matters if the batch size changes; None: the script
+        doesn't say."""
+        self._end_head()
+        return self._position.examples
 
     def __enter__(self) -> Self:
         opened = open_checkpoint_directory(self._attempt, self._directory)
@@ -127,15 +137,17 @@ class FilesRun(RunBase):
         due or requested, and may exit. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the
         first hundred, are left out of messages and manifests."""
         values = {name: float(value) for name, value in metrics.items()}
-        self.step, self.epoch, self.batch = self.step + 1, int(epoch), int(batch)  # NumPy's are not JSON's
-        self.examples = None if examples is None else int(examples)
+        self.step += 1  # the numbers may be NumPy's, which are not JSON's
+        self._position = Position(int(epoch), int(batch), None if examples is None else int(examples))
         self._check_divergence(values)
         self._metrics = metric_values(values)
         self._attempt.requests.step = self.step
         self._scheduler.record_step()
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
-        self._report_progress(self.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s)
+        self._report_progress(
+            self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
+        )
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
@@ -148,7 +160,7 @@ class FilesRun(RunBase):
         return self._scheduler.saving_s
 
     def _boundary(self) -> FilesBoundary:
-        return FilesBoundary(self.step, self.epoch, self.batch, self.examples, self._metrics)
+        return FilesBoundary(self.step, self._position, self._metrics, self.state)
 
     def _check_divergence(self, metrics: Mapping[str, float]) -> None:
         """Exits if training diverged. The loop chooses its own batches, so `on_nan = skip` only goes back."""
@@ -175,14 +187,17 @@ class FilesRun(RunBase):
                 raise Unfit(f"it is a checkpoint of {whose}; give this program a checkpoint_dir of its own")
             self._files.read(path)
             random_generators.write(found["generators"])
-            self.step, self.epoch, self.batch = found["step"], found["epoch"], found["batch"]
-            self.examples = found.get("examples")
+            run_state.restore_from(path, self.state)
+            self.step = found["step"]
+            self._continue_at(Position(found["epoch"], found["batch"], found["examples"], begun=found["begun"]))
             self._metrics = found["metrics"]
             return LastCheckpoint(self.step, path.name, manifest.read_manifest(path).size_bytes)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():
                 raise  # somebody deleted it since it was proven: the next attempt gets another one
             raise Unfit(describe_error(error)) from error  # another program's has other files
+        except NotRestorable as error:
+            raise Unfit(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
             raise Unfit(describe_error(error)) from error
 

@@ -24,7 +24,10 @@ from worker.saving.commit import (
     save_error_text,
 )
 from worker.saving.save import BlockingSaveNotice
-from worker.state import random_generators
+from worker.state import random_generators, run_state
+from worker.state.plain_values import NotSaveable
+from worker.state.run_state import RunState
+from worker.state.state_file import Position
 
 FORMAT = 1
 PROBE_BYTES = 1 << 20  # what a disk has room for if it refused a write for another reason
@@ -72,22 +75,22 @@ class Copying(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FilesBoundary:
-    """What the loop knows at a step boundary. The data go on with `batch` of `epoch`, both from 0; `examples`: how many
-    of that epoch are consumed, None: not known."""
+    """What the loop knows at a step boundary. `state`: the Python values of the loop."""
 
     step: int
-    epoch: int
-    batch: int
-    examples: int | None
+    position: Position
     metrics: Mapping[str, float]
+    state: RunState
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedFiles:
-    """The state of one step boundary. `state`: the content of `state.json`; `write`: writes the program's files."""
+    """The state of one step boundary. `state`: the content of `state.json`; `values`: that of the file with the Python
+    values of the loop, None: there are none; `write`: writes the program's files."""
 
     name: CheckpointName
     state: bytes
+    values: bytes | None
     metrics: Mapping[str, float]
     write: Callable[[Path], None]
     is_copy: bool
@@ -119,10 +122,15 @@ class FilesWriter:
         """
         name = CheckpointName(figures.step, self._attempt)
         state = {
-            "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step, "epoch": figures.epoch,
-            "batch": figures.batch, "examples": figures.examples, "metrics": dict(figures.metrics),
+            "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step,
+            "epoch": figures.position.epoch, "batch": figures.position.batch, "examples": figures.position.examples,
+            "begun": figures.position.begun, "metrics": dict(figures.metrics),
             "generators": random_generators.read(),
         }  # fmt: skip
+        try:
+            values = figures.state.to_bytes()
+        except NotSaveable as error:
+            raise SaveError(save_error_text(name, str(error))) from error
         host = (json.dumps(state, allow_nan=False) + "\n").encode()
         try:
             write = self._copied() if copied else None
@@ -130,7 +138,7 @@ class FilesWriter:
             raise SaveError(save_error_text(name, describe_os_error(error))) from error
         except NotFinite as error:
             raise NotFinite(save_error_text(name, str(error))) from error
-        return CapturedFiles(name, host, figures.metrics, write or self._files.write, is_copy=write is not None)
+        return CapturedFiles(name, host, values, figures.metrics, write or self._files.write, is_copy=write is not None)
 
     def _copied(self) -> Callable[[Path], None] | None:
         if not isinstance(self._files, Copying):
@@ -155,6 +163,8 @@ class FilesWriter:
             raise
         for each in sorted(folder.path.iterdir()):
             folder.adopt(each.name)
+        if taken.values is not None:
+            folder.add(run_state.FILE, taken.values)
         folder.add(layout.STATE, taken.state)
 
     def tidy_up(self, newest: CheckpointName) -> None:

@@ -1,8 +1,18 @@
-"""The base class of all runs, whatever writes their checkpoints: counts steps, reports progress, ends the run."""
+"""The base class of all runs, whatever writes their checkpoints: counts steps and epochs, reports progress.
+
+An epoch is done when the body of the script's loop over epochs ends, not at its last step: what stands behind the loop
+over the batches (a scheduler's step, an evaluation) belongs to it. Until then `_position` stays behind the epoch's last
+batch. So a restart from the checkpoint of that step yields no batch, runs the rest of the body again, from the state of
+that step, and goes on. The body ends when `epochs` resumes, at the next `batches`, when `epoch` is read after the data
+have ended, or with the run.
+
+A restart in the middle of an epoch runs the head of the body again too, what stands before the loop over the batches.
+What the head changes of the saved state is put back before the first batch (`_copy_saved_state`).
+"""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +24,9 @@ from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import TensorBoardWriter
+from worker.state import random_generators
+from worker.state.run_state import RunState
+from worker.state.state_file import Position
 
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
 MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
@@ -22,8 +35,16 @@ MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
 class RunBase:
     """A training run, as a context manager. `step` of `total_steps` steps are done (None: the loop decides)."""
 
-    def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
+    def __init__(
+        self,
+        total_steps: int | None,
+        summaries: str | Path | None,
+        summary_every: int,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
         self.step = 0
+        self.state = RunState(state)
+        """Python values of the loop, by name, which each checkpoint holds."""
         self.total_steps = None if total_steps is None else math.ceil(total_steps)  # accepts NumPy's numbers and 1e5
         self._attempt = current_attempt()
         self._stop = StopSignals(self._attempt.requests)
@@ -34,12 +55,20 @@ class RunBase:
         self._reported_at: float | None = None  # monotonic, without the time that saves took
         self._reported_step = 0
         self._last_progress: Progress | None = None
+        self._position = Position()  # behind the newest step; its epoch's body is not done
+        self._data_ended = False  # the epoch has no more batches, so only the tail of its body is left
+        self._in_epochs = False  # inside `for epoch in run.epochs(n)`
+        self._last_epoch: int | None = None  # of `epochs`
+        self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
+        self._put_back: Callable[[], None] | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         try:
             if error is None:
+                if self._data_ended:
+                    self._end_epoch()
                 self._finish()
             elif not isinstance(error, DeliberateExit):
                 self._failed(error)
@@ -65,6 +94,84 @@ class RunBase:
     def reached(self) -> bool:
         """Whether all steps are done."""
         return self.total_steps is not None and self.step >= self.total_steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which training is, from 0.
+
+        Outside of `epochs`, an epoch whose data have ended is done when this is read: for `while run.epoch < n` and
+        `for epoch in range(run.epoch, n)`.
+        """
+        if not self._in_epochs:
+            if self._data_ended:
+                self._end_epoch()
+            self._begin_body()
+        return self._position.epoch
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yields the epochs that are left of `count`: `for epoch in run.epochs(10):`.
+
+        It begins with the epoch that the restored checkpoint is in. An epoch is done when the loop's body ends; after a
+        restart behind its last step, `batches` yields nothing and the rest of the body runs. Ends early when
+        `total_steps` are done. Raises TypeError for a count that is no number, RuntimeError inside another `epochs`.
+        """
+        if isinstance(count, bool) or not hasattr(count, "__index__"):
+            raise TypeError(f"cannot train for {count!r} epochs; give run.epochs a number, as in run.epochs(10)")
+        return self._epochs(int(count))
+
+    def _epochs(self, count: int) -> Iterator[int]:
+        if self._in_epochs:
+            raise RuntimeError("cannot begin run.epochs inside of another run.epochs: one loop counts the epochs")
+        if self._data_ended:
+            self._end_epoch()
+        self._in_epochs, self._last_epoch = True, count - 1
+        try:
+            # a restart from the last step has to do the tail of its epoch
+            while self._position.epoch < count and (not self.reached or self._is_within_epoch):
+                self._begin_body()
+                epoch = self._position.epoch
+                yield epoch
+                if self._position.epoch == epoch:
+                    self._end_epoch()
+        finally:
+            self._in_epochs = False
+
+    @property
+    def _is_within_epoch(self) -> bool:
+        return self._position.batch > 0 or self._position.begun
+
+    def _continue_at(self, position: Position) -> None:
+        """Training continues at the position of the restored checkpoint."""
+        self._position = position
+        self._resumed_within = self._is_within_epoch
+
+    def _begin_body(self) -> None:
+        """The body of an epoch begins. If a restart runs its head again, that must not change the state."""
+        if self._resumed_within and self._put_back is None:
+            self._put_back = self._copy_saved_state()
+
+    def _end_head(self) -> None:
+        """The head of an epoch's body is done: its batches follow."""
+        put_back, self._put_back, self._resumed_within = self._put_back, None, False
+        if put_back is not None:
+            put_back()
+        if self._position.batch == 0:
+            self._position = replace(self._position, begun=True)
+
+    def _end_epoch(self) -> None:
+        """The body of the epoch is done."""
+        self._end_head()
+        self._position, self._data_ended = Position(self._position.epoch + 1), False
+
+    def _copy_saved_state(self) -> Callable[[], None]:
+        """Copies what code between two steps may change of the saved state. Returns what puts it back."""
+        values, generators = self.state.copied(), random_generators.read()
+
+        def put_back() -> None:
+            self.state.put_back(values)
+            random_generators.write(generators)
+
+        return put_back
 
     @property
     def _saving_s(self) -> float | None:

@@ -100,7 +100,7 @@ class GangCheckpoints(RunCheckpoints):
         if not file.exists():
             return (f"the state of worker {self._gang.rank} (saved with fewer workers: it gets the chief's)",)
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as part:
-            extra_state.write_generators(json.loads(part["state"].tobytes()), self._own)
+            extra_state.write_generators(json.loads(part["state"].tobytes()), self.own)
             copies = _own_copies(self._tracked)
             if int(part["copies"]) != len(copies):
                 return (f"values of worker {self._gang.rank} ({int(part['copies'])} stored, {len(copies)} here)",)
@@ -232,8 +232,9 @@ class GangCheckpoints(RunCheckpoints):
 
     def _extra_files(self) -> Mapping[str, bytes]:
         """Contents by file name of what the workers hold for themselves; all call it for the same step."""
-        mine = b"" if self._gang.is_chief else _own_part(self._tracked, self._own)
-        return {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
+        mine = b"" if self._gang.is_chief else _own_part(self._tracked, self.own)
+        parts = {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
+        return {**super()._extra_files(), **parts}
 
     # --- the other workers' daemons ---
 

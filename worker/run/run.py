@@ -3,7 +3,8 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self
@@ -32,6 +33,7 @@ from worker.progress.divergence import (
 )
 from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, metric_values, replica_metrics
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.run.epoch_head import copy_saved_state
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state, reachability
@@ -65,6 +67,7 @@ class Run(RunBase):
         generators: Iterable[Any] = (),
         leave_out: Iterable[Any] = (),
         strict: bool = False,
+        state: Mapping[str, Any] | None = None,
         on_nan: str | None = None,
         summaries: str | Path | None = None,
         summary_every: int = SUMMARY_EVERY,
@@ -84,7 +87,7 @@ class Run(RunBase):
                 f"worker.Run needs a tf.train.Checkpoint(model=..., optimizer=...), not a {type(checkpoint).__name__}"
             )
         gang = self._gang = collectives.gang_of(strategy)
-        super().__init__(total_steps, summaries if gang is None or gang.is_chief else None, summary_every)
+        super().__init__(total_steps, summaries if gang is None or gang.is_chief else None, summary_every, state)
         self.strategy = strategy
         if on_nan is not None and on_nan not in ON_NAN:
             raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
@@ -100,6 +103,7 @@ class Run(RunBase):
             told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None),
             extra_state.check_own_generators(generators),
             self._not_finite if (told.on_nan or on_nan) != "off" else None,
+            self.state,
         )
         self._on_nan = told.on_nan or on_nan or "stop"
         self._watch = DivergenceWatch(told.loss_spike) if self._on_nan != "off" else None
@@ -107,18 +111,13 @@ class Run(RunBase):
         self._uses_microbatches = told.microbatches <= 1
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict
         self._checked = False
-        self._position = Position()
         self._passes = PassLog()
         self._reader: BatchReader | None = None
+        self._consumed = Position()  # behind the batch that was handed out last
         self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
         self._summary: dict[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the data of the next step belongs to, from 0."""
-        return self._position.epoch
 
     def __enter__(self) -> Self:
         try:
@@ -127,9 +126,9 @@ class Run(RunBase):
             self._checkpoints.close()
             raise
         if found is not None:
-            self.step, self._position = found.step, found.position
-            self._metrics = found.metrics
             self._passes = PassLog(found.passes)
+            self.step, self._metrics = found.step, found.metrics
+            self._continue_at(found.position)
         self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
         self._attempt.requests.can_export = True
@@ -150,24 +149,37 @@ class Run(RunBase):
         """The batches that are left, from the exact position of the restored checkpoint on.
 
         `source`: a `worker.Examples`, a tf.data.Dataset (one pass is an epoch; resumed by `skip`), or a function from
-        the epoch to its dataset. Spread over the replicas of the strategy. With `total_steps` it goes on over epochs
-        until that many steps are done, and commits the last checkpoint before it ends; without, it ends with the epoch.
-        A batch counts as consumed at the next `step_done`; of a step that takes several, all are taken again.
+        the epoch to its dataset. Spread over the replicas of the strategy. It ends with the epoch; outside of
+        `run.epochs`, with `total_steps`, it goes on over epochs until that many steps are done. The last checkpoint is
+        committed before it ends for the last time. A batch counts as consumed at the next `step_done`; of a step that
+        takes several, all are taken again.
         """
-        reader = self._reader_of(source)
-        while not self.reached:
-            for batch in self._report_waits(reader.rest_of_epoch()):
-                if not self._in_step:
-                    self._checkpoints.on_step_boundary(self.step, self._step_boundary)
-                self._in_step = True
-                yield batch
-                if self.reached:
-                    break
-            else:
-                self._position = reader.position
-            if self.total_steps is None:
+        return self._batches(source)
+
+    def _batches(self, source: Any) -> Iterator[Batch]:
+        is_one_epoch = self._in_epochs or self.total_steps is None
+        while True:
+            if self._data_ended and not self._in_epochs:
+                self._end_epoch()
+            self._end_head()
+            self._data_ended = self._data_ended or self._position.ended
+            if not self.reached and not self._data_ended:
+                yield from self._rest_of_epoch(self._reader_of(source))
+            if is_one_epoch or self.reached:
+                break
+        if self.reached or (self._data_ended and self._position.epoch == self._last_epoch):
+            self._checkpoints.save_final(self._step_boundary())
+
+    def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
+        for batch in self._report_waits(reader.rest_of_epoch()):
+            if not self._in_step:
+                self._checkpoints.on_step_boundary(self.step, self._step_boundary)
+            self._in_step = True
+            self._consumed = reader.consumed
+            yield batch
+            if self.reached:
                 return
-        self._checkpoints.save_final(self._step_boundary())
+        self._data_ended = True
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -189,11 +201,10 @@ class Run(RunBase):
         if not self._checked:
             _require_python_loop()
         self.step += 1
-        self._in_step = False
+        if self._in_step:
+            self._position, self._in_step = self._consumed, False
         self._attempt.requests.step = self.step
         self._metrics = metrics
-        if self._reader is not None:
-            self._position = self._reader.position
         if self._watch is not None:
             self._watch.record_step(
                 self.step, metrics, self._reader.pop_handed_out() if self._reader is not None else ()
@@ -204,7 +215,9 @@ class Run(RunBase):
             self._check_complete(sys._getframe(1))
             self._check_microbatches()
         self._write_summary()
-        if self._report_progress(self.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s):
+        if self._report_progress(
+            self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s
+        ):
             self._check_divergence()
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
@@ -253,10 +266,18 @@ class Run(RunBase):
             self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang, self._passes)
         return self._reader
 
+    def _end_epoch(self) -> None:
+        super()._end_epoch()
+        self._in_step = False
+
+    def _copy_saved_state(self) -> Callable[[], None]:
+        return copy_saved_state(self._tracked, self.state, self._checkpoints.own)
+
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
         means, each = metric_values(self._metrics), replica_metrics(self._metrics)
-        return StepBoundary(self.step, self._position, means, each, self._passes.to_json())
+        position = replace(self._position, ended=self._data_ended)
+        return StepBoundary(self.step, position, means, each, self._passes.to_json())
 
     @property
     def _saving_s(self) -> float | None:

@@ -20,8 +20,10 @@ from worker.saving.commit import CheckpointOrigin, NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
-from worker.state import extra_state, missing_variables, reachability
+from worker.state import extra_state, missing_variables, reachability, run_state
 from worker.state.findings import Finding, describe
+from worker.state.plain_values import NotRestorable
+from worker.state.run_state import RunState
 from worker.state.state_file import TrainingState
 
 
@@ -37,8 +39,9 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         interval: Interval | None,
         own: Sequence[extra_state.OwnGenerator] = (),
         diverged: Callable[[int, str, int], NoReturn] | None = None,
+        loop_state: RunState | None = None,
     ) -> None:
-        """`own`: generators of the script's own, whose state is saved too.
+        """`own`: generators of the script's own, whose state is saved too. `loop_state`: Python values of the loop.
 
         `diverged`: called between two steps after a save was refused because the state is not finite: with that step,
         the error's text and the last saved step. None: states are not checked.
@@ -46,7 +49,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         super().__init__(attempt, Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch)))
         self._tracked = tracked
         self._strategy = strategy
-        self._own = own
+        self.own = own
+        self._loop_state = RunState() if loop_state is None else loop_state
         self._diverged = diverged
         self._directory = directory
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
@@ -95,7 +99,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             return
         findings: Sequence[Finding] = ()
         try:
-            self._left_out = missing_variables.find_missing(self._tracked, self._own, roots, exempt)
+            self._left_out = missing_variables.find_missing(self._tracked, self.own, roots, exempt)
             findings = find_problems()
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             self._left_out = (
@@ -144,7 +148,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),
             self._attempt.launch.retention,
             tensorflow_conditions.replica_count(self._strategy),
-            self._own,
+            self.own,
             self._attempt.launch.checkpoint_make_room,
             opened.lock.check_not_superseded,
             must_be_finite=self._diverged is not None,
@@ -156,8 +160,9 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         return open_checkpoint_directory(self._attempt, directory)
 
     def _extra_files(self) -> Mapping[str, bytes]:
-        """More files for the checkpoint that is being captured: contents by name."""
-        return {}
+        """More files for the checkpoint that is being captured: contents by name. Raises NotSaveable."""
+        content = self._loop_state.to_bytes()
+        return {} if content is None else {run_state.FILE: content}
 
     def _record_conditions(self, present: conditions.Conditions, directory: Path) -> None:
         conditions.record_conditions(present, directory)
@@ -168,8 +173,11 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             if not path.is_dir():
                 return restore_foreign(self._tracked, path)
             found = restore_checkpoint(
-                self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self._own
+                self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self.own
             )
+            run_state.restore_from(path, self._loop_state)
+        except NotRestorable as error:
+            self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {path.name}: {error}")
         except Unfit as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
         if path.parent == self._directory:  # a checkpoint of another job has to be saved here too

@@ -13,6 +13,9 @@ FORMAT = 1
 class Position:
     """Where in the data training continues: `batch` batches of epoch `epoch` (from 0) are consumed.
 
+    The epoch is the one whose body is not done yet: behind the last step of an epoch `batch` is the number of its
+    batches, until the loop's body ends. `begun`: the body of the epoch has begun, although no batch is consumed.
+    `ended`: the data have no more batches of it.
     `examples`: the number of examples in those batches, which decides if batches have another size now; None: unknown.
     `share`: examples that only this one of several processes has counted; a checkpoint has the sum in `examples`.
     `workers`: the number of processes that divided the epoch between them; None: unknown.
@@ -23,6 +26,8 @@ class Position:
     examples: int | None = 0
     share: int = 0
     workers: int | None = 1
+    begun: bool = field(default=False, compare=False)
+    ended: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

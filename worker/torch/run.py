@@ -19,6 +19,7 @@ from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.state.state_file import Position
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -61,49 +62,65 @@ class Run(FilesRun):
     def __init__(self, *, total_steps: int | None = None, directory: str | Path | None = None,
                  interval: str | None = None, generators: Mapping[str, torch.Generator] | None = None,
                  summaries: str | Path | None = None, summary_every: int = SUMMARY_EVERY,
-                 **parts: Any) -> None:  # fmt: skip
+                 state: Mapping[str, Any] | None = None, **parts: Any) -> None:  # fmt: skip
         """`parts`: everything that has a `state_dict`, by name: model=, optimizer=, scheduler=, scaler=, ema=, ...
 
-        `generators`: torch generators of the script; the global ones are saved anyway.
+        `generators`: torch generators of the script; the global ones are saved anyway. `state`: initial values of
+        `run.state`, which a restored checkpoint replaces.
         """
         files = _TorchFiles(parts, dict(generators or {}))
         super().__init__(files, total_steps=total_steps, directory=directory, interval=interval,
-                         summaries=summaries, summary_every=summary_every)  # fmt: skip
-        self._next_position = (0, 0, 0)
+                         summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
+        self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
 
     def batches(self, dataset: Any, *, batch_size: int, seed: int = 0, **options: Any) -> Iterator[Any]:
         """Yields the remaining batches, in an order that is a function of (seed, epoch), from the exact position on.
 
         After a change of the batch size that is the next example that was not consumed. `options`: those of
         torch.utils.data.DataLoader except its samplers. Examples that do not fill a last batch are left out of that
-        epoch. With `total_steps` the batches of further epochs follow; without, it ends with the epoch.
+        epoch. It ends with the epoch; outside of `run.epochs`, with `total_steps`, the batches of further epochs
+        follow.
         """
         count = len(dataset)
         if count < batch_size:
             raise ValueError(
                 f"cannot make batches of {batch_size} from {counted(count, 'example')}; use a smaller size"
             )
-        epoch, batch = self.epoch, self.batch
-        first = batch * batch_size if self.examples is None else self.examples
-        while not self.reached:
-            sampler = ResumableBatchSampler(count, batch_size, seed, epoch, first)
-            # without a generator of its own a DataLoader draws from the global one at each resume
-            own = torch.Generator().manual_seed(sampler.seed)
-            for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
-                batch, first = batch + 1, first + batch_size
-                self._next_position = (epoch, batch, first) if count - first >= batch_size else (epoch + 1, 0, 0)
-                yield examples
-                if self.reached:
-                    return
-            epoch, batch, first = epoch + 1, 0, 0
-            if self.total_steps is None:
-                self.epoch, self.batch, self.examples = epoch, batch, first  # also if no batch was left
+        return self._batches(dataset, count, batch_size, seed, options)
+
+    def _batches(
+        self, dataset: Any, count: int, batch_size: int, seed: int, options: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        is_one_epoch = self._in_epochs or self.total_steps is None
+        while True:
+            if self._data_ended and not self._in_epochs:
+                self._end_epoch()
+            self._end_head()
+            if not self.reached and not self._data_ended:
+                yield from self._rest_of_epoch(dataset, count, batch_size, seed, options)
+            if is_one_epoch or self.reached:
                 return
+
+    def _rest_of_epoch(
+        self, dataset: Any, count: int, batch_size: int, seed: int, options: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        epoch, batch, consumed = self._position.epoch, self._position.batch, self._position.examples
+        first = batch * batch_size if consumed is None else consumed
+        sampler = ResumableBatchSampler(count, batch_size, seed, epoch, first)
+        # without a generator of its own a DataLoader draws from the global one at each resume
+        own = torch.Generator().manual_seed(sampler.seed)
+        for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
+            batch, first = batch + 1, first + batch_size
+            self._consumed = Position(epoch, batch, first)
+            yield examples
+            if self.reached:
+                return
+        self._data_ended = True
 
     def step_done(self, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        epoch, batch, consumed = self._next_position
-        super().step_done(epoch=epoch, batch=batch, examples=consumed, **metrics)
+        at, self._consumed = self._consumed or self._position, None
+        super().step_done(epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
 
 
 class _TorchFiles:  # its name is the `kind` in state.json

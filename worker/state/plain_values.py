@@ -1,0 +1,251 @@
+"""Saves plain values, containers, arrays and generators as JSON and arrays, and restores them in another process.
+
+Imports no framework. Plain values are replaced; containers, arrays and generators are filled in place, so that
+everything else that refers to them sees the restored values. Restoring executes no code from the checkpoint.
+"""
+
+import enum
+import json
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from worker.state.random_generators import read_generator, write_generator
+
+PLAIN = (bool, int, float, str, type(None))
+_SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+class NotSaveable(Exception):
+    """A value can't be saved; the text names it and its type."""
+
+
+class NotRestorable(Exception):
+    """A saved value does not fit the object in this process; the text says which value and why."""
+
+
+class SavedValue:
+    """One value as JSON (`json`) and arrays (`arrays`, by the names that the JSON gives them). Raises NotSaveable."""
+
+    def __init__(self, value: Any) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._inside: list[int] = []
+        self.json = self._save_value(value, "")
+
+    def digest(self) -> bytes:
+        """A hash that changes when the value does."""
+        hashed = xxhash.xxh3_128(json.dumps(self.json).encode())
+        for array in self.arrays.values():
+            hashed.update(array.data)
+        return hashed.digest()
+
+    def _save_value(self, value: Any, path: str) -> Any:
+        if type(value) in PLAIN:
+            return value
+        if id(value) in self._inside:
+            raise NotSaveable(f"{path} (contains itself)")
+        self._inside.append(id(value))
+        try:
+            return (
+                self._save_container(value, path)
+                or self._save_array(value, path)
+                or self._save_generator(value)
+                or self._save_object(value, path)
+            )
+        finally:
+            self._inside.pop()
+
+    def _save_container(self, value: Any, path: str) -> Any:
+        if isinstance(value, Mapping) and isinstance(value, dict):
+            entries = list(value.items())
+            pairs = [[self._save_value(key, path), self._save_value(each, f"{path}[{key!r}]")] for key, each in entries]
+            return {"kind": "dict", "pairs": pairs, **_subclass_entry(value, dict)}
+        if isinstance(value, deque):
+            items = self._save_items(value, path)
+            return {"kind": "deque", "items": items, "most": value.maxlen, **_subclass_entry(value, deque)}
+        if isinstance(value, list):
+            return {"kind": "list", "items": self._save_items(value, path), **_subclass_entry(value, list)}
+        for kind, made in _SETS.items():
+            if type(value) is made:
+                return {"kind": kind, "items": self._save_items(value, path)}
+        if isinstance(value, enum.Enum):
+            return {"kind": "enum", "name": value.name}
+        return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
+
+    def _save_items(self, values: Iterable[Any], path: str) -> list[Any]:
+        copied = list(
+            values
+        )  # another thread may change it meanwhile; dicts and attributes are copied for the same reason
+        return [self._save_value(each, f"{path}[{number}]") for number, each in enumerate(copied)]
+
+    def _save_array(self, value: Any, path: str) -> Any:
+        if isinstance(value, bytes):
+            return {"kind": "bytes", **self._store_array(np.frombuffer(value, np.uint8), path)}
+        if isinstance(value, np.generic):
+            return {"kind": "scalar", **self._store_array(np.asarray(value), path)}
+        if isinstance(value, np.ndarray):
+            return {"kind": "array", **self._store_array(value, path)}
+        if is_tensorflow_tensor(value) and hasattr(value, "numpy"):
+            return {"kind": "tensor", **self._store_array(np.asarray(value.numpy()), path)}
+        if is_torch_tensor(value):
+            return self._save_torch_tensor(value, path)
+        return None
+
+    def _save_torch_tensor(self, tensor: Any, path: str) -> dict[str, Any]:
+        torch = sys.modules["torch"]
+        held = tensor.detach().cpu().contiguous()
+        if held.is_sparse or held.is_quantized:
+            raise NotSaveable(f"{path} (a sparse or quantized tensor)")
+        stored = self._store_array(held.reshape(-1).view(torch.uint8).numpy(), path)
+        kind = {"torch": str(held.dtype).removeprefix("torch."), "device": str(tensor.device)}
+        return {"kind": "torch", **stored, **kind, "shape": list(held.shape)}
+
+    def _store_array(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
+        if array.dtype.hasobject:
+            raise NotSaveable(f"{path} (an array of objects)")
+        if array.dtype.type is np.void:
+            raise NotSaveable(f"{path} (an array of {array.dtype})")
+        name = str(len(self.arrays))
+        self.arrays[name] = np.frombuffer(array.tobytes(), np.uint8)  # .npz has no form for bfloat16 and similar types
+        return {"array": name, "dtype": array.dtype.name if array.dtype.kind == "V" else array.dtype.str,
+                "shape": list(array.shape)}  # fmt: skip
+
+    def _save_generator(self, value: Any) -> Any:
+        if isinstance(value, np.random.Generator | np.random.RandomState):
+            return {
+                "kind": "numpy", "state": read_generator(value), "old": isinstance(value, np.random.RandomState)
+            }  # fmt: skip
+        return {"kind": "python", "state": read_generator(value)} if isinstance(value, random.Random) else None
+
+    def _save_object(self, value: Any, path: str) -> Any:
+        raise NotSaveable(f"{path} (a {type(value).__name__})")
+
+
+def is_tensorflow_tensor(value: Any) -> bool:
+    """Whether it is a tf.Tensor, if TensorFlow was imported at all."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(value, getattr(tensorflow, "Tensor", ()))
+
+
+def is_torch_tensor(value: Any) -> bool:
+    """Whether it is a torch.Tensor, if PyTorch was imported at all."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
+    """The class of a container that is not the plain type: only the script can create one."""
+    return {} if type(value) is plain else {"class": type(value).__qualname__}
+
+
+class ValueRestorer:
+    """Restores values from the JSON and arrays of a `SavedValue`."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._arrays = arrays
+
+    def restore_value(self, saved: Any, present: Any) -> Any:
+        """The saved value. `present`, the object of this process, is filled if possible. Raises NotRestorable."""
+        if not isinstance(saved, dict):
+            return saved
+        kind = saved["kind"]
+        if kind in ("list", "deque", "dict", *_SETS):
+            return self._restore_container(kind, saved, present)
+        if kind in ("bytes", "scalar", "array", "tensor", "torch"):
+            return self._restore_array(kind, saved, present)
+        if kind == "path":
+            return type(present if isinstance(present, PurePath) else Path())(saved["text"])
+        if kind == "enum" and isinstance(present, enum.Enum):
+            return type(present)[saved["name"]]
+        if kind == "numpy":
+            return _restored_numpy_generator(present, saved["state"], saved["old"])
+        if kind == "python":
+            generator = present if isinstance(present, random.Random) else random.Random()  # noqa: S311
+            write_generator(generator, saved["state"])
+            return generator
+        return self._restore_object(kind, saved, present)
+
+    def _restore_object(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        raise NotRestorable(f"it was a {saved.get('class', kind)} and is now {describe_present(present)}")
+
+    def _restore_container(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        if saved.get("class", type(present).__qualname__) != type(present).__qualname__:
+            raise NotRestorable(f"it was a {saved['class']} and is now {describe_present(present)}")
+        if kind == "dict":
+            before: Any = dict(present) if isinstance(present, dict) else {}
+            pairs = [(self.restore_value(key, None), value) for key, value in saved["pairs"]]
+            items: Any = {key: self.restore_value(value, before.get(key)) for key, value in pairs}
+        else:
+            before = list(present) if isinstance(present, list | tuple | deque) else []
+            before += [None] * len(saved["items"])
+            items = [self.restore_value(each, before[number]) for number, each in enumerate(saved["items"])]
+        if kind in _SETS:
+            return _SETS[kind](items)
+        if kind == "dict" and isinstance(present, dict):
+            present.clear()
+            present.update(items)
+        elif kind != "dict" and isinstance(present, deque if kind == "deque" else list):
+            present.clear()
+            present.extend(items)
+        else:
+            return deque(items, saved["most"]) if kind == "deque" else items
+        return present
+
+    def _restore_array(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        if kind == "torch":
+            return self._restored_torch_tensor(saved)
+        array = self._read_array(saved)
+        if kind == "bytes":
+            return array.tobytes()
+        if kind == "scalar":
+            return array[()]
+        if kind == "tensor":
+            return sys.modules["tensorflow"].constant(array)
+        fits = isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype)
+        if fits and present.flags.writeable:
+            np.copyto(present, array)
+            return present
+        return array.copy()
+
+    def _restored_torch_tensor(self, saved: dict[str, Any]) -> Any:
+        torch = sys.modules["torch"]
+        bits = torch.from_numpy(self._arrays[saved["array"]].copy())
+        tensor = bits.view(getattr(torch, saved["torch"])).reshape(saved["shape"])
+        try:
+            return tensor.to(saved["device"])
+        except RuntimeError:  # this host has no such device
+            return tensor
+
+    def _read_array(self, saved: dict[str, Any]) -> np.ndarray[Any, Any]:
+        try:
+            kind = np.dtype(saved["dtype"])
+        except TypeError:
+            kind = np.dtype(sys.modules["tensorflow"].as_dtype(saved["dtype"]).as_numpy_dtype)
+        return np.frombuffer(self._arrays[saved["array"]].tobytes(), kind).reshape(saved["shape"])
+
+
+def describe_present(present: Any) -> str:
+    """What an object of this process is, in words."""
+    return "nothing" if present is None else f"a {type(present).__name__}"
+
+
+def _restored_numpy_generator(present: Any, state: Any, is_random_state: bool) -> Any:
+    """The present generator, or a new one of the saved kind, with the saved state."""
+    generator: np.random.RandomState | np.random.Generator
+    if is_random_state:
+        generator = present if isinstance(present, np.random.RandomState) else np.random.RandomState()
+    elif isinstance(present, np.random.Generator):
+        generator = present
+    elif state["bit_generator"] in _NUMPY_BITS:
+        generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
+    else:
+        raise NotRestorable(f"it was a NumPy generator of {state['bit_generator']}, which the script has to create")
+    write_generator(generator, state)
+    return generator

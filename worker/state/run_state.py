@@ -1,0 +1,153 @@
+"""`run.state`: Python values of the training loop that are committed with each checkpoint.
+
+A value is plain (numbers, texts, None, bytes), a container of such, a NumPy array or generator, a tensor, or an object
+with `state_dict` and `load_state_dict`. Imports no framework.
+"""
+
+import copy
+import io
+import json
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+
+from worker.state.plain_values import NotRestorable, NotSaveable, SavedValue, ValueRestorer
+
+FILE = "loop_state.npz"
+"""The file of a checkpoint that holds it; absent if there are no values."""
+_BODY = "body"  # the name of the JSON among the arrays
+
+
+class _HasState(Protocol):
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class RunState(MutableMapping[str, Any]):
+    """Values by name. What a checkpoint holds replaces the initial values.
+
+    Containers and arrays that were given as initial values are filled in place. An object with `load_state_dict` that
+    is assigned after the restore gets the state that was saved under its name.
+    """
+
+    def __init__(self, initial: Mapping[str, Any] | None = None) -> None:
+        """Raises TypeError for names and values that can't be saved."""
+        if initial is not None and not isinstance(initial, Mapping):
+            raise TypeError(f'cannot use a {type(initial).__name__} as state=; give a dict such as {{"best": 0.0}}')
+        self._values: dict[str, Any] = {}
+        self._saved_objects: dict[str, Any] = {}
+        """Restored states of objects that the script has not assigned yet."""
+        for name, value in (initial or {}).items():
+            self[name] = value
+        self.check()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"cannot keep a value in run.state under {name!r}; use a text as its name")
+        if name in self._saved_objects and _keeps_own_state(value):
+            value.load_state_dict(self._saved_objects.pop(name))
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"RunState({self._values!r})"
+
+    def check(self) -> None:
+        """Raises TypeError, naming the value, if a value can't be saved."""
+        try:
+            self.to_bytes()
+        except NotSaveable as error:
+            raise TypeError(str(error)) from error
+
+    def to_bytes(self) -> bytes | None:
+        """The file's content; None if there are no values. Raises NotSaveable, naming the value."""
+        if not self._values and not self._saved_objects:
+            return None
+        body: dict[str, Any] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for name, value in sorted(self._forms().items()):  # equal values make equal files
+            try:
+                saved = SavedValue(value["of"])
+            except NotSaveable as error:
+                raise NotSaveable(
+                    f"cannot keep run.state[{name!r}]{error}; a value can be a number, a text, None, a container of "
+                    f"these, a NumPy array, or an object with state_dict and load_state_dict"
+                ) from error
+            body[name] = {"object": value["object"], "value": saved.json}
+            arrays |= {f"{len(body)}/{key}": array for key, array in saved.arrays.items()}
+        text = np.frombuffer(json.dumps(body).encode(), np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **{_BODY: text}, **arrays)
+        return buffer.getvalue()
+
+    def _forms(self) -> dict[str, dict[str, Any]]:
+        """What is saved of each value, and whether it is the state of an object."""
+        forms = {name: {"of": state, "object": True} for name, state in self._saved_objects.items()}
+        for name, value in list(self._values.items()):
+            own = _keeps_own_state(value)
+            forms[name] = {"of": value.state_dict() if own else value, "object": own}
+        return forms
+
+    def restore(self, content: bytes | None) -> None:
+        """Replaces the values by those of a checkpoint's file. None: the checkpoint has none, and they stay.
+
+        Raises NotRestorable, naming the value that does not fit.
+        """
+        if content is None:
+            return
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        body = json.loads(arrays.pop(_BODY).tobytes())
+        for number, (name, saved) in enumerate(body.items(), 1):
+            own = {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{number}/")}
+            present = self._values.get(name)
+            try:
+                value = ValueRestorer(own).restore_value(saved["value"], None if saved["object"] else present)
+            except NotRestorable as error:
+                raise NotRestorable(f"run.state[{name!r}]: {error}") from error
+            if not saved["object"]:
+                self._values[name] = value
+            elif _keeps_own_state(present):
+                present.load_state_dict(value)
+            else:
+                self._values.pop(name, None)
+                self._saved_objects[name] = value
+
+    def copied(self) -> Mapping[str, Any]:
+        """A copy that later changes leave as it is, for `put_back`."""
+        return copy.deepcopy({name: form["of"] for name, form in self._forms().items()})
+
+    def put_back(self, before: Mapping[str, Any]) -> None:
+        """Makes the values again what they were when `copied` gave `before`. New names stay."""
+        for name, value in before.items():
+            present = self._values.get(name)
+            if _keeps_own_state(present):
+                present.load_state_dict(value)
+            elif name not in self._saved_objects:
+                saved = SavedValue(value)
+                self._values[name] = ValueRestorer(saved.arrays).restore_value(saved.json, present)
+
+
+def restore_from(folder: Path, state: RunState) -> None:
+    """Restores what the verified checkpoint in `folder` holds, if it holds any. Raises NotRestorable, OSError."""
+    file = folder / FILE
+    state.restore(file.read_bytes() if file.exists() else None)
+
+
+def _keeps_own_state(value: Any) -> TypeGuard[_HasState]:
+    """Whether an object gives and takes its own state."""
+    return not isinstance(value, type) and hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
