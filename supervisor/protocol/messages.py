@@ -109,7 +109,8 @@ class Restored:
     """The state is restored and training may begin. `checkpoint`: the name of the one restored, None at a fresh start.
 
     `unmatched`: what the program wanted and the checkpoint does not hold, or the other way round. `changed`: conditions
-    of bit-exact training that differ from the last attempt, in words.
+    of bit-exact training that differ from the last attempt, in words. Sent once more, with all of `changed`, if
+    the data turn out to differ too, which the worker knows at its first step.
     """
 
     attempt: int

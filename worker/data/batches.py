@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from supervisor.protocol.plurals import counted
 from worker.data import collectives
+from worker.data.description import describe_data
 from worker.data.examples import Examples
 from worker.data.resume_dataset import (
     END_OF_DATA,
@@ -206,7 +207,10 @@ class BatchReader:
             self._fresh = self.position.batch == 0
             if not self._fresh and self._gang is not None and not isinstance(self._source, Examples):
                 self.position = self._gang.merge_shares(self.position)
-            self._iterator = iter(self._distribute(self._source.open(self.position)))
+            opened = self._source.open(self.position)
+            if not isinstance(opened, Iterator):
+                self._passes.described = describe_data(self.data, self._passes.data or opened)
+            self._iterator = iter(self._distribute(opened))
             self._passes.opened()
         return self._iterator
 

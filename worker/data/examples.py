@@ -1,7 +1,7 @@
 """Seekable examples: arrays in memory, or what a function loads, in an order that can be resumed anywhere."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -30,18 +30,19 @@ class Examples:
     ) -> None:
         """Give either `arrays` or `count` and `load`.
 
-        `arrays` have one entry per example and the same length. A batch is a tuple of their slices; of one array, the
-        slice itself. `load` returns the example with an index (int64 scalar, 0 to `count` - 1): tensors of the same
-        shapes for all, as in `tf.data.Dataset.map`. `readers` examples are loaded in parallel, always in the same
-        order. `batch_size` is the global one, over all replicas.
+        `arrays` have one entry per example and the same length; each may be a dict or a tuple of arrays, at any depth.
+        A batch is a tuple of their slices; of one array, the slice itself. `load` returns the example with an index
+        (int64 scalar, 0 to `count` - 1): tensors of the same shapes for all, as in `tf.data.Dataset.map`. `readers`
+        examples are loaded in parallel, always in the same order. `batch_size` is the global one, over all replicas.
         Raises ValueError for other arguments, and for arrays of different lengths or too few examples.
         """
         if (load is None) != (count is None) or (load is None) != bool(arrays):
             raise ValueError("cannot make examples: give either arrays, or count= and load=")
         if readers < 1:
             raise ValueError(f"cannot read examples with {readers} readers; use 1 or more")
-        self._tensors = tuple(tf.convert_to_tensor(array) for array in arrays)
-        counts = {int(tensor.shape[0]) for tensor in self._tensors} if count is None else {int(count)}
+        self._tensors = _map_arrays(tf.convert_to_tensor, arrays)
+        lengths = {int(tensor.shape[0]) for tensor in tf.nest.flatten(self._tensors)}
+        counts = lengths if count is None else {int(count)}
         if len(counts) != 1:
             raise ValueError(f"cannot make examples of arrays with {sorted(counts)} entries; give all the same number")
         (self.count,) = counts
@@ -52,8 +53,8 @@ class Examples:
         self.batch_size = int(batch_size)  # JSON has no NumPy numbers
         self.load = load
         """Returns the example with an index; None for arrays."""
-        self._seed = seed
-        self._shuffle = shuffle
+        self.seed = seed
+        self.shuffle = shuffle
         self._readers = readers
 
     @property
@@ -100,11 +101,21 @@ class Examples:
 
     def _row_indices(self, epoch: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
         rows = start + tf.range(self.batch_size, dtype=tf.int64)
-        if not self._shuffle:
+        if not self.shuffle:
             return rows
-        key = tf.stack([tf.constant(self._seed, tf.int64), epoch])
+        key = tf.stack([tf.constant(self.seed, tf.int64), epoch])
         return tf.random.experimental.index_shuffle(rows, seed=key, max_index=self.count - 1)
 
     def _gather(self, rows: tf.Tensor) -> Batch:
-        batch = tuple(tf.gather(tensor, rows) for tensor in self._tensors)
+        batch = _map_arrays(lambda tensor: tf.gather(tensor, rows), self._tensors)
         return batch if len(batch) > 1 else batch[0]
+
+
+def _map_arrays(function: Callable[[Any], Any], structure: Any) -> Any:
+    """Applies a function to each array in dicts and tuples. A list is an array, as for tf.data."""
+    if isinstance(structure, Mapping):
+        return {key: _map_arrays(function, each) for key, each in structure.items()}
+    if not isinstance(structure, tuple):
+        return function(structure)
+    mapped = [_map_arrays(function, each) for each in structure]
+    return type(structure)(*mapped) if hasattr(structure, "_fields") else tuple(mapped)

@@ -22,7 +22,7 @@ def skip_consumed(dataset: tf.data.Dataset, position: Position) -> tf.data.Datas
 
     If a batch would have to be cut and can't be, reading it raises an error that `explain_uncuttable` understands.
     """
-    if position.examples is None or position.examples == position.batch * (_batch_size(dataset) or 0):
+    if position.examples is None or position.examples == position.batch * (batch_size_of(dataset) or 0):
         return dataset.skip(position.batch)  # batches have the same size as before
     first = next(iter(tf.nest.flatten(dataset.element_spec)), None)
     if isinstance(first, tf.TensorSpec) and first.shape.rank == 0:
@@ -30,7 +30,7 @@ def skip_consumed(dataset: tf.data.Dataset, position: Position) -> tf.data.Datas
     return _cut(dataset, position.examples)
 
 
-def _batch_size(dataset: tf.data.Dataset) -> int | None:
+def batch_size_of(dataset: tf.data.Dataset) -> int | None:
     """The number of examples in each batch, except perhaps the last; None if TensorFlow can't tell."""
     specs = tf.nest.flatten(dataset.element_spec)
     if specs and isinstance(specs[0], tf.TensorSpec) and specs[0].shape.rank == 0:

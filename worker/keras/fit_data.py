@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from worker.data import collectives
 from worker.data.batches import as_batch_source, check_shared_by_rows
+from worker.data.description import describe_data
 from worker.data.examples import Examples
 from worker.data.resume_dataset import is_none_spec, rows_tensor
 from worker.state.dataset_passes import PassLog
@@ -27,9 +28,13 @@ def rest_of_epoch(data: Any, position: Position, workers: int, passes: PassLog |
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(DISTRIBUTED_REFUSED)
         check_shared_by_rows(dataset, workers)
+        if passes is not None:
+            passes.described = describe_data(data, passes.data)
         return dataset
     untuned = tf.data.Options()  # `Examples` gains nothing from tuning, and closing each iterator would wait for it
     untuned.autotune.enabled = False
+    if passes is not None:
+        passes.described = describe_data(data, dataset)
     left = (data.count - data.consumed(position)) // data.batch_size
     return dataset.take(left).with_options(untuned)
 

@@ -19,6 +19,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
+from worker.data.description import differences
 from worker.data.resume_dataset import Batch
 from worker.export import ExportError, export_run
 from worker.microbatch import parts_of
@@ -213,6 +214,9 @@ class Run(RunBase):
         if not self._checked:
             self._checked = True
             self._check_complete(sys._getframe(1))
+            self._checkpoints.report_changed_data(
+                differences(dict(self._passes.described_before), dict(self._passes.described or {}))
+            )
             self._check_microbatches()
         self._write_summary()
         if self._report_progress(

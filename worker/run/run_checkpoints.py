@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -53,6 +54,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._loop_state = RunState() if loop_state is None else loop_state
         self._diverged = diverged
         self._directory = directory
+        self._restored: Restored | None = None
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
 
     def restore_or_begin(self, total_steps: int | None) -> TrainingState | None:
@@ -79,7 +81,16 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             changed=self._changed,
         )
         self._attempt.reporter.send_message(restored)
+        self._restored = restored
         return state
+
+    def report_changed_data(self, changed: tuple[str, ...]) -> None:
+        """Says that training continues on other data than before: on stderr, and once more as `restored`."""
+        if not changed:
+            return
+        self._attempt.reporter.show_message(f"training continues on other data than before: {'; '.join(changed)}")
+        if self._restored is not None and self._attempt.channel is not None:
+            self._attempt.channel.send_message(replace(self._restored, changed=(*self._changed, *changed)))
 
     def check_completeness(
         self,

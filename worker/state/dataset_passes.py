@@ -136,6 +136,10 @@ class PassLog:
         self._saved = dict(saved or {})
         self.data: Any = None
         """What the newest pass reads: a dataset, or a distributed one."""
+        self.described: Mapping[str, Any] | None = None
+        """What this run reads, in words."""
+        self.described_before: Mapping[str, Any] = self._saved.pop("data", {})
+        """What it read when the restored checkpoint was written."""
         self._epoch: int | None = None
         self._parts: list[RandomPart] = []
         self._opened: list[int] = []
@@ -193,15 +197,16 @@ class PassLog:
                 vars(part.cache)[_FILLED] = True
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint has to hold; empty if no pass has begun."""
+        """What a checkpoint has to hold."""
+        data = dict(self.described if self.described is not None else self.described_before)
         if self._epoch is None:
-            return self._saved
+            return {**self._saved, "data": data}
         parts = {}
         for number, part in enumerate(self._parts):
             key = _key(number, part)
             parts[key] = [self._opened[number], part.starts, *([self._filled[key]] if key in self._filled else [])]
         rng = None if self._rng is None else {"opened": self._rng, "now": _read_seed_sequence()}
-        return {"epoch": self._epoch, "ended": self._ended, "parts": parts, "rng": rng}
+        return {"epoch": self._epoch, "ended": self._ended, "parts": parts, "rng": rng, "data": data}
 
     def _restore(self, counts: Mapping[str, list[int]], resumes: bool, ended: bool) -> None:
         for number, part in enumerate(self._parts):

@@ -46,6 +46,7 @@ class ProgramCounters(ProgramObserver):
     stall: DurationStats = _NEVER
     flush: DurationStats = _NEVER  # from the request to the checkpoint on the disk
     _step: int | None = None  # of the present attempt
+    _restored_attempt: int | None = None
     _furthest: int = 0
     _flush_asked_at: dict[int, float] = field(default_factory=dict)
     _is_repeating: bool = False  # an adopted worker repeats what an earlier daemon has counted
@@ -77,8 +78,9 @@ class ProgramCounters(ProgramObserver):
             return
         match message:
             case messages.Restored():
-                self._step = message.step
-                self.repeated_steps += max(0, self._furthest - message.step)
+                if message.attempt != self._restored_attempt:  # otherwise it only says more about what it restored
+                    self.repeated_steps += max(0, self._furthest - message.step)
+                self._step, self._restored_attempt = message.step, message.attempt
             case messages.Progress():
                 self._progressed(message.step)
             case messages.Committed():

@@ -241,6 +241,19 @@ def test_steps_done_again_after_a_death_are_counted_as_repeated():
     assert (counters.steps, counters.repeated_steps) == (35, 10)
 
 
+def test_second_report_of_one_restore_counts_no_steps_as_repeated():
+    counters = ProgramCounters()
+    for message in (
+        messages.Restored(1, 0, None, 0.0),
+        messages.Progress(1, 30),
+        messages.Restored(2, 20, "step-0000000020.a1", 0.0),
+        messages.Restored(2, 20, "step-0000000020.a1", 0.0, changed=("batch size of the data is 8, was 4",)),
+    ):
+        counters.on_message(message, now=0.0)
+
+    assert counters.repeated_steps == 10
+
+
 def test_what_an_adopted_worker_did_before_is_not_counted_again():
     counters = ProgramCounters()
     counters.on_effect(order.RequestIdentity(1), now=0.0)

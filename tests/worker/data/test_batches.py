@@ -117,6 +117,29 @@ def test_what_cannot_be_resumed_is_an_error() -> None:
         BatchReader([1, 2, 3], None, Position())
 
 
+def test_examples_keep_the_structure_of_dicts_and_tuples() -> None:
+    rows = np.arange(6)
+    given = ({"image": rows, "boxes": (rows * 10, [0, 1, 2, 3, 4, 5])}, rows * 2)
+    inputs, labels = next(BatchReader(worker.Examples(*given, batch_size=4), None, Position()).rest_of_epoch())
+
+    found = inputs["image"].numpy()
+    assert [part.numpy().tolist() for part in inputs["boxes"]] == [(found * 10).tolist(), found.tolist()]
+    assert labels.numpy().tolist() == (found * 2).tolist()
+
+
+def test_one_structure_is_the_batch_itself() -> None:
+    examples = worker.Examples({"a": np.arange(4), "b": np.arange(4)}, batch_size=2, shuffle=False)
+
+    batch = next(BatchReader(examples, None, Position()).rest_of_epoch())
+
+    assert {name: part.numpy().tolist() for name, part in batch.items()} == {"a": [0, 1], "b": [0, 1]}
+
+
+def test_arrays_of_different_lengths_inside_a_structure_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"\[3, 4\]"):
+        worker.Examples({"a": np.arange(3), "b": (np.arange(4),)}, batch_size=1)
+
+
 def test_arrays_of_different_lengths_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"\[3, 4\]"):
         worker.Examples(np.arange(3), np.arange(4), batch_size=1)
