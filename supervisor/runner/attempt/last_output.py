@@ -10,6 +10,7 @@ from supervisor.config import ProgramConfig
 from supervisor.host.blocking_calls import BlockingCalls
 
 LIMIT_S = 0.2  # how long an exit waits for its line; the logger writes it within milliseconds
+LOGGER_START_LIMIT_S = 1.0  # the same while the logger starts, which takes half a second
 AGAIN_S = 0.01  # between two looks; the line is complete once two looks are the same
 CLOCK_TICK_S = 0.02  # a file's time comes from a clock that ticks every few milliseconds
 TAIL_BYTES = 4096
@@ -18,18 +19,20 @@ MAX_CHARACTERS = 200
 _Look = tuple[int, int, str | None]
 
 
-async def last_error_line(config: ProgramConfig, since_wall_at: float, calls: BlockingCalls) -> str | None:
+async def last_error_line(
+    config: ProgramConfig, since_wall_at: float, calls: BlockingCalls, limit_s: float = LIMIT_S
+) -> str | None:
     """The last line in the log of standard error, at most MAX_CHARACTERS printable characters.
 
     None without such a file (NONE, syslog only, the daemon's own output), if nothing was written to it since
-    `since_wall_at`, or if the disk does not answer within LIMIT_S.
+    `since_wall_at`, or if the disk does not answer within `limit_s`.
     """
     path = config.stdout_logfile if config.redirect_stderr else config.stderr_logfile
     if path is None:
         return None
     looked: _Look | None = None
     with contextlib.suppress(TimeoutError, OSError, RuntimeError):  # the last: the host has no thread to spare
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(limit_s):
             while True:
                 before, looked = looked, await calls.run(path, _read_tail, path, since_wall_at - CLOCK_TICK_S)
                 if looked is not None and looked == before:
@@ -40,7 +43,10 @@ async def last_error_line(config: ProgramConfig, since_wall_at: float, calls: Bl
 
 def _read_tail(path: Path, since_wall_at: float) -> _Look | None:
     """In a thread: size, time and last line; None if it is no file, or was not written to since then."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:  # the logger creates it
+        return None
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_mtime < since_wall_at:

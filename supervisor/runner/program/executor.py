@@ -25,7 +25,7 @@ from supervisor.protocol import layout, messages
 from supervisor.protocol.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
-from supervisor.runner.attempt.last_output import last_error_line
+from supervisor.runner.attempt.last_output import LIMIT_S, LOGGER_START_LIMIT_S, last_error_line
 from supervisor.runner.attempt.launching import command_beside, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
@@ -396,8 +396,9 @@ class EffectExecutor:
 
     async def _quote_then_post_exit(self, since_wall_at: float) -> None:
         line = None
+        limit_s = LOGGER_START_LIMIT_S if self._services.logs.logger_pid is None else LIMIT_S
         try:
-            line = await last_error_line(self._config, since_wall_at, self._services.log_reads)
+            line = await last_error_line(self._config, since_wall_at, self._services.log_reads, limit_s)
         finally:
             self.post_pending_exit(line)
 

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.integration
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
 
-async def reason_of(tmp_path: Path, services: Services, script: str, keys: str = "") -> str:
+async def reason_of(
+    tmp_path: Path, services: Services, script: str, keys: str = "", *, waits_for_logger: bool = True
+) -> str:
     """The reason of a program that runs this Python script once."""
     path, source = tmp_path / "test.conf", tmp_path / "script.py"
     source.write_text(script)
@@ -27,7 +29,8 @@ async def reason_of(tmp_path: Path, services: Services, script: str, keys: str =
         f"[supervisord]\nstate_dir={tmp_path}/state\nchildlogdir={tmp_path}\n"
         f"[program:main]\ncommand={sys.executable} {source}\nautorestart=false\nstartsecs=0\nexitcodes=0\n{keys}\n"
     )
-    await logger_runs(tmp_path, services)
+    if waits_for_logger:
+        await logger_runs(tmp_path, services)
     runner = Runner(load_config(path, os.environ).programs["main"], services)
     runner.startable.set()
     runner.post(events.StartRequested())
@@ -52,6 +55,14 @@ async def test_an_uncaught_exception_is_quoted(tmp_path: Path, services: Service
     reason = await reason_of(tmp_path, services, "import no_such_module")
 
     assert reason == "exit status 1: ModuleNotFoundError: No module named 'no_such_module'"
+
+
+async def test_an_exit_while_the_logger_starts_is_quoted(tmp_path: Path, services: Services):
+    (tmp_path / "state").mkdir()
+
+    reason = await reason_of(tmp_path, services, "import sys; sys.exit('early')", waits_for_logger=False)
+
+    assert reason == "exit status 1: early"
 
 
 async def test_a_job_that_never_reaches_its_run_is_quoted(tmp_path: Path, services: Services):
