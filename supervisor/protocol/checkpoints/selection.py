@@ -59,10 +59,18 @@ class Selection:
 class NoValidCheckpoint(Exception):
     """Checkpoints exist, or existed, and none is whole: beginning again at step 0 is a decision for a person."""
 
-    def __init__(self, directory: Path, rejected: tuple[RejectedCheckpoint, ...], what_else: str = BEGIN_AGAIN) -> None:
-        """`what_else`: what a person can do instead of restoring one from a copy."""
+    def __init__(
+        self,
+        directory: Path,
+        rejected: tuple[RejectedCheckpoint, ...],
+        quarantined: tuple[RejectedCheckpoint, ...] = (),
+        what_else: str = BEGIN_AGAIN,
+    ) -> None:
+        """`rejected`: those refused now; `quarantined`: those refused earlier, which the message lists as well.
+        `what_else`: what a person can do instead of restoring one from a copy.
+        """
         self.rejected = rejected
-        listed = "; ".join(f"{each.name}: {each.reason}" for each in rejected)
+        listed = "; ".join(f"{each.name}: {each.reason}" for each in (*rejected, *quarantined))
         super().__init__(
             f"cannot restore from {directory}: no checkpoint in it is whole ({listed}); "
             f"restore one from a copy, or {what_else}"
@@ -102,12 +110,10 @@ def select_checkpoint(directory: Path, initial: Path | None = None, avoid: Colle
             refused.append(RejectedCheckpoint(str(name), _set_aside(directory, name, str(error))))
         else:
             return Selection(directory / str(name), proven, tuple(refused))
-    set_aside = [
-        *refused,
-        *(each for each in list_quarantined(directory) if each.name not in {r.name for r in refused}),
-    ]
-    if set_aside:
-        raise NoValidCheckpoint(directory, tuple(set_aside))
+    names_refused = {each.name for each in refused}
+    quarantined = tuple(each for each in list_quarantined(directory) if each.name not in names_refused)
+    if refused or quarantined:
+        raise NoValidCheckpoint(directory, tuple(refused), quarantined)
     return _select_foreign(directory, foreign.prefixes_in(directory)) if initial is None else _select_initial(initial)
 
 
@@ -117,7 +123,7 @@ def _select_foreign(place: Path, candidates: Iterable[Path]) -> Selection:
     if found is not None:
         return Selection(found.bundle.prefix, None, refused, found)
     if refused:
-        raise NoValidCheckpoint(place, refused, "move them away to begin at step 0")
+        raise NoValidCheckpoint(place, refused, what_else="move them away to begin at step 0")
     return Selection(None, None)
 
 
@@ -142,7 +148,8 @@ def _select_initial(initial: Path) -> Selection:
     if (initial / "saved_model.pb").is_file():
         nothing = "it is a SavedModel, an export: the optimizer's state and the place in the data are not in it"
     why = tuple(refused) or (RejectedCheckpoint(initial.name, nothing),)
-    raise NoValidCheckpoint(initial, why, "set initial_checkpoint to one that is whole, or take the line out")
+    what_else = "set initial_checkpoint to one that is whole, or take the line out"
+    raise NoValidCheckpoint(initial, why, what_else=what_else)
 
 
 def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:

@@ -190,6 +190,17 @@ def test_what_was_set_aside_earlier_still_forbids_step_0(checkpoint: Commit, tmp
             checkpoints.select_checkpoint(tmp_path)
 
 
+def test_what_was_set_aside_earlier_is_listed_but_not_refused_again(checkpoint: Commit, tmp_path: Path) -> None:
+    rejected = []
+    empty(checkpoint(100) / DATA)
+    for _ in range(2):
+        with pytest.raises(NoValidCheckpoint, match=r"step-0000000100\.a1: .* is 0 bytes") as raised:
+            checkpoints.select_checkpoint(tmp_path)
+        rejected.append([each.name for each in raised.value.rejected])
+
+    assert rejected == [["step-0000000100.a1"], []]
+
+
 def test_where_there_never_was_a_checkpoint_training_begins_at_0(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / "step-0000000100.a1").symlink_to(tmp_path)

@@ -12,8 +12,9 @@ from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint
 from supervisor.core.program.events import Event, SelectionFailed
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.executor import EffectExecutor
-from supervisor.runner.records.observers import ObserverList
+from supervisor.runner.records.observers import ObserverList, ProgramObserver
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
@@ -38,3 +39,28 @@ async def test_a_host_without_a_free_thread_is_a_selection_failure_that_may_pass
     assert isinstance(failed, SelectionFailed)
     assert (failed.attempt, failed.permanent) == (1, False)
     assert "can't start new thread" in failed.error
+
+
+class RefusalObserver(ProgramObserver):
+    """Holds the names of the checkpoints that were refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def on_checkpoint_refused(self, name: str, reason: str) -> None:
+        self.refused.append(name)
+
+
+async def test_a_checkpoint_in_quarantine_is_counted_as_refused_only_once(tmp_path: Path, services: Services):
+    path, posted, observer = tmp_path / "test.conf", list[Event](), RefusalObserver()
+    path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
+    job = load_config(path, os.environ).programs["digits"].job
+    assert job is not None
+    (tmp_path / "digits" / "step-0000000100.a1").mkdir(parents=True)  # damaged: it has no manifest
+    selector = CheckpointSelector("digits", job, services, observer, posted.append, structlog.get_logger())
+
+    for attempt in (1, 2):
+        await selector.select(SelectCheckpoint(attempt))
+
+    assert observer.refused == ["step-0000000100.a1"]
+    assert [isinstance(each, SelectionFailed) and "step-0000000100.a1" in each.error for each in posted] == [True, True]
