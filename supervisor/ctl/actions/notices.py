@@ -71,8 +71,8 @@ def drill(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         request["kind"] = values["--kind"]
     if "--possible" in flags:
         request["certainty"] = "possible"
-    order = BulkCommand("drill", lambda _: f"notice given: the host goes away in {values['--in']}")
-    return run_bulk(terminal, order, _members(terminal, names), **request)
+    command = BulkCommand("drill", lambda _: f"notice given: the host goes away in {values['--in']}")
+    return run_bulk(terminal, command, _members(terminal, names), **request)
 
 
 def _members(terminal: Terminal, names: Arguments) -> Arguments:

@@ -13,7 +13,7 @@ from supervisor.host.ledger.writer import LedgerWriter, Select
 class StoredAccount:
     """The account of a program's last attempt as it was `ago_s` seconds ago."""
 
-    standing: AccountStatus
+    status: AccountStatus
     ago_s: float
 
 
@@ -25,20 +25,20 @@ class Accounts:
         self._select = select
         self._boot_id = boot_id
 
-    def store(self, program: str, standing: AccountStatus, ago_s: float) -> None:
+    def store(self, program: str, status: AccountStatus, ago_s: float) -> None:
         """Stores the account of an attempt as it was `ago_s` seconds ago. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             program,
-            standing.attempt,
+            status.attempt,
             time.time() - ago_s,
             _awake_s() - ago_s,
             self._boot_id,
-            standing.open_as,
-            standing.step,
-            standing.furthest,
-            standing.owed_s,
-            json.dumps({str(spent): round(span_s, 3) for spent, span_s in standing.spent_s.items()}),
+            status.open_as,
+            status.step,
+            status.furthest,
+            status.owed_s,
+            json.dumps({str(spent): round(span_s, 3) for spent, span_s in status.spent_s.items()}),
         )
 
     def load_last(self, program: str) -> StoredAccount | None:
@@ -59,8 +59,8 @@ class Accounts:
         open_as = TimeSpent(row["open_as"]) if row["open_as"] in list(TimeSpent) else TimeSpent.DOWN
         furthest = max(row["furthest"], row["reached"] or 0)
         spent_s = _spent(row["spent_s"])
-        standing = AccountStatus(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
-        return StoredAccount(standing, max(0.0, ago_s))
+        status = AccountStatus(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
+        return StoredAccount(status, max(0.0, ago_s))
 
     def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:
         """Seconds by what they were spent on, for each stored attempt. Raises LedgerError."""

@@ -1,6 +1,7 @@
 """The table `memories`: what a job's failures taught the daemon, for the next one. One row per job.
 
-The row is JSON. It is read with suspicion, as a damaged row must neither stop the daemon nor fill its memory."""
+The row is JSON. Every value is checked: a damaged row must neither stop the daemon nor fill its memory.
+"""
 
 import json
 import math
@@ -26,7 +27,7 @@ class StoredJobState:
     `counters`: the kernel's counts of out-of-memory kills when its last attempt was last seen alive.
     """
 
-    memory: PersistedFacts
+    facts: PersistedFacts
     ago_s: float
     digest: str
     counters: tuple[OomKillCounter, ...] = ()
@@ -41,13 +42,13 @@ class JobStates:
         self._boot_id = boot_id
 
     def store(
-        self, program: str, memory: PersistedFacts, digest: str, counters: tuple[OomKillCounter, ...] = ()
+        self, program: str, facts: PersistedFacts, digest: str, counters: tuple[OomKillCounter, ...] = ()
     ) -> None:
         """Stores the present state. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO memories VALUES (?, ?, ?, ?, ?)",
             program,
-            to_json(memory, counters),
+            to_json(facts, counters),
             digest,
             time.clock_gettime(time.CLOCK_BOOTTIME),
             self._boot_id,
@@ -61,20 +62,20 @@ class JobStates:
         rows = self._select("SELECT * FROM memories WHERE program = ?", program)
         if not rows or (found := from_json(rows[0]["content"])) is None:
             return None
-        memory, counters = found
+        facts, counters = found
         row = rows[0]
         if self._boot_id is None or row["boot_id"] != self._boot_id:
-            return StoredJobState(memory, math.inf, row["digest"])
+            return StoredJobState(facts, math.inf, row["digest"])
         ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - row["kept_awake_s"]
-        return StoredJobState(memory, max(0.0, ago_s), row["digest"], counters)
+        return StoredJobState(facts, max(0.0, ago_s), row["digest"], counters)
 
 
-def to_json(memory: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) -> str:
+def to_json(facts: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) -> str:
     """Encodes the state in one line, for `from_json`."""
-    content = {name: getattr(memory, name) for name in memory.__dataclass_fields__}
-    content["by_cause"] = {str(cause): count for cause, count in memory.by_cause.items()}
-    content["avoid"], content["cleared"] = sorted(memory.avoid), sorted(memory.cleared)
-    content["deaths"] = [[each.name, each.from_step, each.step, each.restored, each.place] for each in memory.deaths]
+    content = {name: getattr(facts, name) for name in facts.__dataclass_fields__}
+    content["by_cause"] = {str(cause): count for cause, count in facts.by_cause.items()}
+    content["avoid"], content["cleared"] = sorted(facts.avoid), sorted(facts.cleared)
+    content["deaths"] = [[each.name, each.from_step, each.step, each.restored, each.place] for each in facts.deaths]
     content["counters"] = [[str(each.file), each.where, each.count] for each in counters]
     return json.dumps(content)
 
@@ -83,12 +84,12 @@ def from_json(text: str) -> tuple[PersistedFacts, tuple[OomKillCounter, ...]] | 
     """Decodes the state; None for invalid text. Unknown keys are ignored."""
     try:
         found = json.loads(text)
-        return (_memory(found), _counters(found["counters"])) if isinstance(found, dict) else None
+        return (_persisted_facts(found), _counters(found["counters"])) if isinstance(found, dict) else None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         return None
 
 
-def _memory(found: Mapping[str, Any]) -> PersistedFacts:
+def _persisted_facts(found: Mapping[str, Any]) -> PersistedFacts:
     origin = found["origin"]
     return PersistedFacts(
         attempt=_number(found["attempt"]),

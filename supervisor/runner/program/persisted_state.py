@@ -114,8 +114,8 @@ class PersistedStateStore(ProgramObserver):
         with contextlib.suppress(LedgerError):
             recalled = await asyncio.to_thread(self._services.ledger.job_states.load, self._config.name)
             if recalled is not None:
-                self._job.recall_persisted(recalled.memory, asyncio.get_running_loop().time(), recalled.ago_s)
-                is_last = recalled.memory.attempt == self._job.facts.attempt
+                self._job.recall_persisted(recalled.facts, asyncio.get_running_loop().time(), recalled.ago_s)
+                is_last = recalled.facts.attempt == self._job.facts.attempt
                 self._executor.oom_counters = recalled.counters if is_last else ()
                 return recalled.digest == config_digest(self._config)
         return False

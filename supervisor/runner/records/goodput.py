@@ -66,7 +66,7 @@ class GoodputRecorder(ProgramObserver):
         if self._account is None:
             now = time.monotonic()
             since = now if kept is None else now - kept.ago_s
-            self._account = GoodputAccount(since, AccountStatus(last_attempt) if kept is None else kept.standing)
+            self._account = GoodputAccount(since, AccountStatus(last_attempt) if kept is None else kept.status)
 
     def on_adopted(self, attempt: int, age_s: float) -> None:
         """The worker of an earlier daemon is alive; its messages will tell what it did meanwhile."""

@@ -53,8 +53,8 @@ def test_all_of_it_comes_back(tmp_path: Path):
     found = ledger.job_states.load("digits")
     ledger.close()
 
-    assert found is not None and found.memory == FULL
-    assert (found.memory.waits_s, found.memory.startup_s, found.memory.steps_s) == (2.5, 7.5, (0.1, 0.2))
+    assert found is not None and found.facts == FULL
+    assert (found.facts.waits_s, found.facts.startup_s, found.facts.steps_s) == (2.5, 7.5, (0.1, 0.2))
     assert (found.digest, found.counters) == ("abc", COUNTERS)
     assert 0 <= found.ago_s < 60
 
@@ -70,7 +70,7 @@ def test_after_a_reboot_nobody_waits(tmp_path: Path):
     found = ledger.job_states.load("digits")
     ledger.close()
 
-    assert found is not None and (found.memory, found.ago_s, found.counters) == (FULL, math.inf, ())
+    assert found is not None and (found.facts, found.ago_s, found.counters) == (FULL, math.inf, ())
 
 
 def test_counters_are_read_from_cgroups_only():
