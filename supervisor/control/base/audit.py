@@ -46,7 +46,7 @@ class Caller:
             raise CommandError(Code.FORBIDDEN, self.refusal)
 
     def facts(self) -> dict[str, Any]:
-        """What is known, for a line of the log."""
+        """The caller's known facts, for a line of the log."""
         found = {"uid": self.uid, "peer_pid": self.pid, "address": self.address, "user": self.user}
         return {key: value for key, value in found.items() if value is not None}
 

@@ -14,7 +14,7 @@ JSON = "application/json; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks. `headers`: names in lower case; of several with the same name the first, as in `query`.
+    """A client's request. `headers`: names in lower case; of several with the same name the first, as in `query`.
 
     `connection`: where it came from; `remote`: the client's address on the network, None on a unix socket.
     `parameters`: the parts of the path that match names in braces in the route's pattern. `body`: empty until the
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the client gets. `body`: bytes, or pieces as they come until the client disconnects.
+    """The response to a client. `body`: bytes, or pieces as they come until the client disconnects.
 
     `reason`: words beside the status, instead of HTTP's own.
     """

@@ -68,7 +68,7 @@ def _shown_facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _message(event: str, shown: Mapping[str, str], exception: object) -> str:
-    """What `journalctl` shows: program and event first, then the facts; a traceback on lines of its own."""
+    """The text that `journalctl` shows: program and event first, then the facts; a traceback on lines of its own."""
     program = shown.get("program")
     facts = " ".join(f"{key}={_quoted(value)}" for key, value in shown.items() if key != "program")
     line = f"{program}: {event} {facts}" if program else f"{event} {facts}"

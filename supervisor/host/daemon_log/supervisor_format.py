@@ -15,7 +15,7 @@ Said = tuple[str, str]
 
 @dataclass(slots=True)
 class _Worker:
-    """What was told of a program's process since it was started."""
+    """What has been logged about a program's process since it was started."""
 
     pid: int = 0
     was_running: bool = False

@@ -1,4 +1,4 @@
-"""What the ledger gives about attempts: those without an end, and the history of a program."""
+"""Records of attempts in the ledger: those without an end, and the history of a program."""
 
 from dataclasses import dataclass
 

@@ -22,7 +22,7 @@ MAX_NAMES = 1000  # more than a job ever has
 
 @dataclass(frozen=True, slots=True)
 class StoredJobState:
-    """What an earlier daemon stored about a job `ago_s` seconds ago. `digest`: of the configuration it had then.
+    """The state of a job that an earlier daemon stored `ago_s` seconds ago. `digest`: of the configuration it had then.
 
     `counters`: the kernel's counts of out-of-memory kills when its last attempt was last seen alive.
     """

@@ -37,7 +37,7 @@ class Ledger:
         self.accounts = Accounts(self._writer, self._select, self._boot_id)
         """Where the time of jobs went."""
         self.job_states = JobStates(self._writer, self._select, self._boot_id)
-        """What the failures of jobs taught."""
+        """What each job's failures taught: back-off, suspects, hang limits."""
 
     @property
     def last_error(self) -> str | None:

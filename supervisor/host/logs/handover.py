@@ -128,7 +128,7 @@ class Handover:
         self._abandon_clears()
 
     def poll_interest(self) -> tuple[int | None, bool, float]:
-        """What to wait for: the link, whether for room in it too, and how many seconds at most."""
+        """The descriptor to wait for, whether to wait for room in it too, and for how many seconds at most."""
         now = time.monotonic()
         until = now + POLL_S
         if self._link is not None:

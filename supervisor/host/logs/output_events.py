@@ -13,7 +13,7 @@ PIECE_BYTES = 32 * 1024  # of output in one message; base64 makes it a third lon
 
 
 class ProgramOutput(NamedTuple):
-    """What a program printed, for the listeners of an event type (PROCESS_LOG_STDOUT)."""
+    """A piece of a program's output, for the listeners of an event type (PROCESS_LOG_STDOUT)."""
 
     event: str
     program: str

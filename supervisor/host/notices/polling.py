@@ -136,7 +136,7 @@ def retry_s(every_s: float, failures: int, cap_s: float = RETRY_CAP_S) -> float:
 def parse_response(
     response: MetadataResponse, parse: Callable[[bytes], NoticeReport], none: Container[int] = (404,)
 ) -> NoticeReport:
-    """What a response says: status 200 is parsed, the statuses in `none` say that nothing is going to happen.
+    """Parses a response: status 200 is parsed, the statuses in `none` say that nothing is going to happen.
 
     Raises MetadataError for any other status, and what `parse` raises.
     """

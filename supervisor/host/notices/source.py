@@ -1,4 +1,4 @@
-"""What a source of notices is, and the sink that it reports to."""
+"""The protocols of a notice source and of the sink that it reports to."""
 
 import time
 from datetime import UTC, datetime

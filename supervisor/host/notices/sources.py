@@ -18,7 +18,7 @@ AUTO: Literal["auto"] = "auto"
 
 @dataclass(frozen=True, slots=True)
 class NoticeSettings:
-    """What the configuration says about notices.
+    """The configuration of notices.
 
     `notice_dir`: the folder of notice files. `owner_uids`: users besides root and the daemon's own whose files count.
     `azure_acknowledge`: whether Azure may be told to go ahead. `google_preemption_notice_s`: the value that the machine
@@ -71,7 +71,7 @@ def make_sources(names: Literal["auto"] | tuple[str, ...], settings: NoticeSetti
 
 
 def automatic_names(firmware: Firmware | None = None, seats: Path = SEATS, bus: Path = SYSTEM_BUS) -> tuple[str, ...]:
-    """What `notices = auto` means on this host: files, the cloud that the firmware names, and logind where it runs."""
+    """The sources of `notices = auto` on this host: files, the cloud that the firmware names, logind where it runs."""
     cloud = detect_cloud(firmware or Firmware())
     names = ["file"] if cloud is None else ["file", cloud]
     if seats.is_dir() and bus.is_socket() and importlib.util.find_spec("dbus_fast") is not None:

@@ -112,7 +112,7 @@ class ControlPipes:
         shutil.rmtree(self._folder, ignore_errors=True)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
-        """What the worker wrote to the file beside the pipes, for a daemon that was not there when it ended."""
+        """Reads the last message, which the worker wrote to the file beside the pipes in case no daemon ran."""
         return read_last_words(self._folder, self._attempt)
 
     def detach(self) -> None:

@@ -111,7 +111,7 @@ def _open_cgroup(request: SpawnRequest, until_exec: contextlib.ExitStack) -> int
 
 
 def _preexec(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], None] | None:
-    """What the child has to do between fork(2) and exec(2); None for nothing."""
+    """The function that the child calls between fork(2) and exec(2); None if there is nothing to do."""
     is_needed = request.limits or not limits.can_use_inherited_nofile()
     set_limits = limits.limit_setter(request.program, request.limits) if is_needed else None
     if cgroup_procs is None:

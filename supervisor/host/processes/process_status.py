@@ -80,7 +80,7 @@ def exit_of_zombie(pid: int, start_time: int) -> Exit | None:
 
 
 def _exit_of_reaped(pidfd: int) -> Exit | None:
-    """What the kernel keeps with the pidfd of a process that somebody has reaped; None if it keeps nothing."""
+    """The exit status that the kernel keeps with the pidfd of a reaped process; None if it keeps none."""
     request = _INFO.pack(PIDFD_INFO_EXIT, 0, *([0] * 11), 0)
     try:
         answer = _INFO.unpack(fcntl.ioctl(pidfd, PIDFD_GET_INFO, request))

@@ -97,7 +97,7 @@ def _py_spy(pid: int, timeout_s: float) -> str:
 
 
 def _faulthandler(folder: Path, pid: int, send_signal: Callable[[], bool], ends_at: float) -> str:
-    """What the worker's handler writes. A worker without the file has no handler, and the signal would kill it."""
+    """The stacks that the worker's handler writes. Without the file there is no handler: the signal would kill."""
     file = folder / layout.STACKS
     if _content(file) is None:
         return "(the worker has installed no handler: it does not use worker.Run, or has not reached it yet)"

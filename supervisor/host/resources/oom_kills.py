@@ -72,7 +72,7 @@ class OomWatch:
 
 
 def oom_evidence(counters: Iterable[OomKillCounter]) -> str | None:
-    """What the counters show; the first that can still be read decides."""
+    """The out-of-memory kills that the counters show; the first that can still be read decides."""
     for counter in counters:
         risen = counter.has_risen()
         if risen is not None:

@@ -14,7 +14,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a tree of processes uses.
+    """The resources that a tree of processes uses.
 
     `cpu_s`: since their start, with children that ended and were waited for. `memory_bytes`: resident; memory that
     processes share counts once for each of them.
@@ -35,7 +35,7 @@ class _Stat:
 
 
 def usage_of_trees(leaders: Collection[int]) -> dict[int, ResourceUsage]:
-    """What each leader uses together with its descendants and its session, by the leader's pid, if it still lives.
+    """The resources used by each live leader, its descendants and its session, by the leader's pid.
 
     Reads all of /proc once, for any number of leaders: call it from a thread.
     """

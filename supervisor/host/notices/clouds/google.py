@@ -127,7 +127,7 @@ def _require_google(response: MetadataResponse) -> MetadataResponse:
 
 
 def parse_preempted(body: bytes, warning_s: float) -> NoticeReport:
-    """What `instance/preempted` says. Raises ParseError."""
+    """Parses the value of `instance/preempted`. Raises ParseError."""
     value = decode_text(body)
     if value == "FALSE":
         return NO_NOTICES
@@ -150,7 +150,7 @@ def parse_preempted(body: bytes, warning_s: float) -> NoticeReport:
 
 
 def parse_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
-    """What `instance/maintenance-event` says. Raises ParseError."""
+    """Parses the value of `instance/maintenance-event`. Raises ParseError."""
     value = decode_text(body)
     if value == "NONE":
         return NO_NOTICES
@@ -177,7 +177,7 @@ def parse_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
 
 
 def parse_upcoming(body: bytes) -> NoticeReport:
-    """What `instance/upcoming-maintenance` says, in any of the documented formats. Raises ParseError."""
+    """Parses the value of `instance/upcoming-maintenance`, in any of the documented formats. Raises ParseError."""
     if decode_text(body).strip('"') in ("NONE", ""):
         return NO_NOTICES
     fields = json_object(parse_json(body), "the upcoming maintenance")

@@ -22,7 +22,7 @@ class NoticeFileRead:
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """What is in the folder. `refused`: by file name, why and what to do. `inode`: of the folder itself."""
+    """The notice files in the folder. `refused`: by file name, why and what to do. `inode`: of the folder itself."""
 
     files: tuple[NoticeFileRead, ...]
     refused: dict[str, str]
