@@ -1,9 +1,6 @@
 """All programs of the daemon: adding, removing, updating to a new configuration, leaving together."""
 
 import asyncio
-import shutil
-import signal
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +16,11 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
-from supervisor.host.processes import leftovers, marks
-from supervisor.protocol import layout
+from supervisor.host.processes import marks
 from supervisor.runner.attempt import adopting
-from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
+from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import (
@@ -32,9 +29,8 @@ from supervisor.runner.fleet.ordering import (
     in_stop_order,
     start_order,
 )
+from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.program.runner import Runner
-
-FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
 
 log = structlog.get_logger()
 
@@ -72,6 +68,7 @@ class Programs:
         self._services = services
         self._updating = asyncio.Lock()
         self._leftovers = LeftoverProcesses()
+        self._takeover = Takeover(services, self._leftovers, self.gates, lambda: self.closing)
         self._begun = False
         self._adoption_settled = (
             asyncio.Event()
@@ -134,7 +131,7 @@ class Programs:
         wanted, causes, last, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted_programs),
             asyncio.to_thread(ledger.last_causes),
-            asyncio.to_thread(self._last_attempts),
+            asyncio.to_thread(takeover.last_attempts, self._services),
             asyncio.to_thread(ledger.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
         )
@@ -148,18 +145,11 @@ class Programs:
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
-                group.create_task(self._bring_up(runner, left.get(name, Leftovers()), last.get(name, 0), turn))
+                group.create_task(self._takeover.bring_up(runner, left.get(name, Leftovers()), last.get(name, 0), turn))
             group.create_task(turns.release_in_order())
             for name in left.keys() - self.runners.keys():
-                group.create_task(self._end_unconfigured(name, left[name]))
+                group.create_task(self._takeover.end_unconfigured(name, left[name]))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
-
-    def _last_attempts(self) -> dict[str, int]:
-        """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
-        last = self._services.ledger.last_attempts()
-        for name, attempt in layout.highest_attempts(self._services.runtime_dir).items():
-            last[name] = max(last.get(name, 0), attempt)
-        return last
 
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
@@ -177,7 +167,7 @@ class Programs:
             before = self._groups()
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
-            last = await asyncio.to_thread(self._last_attempts)
+            last = await asyncio.to_thread(takeover.last_attempts, self._services)
             begin = {configured[name].group for name in chosen if name in configured} - before
             self._services.listeners.publish([event_types.group_added(group) for group in sorted(begin)])
             in_order = sorted(chosen, key=lambda name: start_order(configured.get(name) or self.runners[name].config))
@@ -324,78 +314,12 @@ class Programs:
         runner.set_wanted(old.wanted if old is not None else config.autostart)
         try:
             self.on_program_added(runner)
-            await self._bring_up(runner, Leftovers(), last_attempt, turn)
+            await self._takeover.bring_up(runner, Leftovers(), last_attempt, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
             runner.adoption_settled.set()
             runner.startable.set()
         return ["added"] if old is None else ["stopped", "updated"]
-
-    async def _bring_up(self, runner: Runner, left: Leftovers, last_attempt: int, turn: StartTurn) -> None:
-        """Goes on with an earlier daemon's worker, or sees its processes out and starts the program if it is wanted.
-
-        What was left may take long to end: such a program starts when it can, the others when their turn comes.
-        """
-        if left.worker is not None or left.strays:
-            turn.give_up()
-        await runner.restore_state(last_attempt)
-        adopted = left.worker is not None and runner.adopt(left.worker)
-        goes_on_with = runner.attempt if adopted else None  # now: another one may have come when the others are booked
-        runner.adoption_settled.set()
-        ended_here = left.worker is not None and not adopted
-        if adopted:
-            runner.startable.set()
-        else:
-            left = left.without_worker()
-        if runner.config.job is not None and self._services.gpus is not None:
-            await self._services.gpus.connect_once()
-        gone = await self._leftovers.end_all(runner.name, left.strays, runner.stop_limit_s, runner.config.stopsignal)
-        booked = False
-        for attempt in left.open_attempts if gone else ():
-            if attempt != goes_on_with:
-                booked = await self._record_unseen_end(
-                    runner, attempt, ended_here, attempt in left.cut_off_by_host, turn
-                )
-        if not (adopted or booked):
-            runner.executor.goodput.on_worker_lost(runner.wanted, None, None)
-        await turn.wait_turn()
-        runner.startable.set()
-        if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self.closing):
-            self.gates.start_when_ready(runner, anew=False)
-
-    async def _record_unseen_end(
-        self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
-    ) -> bool:
-        """Writes the end of an attempt that nobody saw; whether the program's job did so, and what follows."""
-        if not ended_here and await runner.record_lost_attempt(
-            attempt, host_left, turn.wait_turn, lambda: self.gates.is_held_back(runner)
-        ):
-            return True
-        text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
-        await self._record_end(runner.name, attempt, text, host_left)
-        return False
-
-    async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:
-        folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        booked, how = (Cause.PREEMPTION, "the host went away") if host_left else (cause, text)
-        self._services.ledger.attempt_ended(name, attempt, booked, how, None, None, None, time.time())
-
-    async def _end_unconfigured(self, name: str, left: Leftovers) -> None:
-        """The program is configured no more: what is left of it flushes and leaves."""
-        strays = left.without_worker().strays
-        with self._leftovers.ending(strays):  # also while a worker flushes
-            told = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
-            if await self._leftovers.end_all(name, strays, FORGOTTEN_PATIENCE_S, signal.SIGTERM):
-                text = "configured no more; flushed and left" if told else "configured no more; ended"
-                cause = Cause.STOPPED if told else Cause.LOST
-                for attempt in left.open_attempts:
-                    await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
-
-    async def _has_flushed_and_exited(self, name: str, worker: LeftoverWorker) -> bool:
-        """Whether it did so, told to, in the time that it is given."""
-        told = adopting.request_flush_and_exit(self._services.runtime_dir, name, worker.attempt, FORGOTTEN_PATIENCE_S)
-        return told and await leftovers.wait_for_exit(worker.pid, worker.start_time, FORGOTTEN_PATIENCE_S)
 
 
 def _removed_names(ledger: Ledger) -> frozenset[str]:

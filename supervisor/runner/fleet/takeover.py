@@ -1,0 +1,119 @@
+"""Takes over what an earlier daemon left: adopts workers, ends leftover processes, records attempts that ended."""
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Callable
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.facts import State
+from supervisor.host.processes import leftovers
+from supervisor.protocol import layout
+from supervisor.runner.attempt import adopting
+from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.gates import DependencyGates
+from supervisor.runner.fleet.leftovers import LeftoverProcesses
+from supervisor.runner.fleet.ordering import StartTurn
+from supervisor.runner.program.runner import Runner
+
+UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured: its flush_timeout is unknown
+
+
+def last_attempts(services: Services) -> dict[str, int]:
+    """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
+    last = services.ledger.last_attempts()
+    for name, attempt in layout.highest_attempts(services.runtime_dir).items():
+        last[name] = max(last.get(name, 0), attempt)
+    return last
+
+
+class Takeover:
+    """Brings programs into use. Nothing starts while `is_closing`."""
+
+    def __init__(
+        self,
+        services: Services,
+        leftover_processes: LeftoverProcesses,
+        gates: DependencyGates,
+        is_closing: Callable[[], bool],
+    ) -> None:
+        self._services = services
+        self._leftovers = leftover_processes
+        self._gates = gates
+        self._is_closing = is_closing
+
+    async def bring_up(self, runner: Runner, left: Leftovers, last_attempt: int, turn: StartTurn) -> None:
+        """Adopts an earlier daemon's worker, or ends its processes and starts the program if it is wanted.
+
+        Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
+        turn; the others start in turn.
+        """
+        if left.worker is not None or left.strays:
+            turn.give_up()
+        await runner.restore_state(last_attempt)
+        adopted = left.worker is not None and runner.adopt(left.worker)
+        adopted_attempt = (
+            runner.attempt if adopted else None
+        )  # read now: a newer attempt may run by the time the others are recorded
+        runner.adoption_settled.set()
+        ended_here = left.worker is not None and not adopted
+        if adopted:
+            runner.startable.set()
+        else:
+            left = left.without_worker()
+        if runner.config.job is not None and self._services.gpus is not None:
+            await self._services.gpus.connect_once()
+        gone = await self._leftovers.end_all(runner.name, left.strays, runner.stop_limit_s, runner.config.stopsignal)
+        recorded = False
+        for attempt in left.open_attempts if gone else ():
+            if attempt != adopted_attempt:
+                recorded = await self._record_unseen_end(
+                    runner, attempt, ended_here, attempt in left.cut_off_by_host, turn
+                )
+        if not (adopted or recorded):
+            runner.executor.goodput.on_worker_lost(runner.wanted, None, None)
+        await turn.wait_turn()
+        runner.startable.set()
+        if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
+            self._gates.start_when_ready(runner, anew=False)
+
+    async def _record_unseen_end(
+        self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
+    ) -> bool:
+        """Records an attempt that ended while no daemon ran.
+
+        Returns whether the program's job recorded it and decides what follows.
+        """
+        if not ended_here and await runner.record_lost_attempt(
+            attempt, host_left, turn.wait_turn, lambda: self._gates.is_held_back(runner)
+        ):
+            return True
+        text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
+        await self._record_end(runner.name, attempt, text, host_left)
+        return False
+
+    async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:
+        folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        recorded_cause, how = (Cause.PREEMPTION, "the host went away") if host_left else (cause, text)
+        self._services.ledger.attempt_ended(name, attempt, recorded_cause, how, None, None, None, time.time())
+
+    async def end_unconfigured(self, name: str, left: Leftovers) -> None:
+        """Ends what is left of a program that is no longer configured; its worker may flush first."""
+        strays = left.without_worker().strays
+        with self._leftovers.ending(strays):  # also while a worker flushes
+            flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
+            if await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
+                text = "configured no more; flushed and left" if flushed else "configured no more; ended"
+                cause = Cause.STOPPED if flushed else Cause.LOST
+                for attempt in left.open_attempts:
+                    await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
+
+    async def _has_flushed_and_exited(self, name: str, worker: LeftoverWorker) -> bool:
+        """Asks the worker to flush and exit; whether it did so in time."""
+        requested = adopting.request_flush_and_exit(
+            self._services.runtime_dir, name, worker.attempt, UNCONFIGURED_EXIT_TIMEOUT_S
+        )
+        return requested and await leftovers.wait_for_exit(worker.pid, worker.start_time, UNCONFIGURED_EXIT_TIMEOUT_S)
