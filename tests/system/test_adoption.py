@@ -478,7 +478,7 @@ STUBBORN = DEAF.replace("signal.SIG_IGN", "lambda *_: print('told', flush=True)"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_a_hurry", [False, True])
-def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_daemon_end_with_this_one(in_a_hurry: bool, tmp_path: Path) -> None:
     """Something of an attempt before the one that is gone on with, in a session of its own, which ignores SIGTERM."""
     keys = f"stopwaitsecs={1000 if in_a_hurry else 1}\nflush_timeout=1"
     daemon = Daemon(tmp_path, job("t", tmp_path, keys, STEPS=ENDLESS)).start()
@@ -556,7 +556,7 @@ def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: 
 
 
 @pytest.mark.parametrize("others", ["", "[program:other]\ncommand=/bin/sleep 100000\n"])
-def test_what_is_left_of_a_program_that_is_not_configured_any_more_ends_with_the_daemon(others: str, tmp_path: Path):
+def test_leftovers_of_a_removed_program_end_with_the_daemon(others: str, tmp_path: Path):
     """A worker that can't flush, with a daemon that is told to leave as soon as it is there, and then to hurry."""
     daemon = Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)).start()
     first = daemon.until_step("count", 5)["pid"]

@@ -74,7 +74,7 @@ def test_the_folder_it_was_started_in_need_not_be_there(tmp_path: Path):
 
 
 @pytest.mark.parametrize("options", [["-c", "test.conf"], ["-c", "/nowhere.conf", "-l", "d.log"]])
-def test_what_is_relative_to_a_folder_that_is_gone_is_refused(tmp_path: Path, options: list[str]):
+def test_path_relative_to_a_deleted_folder_is_refused(tmp_path: Path, options: list[str]):
     gone = tmp_path / "gone"
     gone.mkdir()
     moved = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, sys.argv[1:])"

@@ -617,7 +617,7 @@ OF_OUR_CLIENT: dict[Script, list[Difference]] = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_clients_of_supervisor_see_what_they_are_used_to(script: Script, tmp_path: Path):
+def test_clients_see_the_same_as_under_supervisor(script: Script, tmp_path: Path):
     try:
         binaries = peer.binaries()
     except peer.NotInstalled as error:

@@ -25,7 +25,7 @@ def names(daemon: Daemon) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_was_removed_stays_so_over_a_restart_until_it_is_added(tmp_path: Path) -> None:
+def test_removed_group_stays_removed_over_a_restart_until_added(tmp_path: Path) -> None:
     with Daemon(tmp_path, GROUP + SLEEPER.format("solo")) as daemon:
         daemon.until_state("w:w0", "RUNNING")
         assert ctl(daemon, "remove", "w") == (1, ["ERROR: process/group still running: w"])

@@ -125,7 +125,7 @@ def test_shutdown_flushes_all_jobs_side_by_side(tmp_path: Path):
             assert len(selection.committed_checkpoints(tmp_path / name)) == 1
 
 
-def test_what_was_wanted_runs_again_and_what_was_stopped_stays_stopped(tmp_path: Path):
+def test_started_programs_run_again_and_stopped_ones_stay_stopped(tmp_path: Path):
     with Daemon(tmp_path, job("on", tmp_path, STEPS=100_000) + job("off", tmp_path, STEPS=100_000)) as daemon:
         daemon.until_step("on", 5)
         daemon.until_step("off", 5)

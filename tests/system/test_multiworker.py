@@ -70,7 +70,7 @@ class Pair:
         return "\n".join(whole_lines(self.daemon.folder / "state" / "log" / "pair-stdout.log"))
 
 
-def test_whoever_is_killed_all_resume_alike_and_end_with_the_same_bits(tmp_path: Path, undisturbed: list[str]) -> None:
+def test_killing_any_member_ends_with_the_same_bits(tmp_path: Path, undisturbed: list[str]) -> None:
     moments = random.Random(7)
     with Daemon(tmp_path, program(tmp_path, pause=0.05)) as daemon:
         pair = Pair(daemon)

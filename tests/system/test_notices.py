@@ -87,7 +87,7 @@ def test_a_withdrawal_lets_the_same_process_train_on(tmp_path: Path):
         assert daemon.call("notices")["notices"] == []
 
 
-def test_who_left_starts_again_from_its_last_step_once_the_notice_is_withdrawn(tmp_path: Path):
+def test_job_that_left_resumes_once_the_notice_is_withdrawn(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, AT_ONCE, **ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
         daemon.call("drill", name="all", in_s=3000)
@@ -161,7 +161,7 @@ def test_nothing_is_started_shortly_before_the_host_goes_and_it_starts_once_the_
         daemon.until_step("count", 5)
 
 
-def test_what_an_operator_stops_during_a_notice_stays_stopped(tmp_path: Path):
+def test_job_stopped_during_a_notice_stays_stopped(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, AT_ONCE, **ENDLESS)) as daemon:
         daemon.until_step("count", 5)
         daemon.call("drill", name="all", in_s=3000)
@@ -264,7 +264,7 @@ def test_a_notice_that_still_holds_after_a_crash_of_the_daemon_is_not_saved_for_
         until_over(daemon, "count")
 
 
-def test_who_left_for_a_notice_is_not_started_by_a_new_daemon_while_it_holds(tmp_path: Path):
+def test_job_that_left_for_a_notice_waits_under_a_new_daemon_too(tmp_path: Path):
     notice = tell(tmp_path, 3000)
     with Daemon(tmp_path, job("count", tmp_path, AT_ONCE, **ENDLESS), "notices=file") as daemon:
         until_held(daemon, "count")

@@ -144,7 +144,7 @@ def test_second_daemon_does_not_take_the_socket_of_the_first(tmp_path: Path):
         assert daemon.status("count")["name"] == "count"
 
 
-def test_who_follows_a_log_and_leaves_is_forgotten(tmp_path: Path):
+def test_log_follower_that_disconnects_is_dropped(tmp_path: Path):
     with Daemon(tmp_path, "[program:quiet]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until(lambda: Path(daemon.status("quiet")["stdout_logfile"]).exists(), "there is a log")
         daemon.until_state("quiet", "RUNNING")

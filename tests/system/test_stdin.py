@@ -68,7 +68,7 @@ def test_a_killed_daemon_is_no_end_of_the_input_and_the_next_one_writes_on(daemo
     daemon.until(lambda: daemon.descriptors() <= descriptors + 2, "the daemon keeps nothing open to write there")
 
 
-def test_what_was_sent_and_not_read_survives_the_daemon(daemon: Daemon):
+def test_unread_standard_input_survives_the_daemon(daemon: Daemon):
     pid = daemon.status("cat")["pid"]
     os.kill(pid, 19)
     daemon.call("send_stdin", name="cat", chars="kept\n")

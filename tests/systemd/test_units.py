@@ -64,7 +64,7 @@ def test_exposure_is_at_most_two(unit: Path):
     assert status == 0, said
 
 
-def test_what_gpus_need_is_left_open():
+def test_unit_leaves_gpu_devices_accessible():
     unit = settings(UNIT)
     closing = {"PrivateDevices", "MemoryDenyWriteExecute", "ProcSubset", "PrivateNetwork", "IPAddressDeny"}
 
