@@ -56,7 +56,7 @@ def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> None:
+def test_plain_job_trains_on_across_a_daemon_restart(tmp_path: Path) -> None:
     with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
         daemon.call("start", name="plain")
         first = daemon.until_step("plain", 50, patience_s=PATIENCE_S)
@@ -74,7 +74,7 @@ def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_it_trains_on_while_there_is_no_daemon(tmp_path: Path) -> None:
+def test_plain_job_trains_on_without_a_daemon(tmp_path: Path) -> None:
     def saved() -> int:
         return selection.committed_checkpoints(tmp_path / "plain")[0].step
 
@@ -110,7 +110,7 @@ def test_its_last_save_that_fails_is_no_end(tmp_path: Path) -> None:
     assert str(selection.committed_checkpoints(tmp_path / "plain")[0]) == f"step-{steps:010d}.a2"
 
 
-def test_it_imports_nothing_of_stepkeeper() -> None:
+def test_plain_example_imports_nothing_of_stepkeeper() -> None:
     text = PLAIN.read_text()
 
     assert "import worker" not in text and "from worker" not in text
