@@ -125,49 +125,49 @@ class AttemptFactory:
         self,
         config: ProgramConfig,
         services: Services,
-        ears: AttemptObserver,
+        observer: AttemptObserver,
         between_failures_s: Callable[[], float],
         log: FilteringBoundLogger,
     ) -> None:
         self._config = config
         self._services = services
-        self._observer = ears
+        self._observer = observer
         self._between_failures_s = between_failures_s
         self._log = log
 
     def spawn(self, number: int, microbatches: int) -> LiveAttempt:
         """A new process. Raises SpawnError or OSError with everything taken back."""
         config, services, mark = self._config, self._services, self._mark(number)
-        told = launch_of(config, Control(number, self._folder(number)), self._between_failures_s(), microbatches)
+        launch = launch_of(config, Control(number, self._folder(number)), self._between_failures_s(), microbatches)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            channel = ways = listener = None
-            ends = open_output_pipes(config, services.logs, number, handed_over)
+            channel = program_io = listener = None
+            stdio = open_output_pipes(config, services.logs, number, handed_over)
             if config.job is not None:
                 channel = self._open_control_pipes(number)
                 undo.callback(channel.close)
             elif config.listener is not None:
-                listener = self._listener_pipes(ends.stdout)
+                listener = self._listener_pipes(stdio.stdout)
                 undo.callback(listener.close)
                 handed_over.callback(listener.close_listener_ends)
-                ends = replace(ends, stdin=listener.stdin, stdout=listener.stdout)
+                stdio = replace(stdio, stdin=listener.stdin, stdout=listener.stdout)
             else:
-                ways = self._program_io(number, mark)
-                stdin = ways.create()
+                program_io = self._program_io(number, mark)
+                stdin = program_io.create()
                 handed_over.callback(os.close, stdin)
-                undo.callback(ways.close_and_remove)
-                ends = replace(ends, stdin=stdin, notify=ways.notify_path)
+                undo.callback(program_io.close_and_remove)
+                stdio = replace(stdio, stdin=stdin, notify=program_io.notify_path)
             cgroup = self._cgroup(number)
             if cgroup is not None:
                 undo.callback(cgroup.remove)
-            ends = replace(ends, cgroup=cgroup)
-            process = start_process(config, services, told, mark, ends, partial(self._observer.on_exit, number))
+            stdio = replace(stdio, cgroup=cgroup)
+            process = start_process(config, services, launch, mark, stdio, partial(self._observer.on_exit, number))
             undo.pop_all()
-        if ways is not None:
-            ways.set_pid(process.pid)
+        if program_io is not None:
+            program_io.set_pid(process.pid)
         if listener is not None:
             services.listeners.add_listener(config.group, config.name, listener.write)
         memory, now = OomWatch(process.pid), time.monotonic()
-        return LiveAttempt(number, process, channel, memory, mark, now, listener=listener, io=ways, cgroup=cgroup)
+        return LiveAttempt(number, process, channel, memory, mark, now, listener=listener, io=program_io, cgroup=cgroup)
 
     def promote(self, number: int, spare: StandbyProcess) -> LiveAttempt:
         """The standby, which has been told so. If it raises, the caller has it still, to end it."""
@@ -183,7 +183,7 @@ class AttemptFactory:
 
     def adopt(self, found: LeftoverWorker) -> LiveAttempt | None:
         """A process that an earlier daemon started; None if it is gone, or its pipes are."""
-        number, channel, ways, is_job = found.attempt, None, None, self._config.job is not None
+        number, channel, program_io, is_job = found.attempt, None, None, self._config.job is not None
         try:
             if is_job:
                 channel = self._open_control_pipes(number, found=True)
@@ -197,10 +197,12 @@ class AttemptFactory:
             return None
         mark, began_at = found.mark or self._mark(number), time.monotonic() - found.age_s
         if not is_job:
-            ways = self._program_io(number, mark)
-            ways.reopen(found.pid)
+            program_io = self._program_io(number, mark)
+            program_io.reopen(found.pid)
         memory, cgroup = OomWatch(found.pid), self._existing_cgroup(number)
-        return LiveAttempt(number, process, channel, memory, mark, began_at, is_adopted=True, io=ways, cgroup=cgroup)
+        return LiveAttempt(
+            number, process, channel, memory, mark, began_at, is_adopted=True, io=program_io, cgroup=cgroup
+        )
 
     def close_listener(self, attempt: LiveAttempt) -> None:
         """A listener's process is gone, or let go: its last word counts."""
@@ -216,13 +218,13 @@ class AttemptFactory:
         return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
 
     def _open_control_pipes(self, number: int, found: bool = False) -> ControlPipes:
-        ears = self._observer
+        observer = self._observer
         return open_control_pipes(
             self._config,
             self._folder(number),
             number,
-            ears.on_message,
-            partial(ears.on_malformed_message, number),
+            observer.on_message,
+            partial(observer.on_malformed_message, number),
             found,
         )
 

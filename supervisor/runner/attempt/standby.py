@@ -195,7 +195,7 @@ class StandbyHolder(ProgramObserver):
     def _start(self, effect: core.PrepareStandby) -> StandbyProcess:
         config, services, token = self._config, self._services, secrets.token_hex(8)
         folder = layout.standby_folder(services.runtime_dir, config.name, token)
-        told = launch_of(
+        launch = launch_of(
             config,
             Control(messages.STANDBY, folder),
             self._between_failures_s(),
@@ -206,9 +206,9 @@ class StandbyHolder(ProgramObserver):
         channel = open_control_pipes(config, folder, messages.STANDBY, self._on_message, self._on_malformed_message)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             undo.callback(channel.close)
-            ends = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)
+            stdio = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)
             place = _folder_id(config.directory)
-            process = start_process(config, services, told, mark, ends, partial(self._on_exit, token), OOM_SCORE)
+            process = start_process(config, services, launch, mark, stdio, partial(self._on_exit, token), OOM_SCORE)
             undo.pop_all()
         priority.lower_priority(process.pid)
         return StandbyProcess(process, channel, mark, place)

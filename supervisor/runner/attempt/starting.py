@@ -55,13 +55,13 @@ def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:
 def start_process(
     config: ProgramConfig,
     services: Services,
-    told: Launch | None,
+    worker_launch: Launch | None,
     mark: str,
-    ends: ChildStdio,
+    stdio: ChildStdio,
     on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
 ) -> Process:
-    """Starts the process. `told`: a job's launch settings; `oom_score_adjust`: instead of the program's own.
+    """Starts the process. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the program's own.
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
@@ -78,18 +78,18 @@ def start_process(
             "SUPERVISOR_GROUP_NAME": config.group,
             **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
             **config.environment,
-            **({"NOTIFY_SOCKET": str(ends.notify)} if ends.notify else {}),
-            **(told.to_environment() if told is not None else {}),
+            **({"NOTIFY_SOCKET": str(stdio.notify)} if stdio.notify else {}),
+            **(worker_launch.to_environment() if worker_launch is not None else {}),
         },
         credentials=cached_credentials(config.user) if config.user else None,
         umask=config.umask,
         group_ends_with_it=config.job is not None,
-        stdout=ends.stdout,
-        stderr=ends.stderr,
-        stdin=ends.stdin,
+        stdout=stdio.stdout,
+        stderr=stdio.stderr,
+        stdin=stdio.stdin,
         limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
         oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
-        cgroup=ends.cgroup,
+        cgroup=stdio.cgroup,
     )
     return spawn(request, on_exit)
 
