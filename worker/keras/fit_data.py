@@ -1,18 +1,24 @@
-"""The data of a `model.fit`: what is left of an epoch, how many examples were consumed, and where a dataset ends."""
+"""What `fit` can train on, as one interface: opens the batches of an epoch from a position on.
 
-import contextlib
-from collections.abc import Callable, Iterator
+Keras would make several iterators in each `model.fit`: one to build the model, one in advance. A shuffled dataset has
+another order in each, and a generator loses batches. So here each opening makes exactly one, and Keras reads from it.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # Keras takes one in place of data
 
 from worker.data import collectives
 from worker.data.batches import as_batch_source, check_shared_by_rows
 from worker.data.description import describe_data
 from worker.data.examples import Examples
-from worker.data.resume_dataset import is_none_spec, rows_tensor
+from worker.keras.end_of_data import EndOfData
 from worker.state.dataset_passes import PassLog
+from worker.state.findings import Finding
 from worker.state.state_file import Position
 
 DISTRIBUTED_REFUSED = (
@@ -21,131 +27,213 @@ DISTRIBUTED_REFUSED = (
 )
 
 
-def rest_of_epoch(data: Any, position: Position, workers: int, passes: PassLog | None = None) -> tf.data.Dataset:
-    """The batches from `position` on, as a dataset that ends with the epoch. `passes`: the run's."""
-    dataset = as_batch_source(data, passes=passes).open(position)
-    if not isinstance(data, Examples):
-        if not isinstance(dataset, tf.data.Dataset):
-            raise ValueError(DISTRIBUTED_REFUSED)
-        check_shared_by_rows(dataset, workers)
-        if passes is not None:
-            passes.described = describe_data(data, passes.data)
-        return dataset
-    untuned = tf.data.Options()  # `Examples` gains nothing from tuning, and closing each iterator would wait for it
-    untuned.autotune.enabled = False
-    if passes is not None:
-        passes.described = describe_data(data, dataset)
-    left = (data.count - data.consumed(position)) // data.batch_size
-    return dataset.take(left).with_options(untuned)
+class EpochBatches(DataAdapter):  # type: ignore[misc]
+    """The batches of one `model.fit`: Keras reads them from `iterator`.
 
-
-def has_no_batch_left(data: Any, position: Position) -> bool:
-    """Whether an epoch that was begun with smaller batches has too few examples left for one batch of today's size."""
-    return isinstance(data, Examples) and data.consumed(position) > 0 and data.is_over(position)
-
-
-def position_after(start: Position, batches: int, data: Any) -> Position:
-    """The position that many batches later in the epoch. For a dataset `examples` is None: `ExampleCounter` knows."""
-    examples = data.consumed(start) + batches * data.batch_size if isinstance(data, Examples) else None
-    return Position(start.epoch, start.batch + batches, examples)
-
-
-def count_batches(dataset: tf.data.Dataset) -> int | None:
-    """The number of batches, if the dataset knows it."""
-    count = int(tf.data.experimental.cardinality(dataset))
-    return count if count >= 0 else None
-
-
-class ExampleCounter:
-    """Counts the examples that are trained on. It counts inside the step, because a dataset runs ahead of training."""
-
-    def __init__(self, model: Any, strategy: tf.distribute.Strategy | None) -> None:
-        with model.distribute_strategy.scope():
-            self.trained = tf.Variable(
-                0,
-                dtype=tf.int64,
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-                name="examples_trained",
-            )
-        self._gang = collectives.gang_of(strategy)
-        self._before: int | None = 0
-
-    def begin(self, before: int | None) -> None:
-        """A part of an epoch begins, of which `before` examples are consumed already; None: unknown."""
-        self._before = before
-        for copy in getattr(self.trained, "values", (self.trained,)):
-            copy.assign(0)
-
-    def consumed(self) -> int | None:
-        """The number of examples of the epoch that are consumed. Waits for the last step; all workers must call it."""
-        trained = sum(int(copy.numpy()) for copy in getattr(self.trained, "values", (self.trained,)))
-        if self._gang is not None:
-            (trained,) = self._gang.sum([trained])
-        return None if self._before is None else self._before + trained
-
-    @contextlib.contextmanager
-    def counting(self, model: Any) -> Iterator[None]:
-        """Makes the steps of `model` count, also if the script overrides `train_step`."""
-        step, own = model.train_step, vars(model).get("train_step")
-
-        def counted(data: Any) -> Any:
-            self.trained.assign_add(rows_tensor(data))
-            return step(data)
-
-        object.__setattr__(model, "train_step", counted)  # Keras' own __setattr__ would track it
-        model.train_function = None  # otherwise one that was traced before would be used
-        try:
-            yield
-        finally:
-            object.__delattr__(model, "train_step")
-            if own is not None:
-                object.__setattr__(model, "train_step", own)
-            model.train_function = None
-
-
-class EndOfData:
-    """Wraps a dataset of unknown length (`dataset`) and knows its number of batches once it has yielded the last one.
-
-    Keras asks such a dataset for one batch too many. The step that then finds none may or may not have counted an
-    iteration of the optimizer and drawn random numbers, because these need no batch and run beside the request for it.
+    `spec`: their structure and shapes. `batches`: their number; None: `end_of_data` knows it once the last was read.
     """
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
-        self.batches: int | None = None
-        """The number of batches; None until the end was seen."""
-        stripped, restore_none = _strip_none(dataset)
-        self.dataset = restore_none(stripped.window(2, shift=1).enumerate().flat_map(self._first))
+    def __init__(self, dataset: tf.data.Dataset, model: Any, batches: int | None, end_of_data: Any = None) -> None:
+        self.iterator = iter(model.distribute_strategy.experimental_distribute_dataset(dataset))
+        self.spec = dataset.element_spec
+        self.batches = batches
+        self.end_of_data = end_of_data
 
-    def _first(self, number: tf.Tensor, pair: Any) -> tf.data.Dataset:
-        """The first of two neighbouring batches, once it is known whether there is a second."""
-        window = tf.data.Dataset.zip(pair) if tf.nest.is_nested(pair) else pair
-        count = window.cardinality()
-        # its result is needed, so it runs; if it were stateful, TensorFlow would take the pipeline's threads away
-        one = tf.numpy_function(self._record_end, [number, count], tf.int64, stateful=False)
-        return window.take(tf.ensure_shape(one, []))
+    @property
+    def known_batches(self) -> int | None:
+        """The number of batches, as soon as it is known."""
+        return self.batches if self.end_of_data is None else self.end_of_data.batches
 
-    def _record_end(self, number: Any, count: Any) -> Any:
-        if count == 1:
-            self.batches = int(number) + 1
-        return np.int64(1)
+    def of_length(self, batches: int) -> "EpochBatches":
+        """The next so many of these batches, from where training is."""
+        part = copy.copy(self)
+        part.batches, part.end_of_data = batches, None
+        return part
+
+    def get_tf_dataset(self) -> Any:
+        """Called by Keras."""
+        return _AlreadyOpen(self.iterator)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Called by Keras."""
+        return self.batches
+
+    batch_size = has_partial_batch = partial_batch_size = None
 
 
-def _strip_none(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[tf.data.Dataset], tf.data.Dataset]]:
-    """The dataset without the parts that are None, of which TensorFlow makes no windows; and what puts them back."""
-    structure = dataset.element_spec
-    parts = tf.nest.flatten(structure)
-    present = [number for number, spec in enumerate(parts) if not is_none_spec(spec)]
-    if len(present) in (0, len(parts)):
-        return dataset, lambda stripped: stripped
+class _AlreadyOpen(tf.distribute.DistributedDataset):  # type: ignore[misc]
+    """Gives each caller the one iterator. Keras distributes and rebatches no dataset of this type."""
 
-    def strip(*element: Any) -> tuple[Any, ...]:
-        flat = tf.nest.flatten(element)
-        return tuple(flat[number] for number in present)
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
 
-    def restore(*stripped: Any) -> Any:
-        by_number = dict(zip(present, stripped, strict=True))
-        return tf.nest.pack_sequence_as(structure, [by_number.get(number) for number in range(len(parts))])
+    def __iter__(self) -> Any:
+        return self._iterator
 
-    return dataset.map(strip), lambda stripped: stripped.map(restore)
+
+class FitData:
+    """The data of a `fit`."""
+
+    counts_examples = True
+    """Whether the number of examples in its batches is known only in the step (see `ExampleCounter`)."""
+    each_epoch_anew = False
+    """Whether each epoch has a pass of its own, also with `steps_per_epoch`."""
+
+    def count_batches(self, position: Position) -> int | None:
+        """The number of batches of the whole pass that `position` is in; None: not known before its end."""
+        raise NotImplementedError
+
+    def element_spec(self) -> Any:
+        """The structure and shapes of a batch."""
+        raise NotImplementedError
+
+    def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
+        """The batches from `position` on, until the end of the pass. `passes`: those of the run."""
+        raise NotImplementedError
+
+    def begin_training(self, resumed: bool) -> None:
+        """Called once, after the state was restored."""
+
+    def begin_epoch(self) -> None:
+        """Called before an epoch is opened at its first batch."""
+
+    def end_epoch(self) -> None:
+        """Called when the batches of an epoch have ended, before the validation."""
+
+    def has_no_batch_left(self, position: Position) -> bool:
+        """Whether an epoch that was begun with smaller batches has too few examples left for one of today's size."""
+        del position
+        return False
+
+    def position_after(self, start: Position, batches: int) -> Position:
+        """The position that many batches later in the epoch."""
+        return Position(start.epoch, start.batch + batches, None)
+
+    def next_epoch(self, end: Position, consumed: Callable[[], int | None]) -> Position:
+        """The first position of the next epoch, once training is at `end`, with so many examples `consumed`."""
+        del consumed
+        return Position(end.epoch + 1)
+
+    def roots(self) -> list[Any]:
+        """Where the search for state that is not saved begins."""
+        return []
+
+    def find_problems(self) -> list[Finding]:
+        """What of this data can't be resumed exactly."""
+        return []
+
+    def save(self, position: Position) -> tuple[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]]:
+        """What a checkpoint at `position` has to know of the data, as JSON and arrays."""
+        del position
+        return {}, {}
+
+    def restore(self, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Sets what `save` returned."""
+
+
+class ExamplesData(FitData):
+    """A `worker.Examples`."""
+
+    counts_examples = False
+
+    def __init__(self, examples: Examples, class_weights: Callable[..., Any] | None = None) -> None:
+        """`class_weights`: adds the weight of each example to a batch."""
+        self._examples = examples
+        self._class_weights = class_weights
+
+    def count_batches(self, position: Position) -> int:
+        return self._examples.per_epoch
+
+    def element_spec(self) -> Any:
+        return _weighed(self._examples.open(Position()), self._class_weights).element_spec
+
+    def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
+        untuned = tf.data.Options()  # `Examples` gains nothing from tuning, and closing each iterator would wait for it
+        untuned.autotune.enabled = False
+        left = (self._examples.count - self._examples.consumed(position)) // self._examples.batch_size
+        examples = self._examples.open(position)
+        passes.described = describe_data(self._examples, examples)
+        dataset = _weighed(examples.take(left), self._class_weights)
+        return EpochBatches(dataset.with_options(untuned), model, left)
+
+    def has_no_batch_left(self, position: Position) -> bool:
+        return self._examples.consumed(position) > 0 and self._examples.is_over(position)
+
+    def position_after(self, start: Position, batches: int) -> Position:
+        examples = self._examples.consumed(start) + batches * self._examples.batch_size
+        return Position(start.epoch, start.batch + batches, examples)
+
+    def roots(self) -> list[Any]:
+        return [self._examples.load]
+
+
+class DatasetData(FitData):
+    """A tf.data.Dataset of one pass, or a function from the epoch to its dataset."""
+
+    def __init__(self, data: Any, class_weights: Callable[..., Any] | None = None, endless: bool = False) -> None:
+        """`class_weights`: adds the weight of each example to a batch. `endless`: whether it need not end.
+
+        Raises TypeError or ValueError for data that can't be resumed.
+        """
+        if isinstance(data, tf.distribute.DistributedDataset):
+            raise ValueError(DISTRIBUTED_REFUSED)
+        as_batch_source(data)
+        self._data = data
+        self._class_weights = class_weights
+        self._endless = endless
+        self.each_epoch_anew = not isinstance(data, tf.data.Dataset)
+        if not self.each_epoch_anew:
+            self._check_end(data)
+
+    def count_batches(self, position: Position) -> int | None:
+        count = -1 if self.each_epoch_anew else _cardinality(self._data)
+        return count if count >= 0 else None
+
+    def element_spec(self) -> Any:
+        return _weighed(self._data(0) if self.each_epoch_anew else self._data, self._class_weights).element_spec
+
+    def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
+        batches = self._open(position, model, passes)
+        passes.opened()
+        return batches
+
+    def _open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
+        dataset = as_batch_source(self._data, passes=passes).open(position)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ValueError(DISTRIBUTED_REFUSED)
+        self._check_end(dataset)
+        workers = collectives.worker_count(model.distribute_strategy)
+        check_shared_by_rows(dataset, workers)
+        passes.described = describe_data(self._data, passes.data)
+        dataset = _weighed(dataset, self._class_weights)
+        count = _cardinality(dataset)
+        if count >= 0 or self._endless:
+            return EpochBatches(dataset, model, count if count >= 0 else None)
+        if workers == 1:
+            ending = EndOfData(dataset)
+            return EpochBatches(ending.dataset, model, None, ending)
+        if model.steps_per_execution > 1:
+            raise ValueError(
+                "cannot fit with steps_per_execution above 1 on several workers: the number of batches of an epoch is "
+                "not known; use 1, worker.Examples, or tf.data.experimental.assert_cardinality on the dataset"
+            )
+        return EpochBatches(dataset, model, None)
+
+    def roots(self) -> list[Any]:
+        return [self._data]
+
+    def _check_end(self, dataset: tf.data.Dataset) -> None:
+        if not self._endless and _cardinality(dataset) == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(
+                "cannot fit with a dataset without end: the first epoch would never be over; remove .repeat(), or give "
+                "steps_per_epoch="
+            )
+
+
+def _weighed(dataset: tf.data.Dataset, class_weights: Callable[..., Any] | None) -> tf.data.Dataset:
+    return dataset if class_weights is None else dataset.map(class_weights)
+
+
+def _cardinality(dataset: tf.data.Dataset) -> int:
+    return int(tf.data.experimental.cardinality(dataset))

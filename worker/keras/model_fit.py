@@ -14,19 +14,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.data import collectives
-from worker.data.batches import as_batch_source
-from worker.data.examples import Examples
-from worker.data.resume_dataset import explain_uncuttable
-from worker.keras.fit_data import (
-    DISTRIBUTED_REFUSED,
-    EndOfData,
-    ExampleCounter,
-    count_batches,
-    has_no_batch_left,
-    position_after,
-    rest_of_epoch,
-)
+from worker.data.resume_dataset import explain_uncuttable, is_none_spec
+from worker.keras.arguments import DataArguments, make_fit_data
+from worker.keras.building import build_with_train_step
+from worker.keras.callbacks import check_callbacks
+from worker.keras.end_of_data import ExampleCounter
+from worker.keras.fit_data import EpochBatches, FitData
 from worker.keras.run import FitRun
 from worker.keras.state import FitState
 from worker.progress.tensorboard import SUMMARY_EVERY
@@ -36,10 +29,20 @@ from worker.state.state_file import Position
 
 def fit(
     model: Any,
-    data: Any,
+    x: Any = None,
+    y: Any = None,
     *,
-    epochs: int,
-    callbacks: Sequence[Any] | None = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: Any = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: Any = True,
+    class_weight: Any = None,
+    sample_weight: Any = None,
+    steps_per_epoch: int | None = None,
+    validation_batch_size: int | None = None,
     strategy: tf.distribute.Strategy | None = None,
     directory: str | Path | None = None,
     interval: str | None = None,
@@ -51,69 +54,82 @@ def fit(
     summary_every: int = SUMMARY_EVERY,
     **options: Any,
 ) -> Any:
-    """Trains a built and compiled model as `model.fit` does and returns its History, however often it is interrupted.
+    """Trains a compiled model as `model.fit` does and returns its History, however often it is interrupted.
 
-    `data`: a `worker.Examples`, a tf.data.Dataset of one epoch, or a function from the epoch to its dataset, of
-    (inputs, labels) pairs in global batches. `directory`, `interval`, `generators`, `leave_out`, `strict`, `on_nan`,
-    `summaries` and `summary_every` as for `worker.Run`.
-    `options`: `validation_data`, `verbose` and whatever else `model.fit` takes besides its data and epochs.
+    The arguments up to `validation_batch_size`, and `validation_steps` and `validation_freq`, are those of `model.fit`.
+    `x`: arrays (with `y`), a tf.data.Dataset, a `keras.utils.PyDataset`, a generator or a function that makes one, a
+    `worker.Examples`, or a function from the epoch to its dataset. Batches are global, over all replicas.
+    `directory`, `interval`, `generators`, `leave_out`, `strict`, `on_nan`, `summaries` and `summary_every` as for
+    `worker.Run`; `strategy` is that of the model.
     The state of a callback is what its attributes hold: plain values, containers, arrays, variables, generators and
     objects of the script's classes. Attributes that changed during training are restored.
-    Raises ValueError for arguments with which training can't be resumed exactly.
+    Raises TypeError or ValueError for arguments with which training can't be resumed exactly.
     """
-    _check(model, data, options)
-    callbacks = callbacks or ()
+    _check(model, options)
+    strategy = strategy or getattr(model, "_distribute_strategy", None)
+    given = DataArguments(
+        x, y, sample_weight, batch_size, shuffle, class_weight, steps_per_epoch, validation_split, validation_data
+    )
+    data, validation_data = make_fit_data(given, epochs)
+    listed_callbacks = check_callbacks(callbacks)
+    build_with_train_step(model, data)
+    options |= {"validation_data": validation_data, "validation_batch_size": validation_batch_size or batch_size}
     exempt = tuple(leave_out)
     state = FitState(model, exempt)
-    tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer, fit=state)
-    per_epoch = data.per_epoch if isinstance(data, Examples) else None
-    total_steps = per_epoch * epochs if per_epoch is not None else None
-    counter = None if isinstance(data, Examples) else ExampleCounter(model, strategy)
-    run = FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval,
-                  generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
+    tracked = tf.train.Checkpoint(model=model, fit=state, **_optimizer_of(model))
+    per_epoch = data.count_batches(Position())
+    counter = ExampleCounter(model, strategy) if data.counts_examples else None
+    run = FitRun(tracked, strategy=strategy, total_steps=_total_steps(data, epochs), directory=directory,
+                  interval=interval, generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
                   summaries=summaries, summary_every=summary_every)  # fmt: skip
-    run.attach(state, counter, _roots(model, data, callbacks))
+    run.attach(state, counter, data, _roots(model, data, listed_callbacks))
     with run, contextlib.nullcontext() if counter is None else counter.counting(model):
-        verbose = options.pop("verbose", "auto")
+        state.restore_data(data)
         listed = tf.keras.callbacks.CallbackList(
-            callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
+            listed_callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
             verbose=1 if verbose == "auto" else verbose,
         )  # fmt: skip
+        state.prepare_callbacks(listed.callbacks)
         listed.on_train_begin()
         run.report_lost_state(state.begin_training(listed.callbacks))
+        data.begin_training(resumed=state.is_restored)
         stopped = state.stopped
         while run.position.epoch < epochs and not stopped:
-            if has_no_batch_left(data, run.position):
+            if data.has_no_batch_left(run.position):
                 _end_epoch(model, data, listed, run, state, options)
             else:
                 _train_epoch(model, data, _EpochCallbacks(model, listed.callbacks, run, state, data), options)
             stopped = model.stop_training
-        model.optimizer.finalize_variable_values(model.trainable_variables)
+        if model.optimizer is not None:
+            model.optimizer.finalize_variable_values(model.trainable_variables)
         listed.on_train_end(state.last_logs)
     return model.history
 
 
-def _check(model: Any, data: Any, options: Mapping[str, Any]) -> None:
-    unsupported = {"initial_epoch", "steps_per_epoch", "x", "y", "batch_size", "shuffle", "validation_split"} & set(
-        options
-    )
-    if unsupported:
-        raise ValueError(
-            f"cannot fit with {', '.join(sorted(unsupported))}: stepkeeper keeps the position in the data itself; give "
-            f"`data` as worker.Examples or as a dataset of one epoch"
-        )
-    if not getattr(model, "compiled", False) or model.optimizer is None:
+def _check(model: Any, options: Mapping[str, Any]) -> None:
+    if "initial_epoch" in options:
+        raise ValueError("cannot fit with initial_epoch: fit continues in the epoch where training stopped; remove it")
+    unknown = sorted(set(options) - {"validation_steps", "validation_freq"})
+    if unknown:
+        raise TypeError(f"fit has no argument {', '.join(unknown)}; it takes those of model.fit and of worker.Run")
+    if not getattr(model, "compiled", False):
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
-    as_batch_source(data)  # raises for data that can't be resumed
-    if isinstance(data, tf.distribute.DistributedDataset):
-        raise ValueError(DISTRIBUTED_REFUSED)
 
 
-def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[reachability.Root]:
+def _optimizer_of(model: Any) -> dict[str, Any]:
+    return {} if model.optimizer is None else {"optimizer": model.optimizer}
+
+
+def _total_steps(data: FitData, epochs: int) -> int | None:
+    counts = [data.count_batches(Position(epoch)) for epoch in range(epochs)]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _roots(model: Any, data: FitData, callbacks: Sequence[Any]) -> list[reachability.Root]:
     """Everything that a training by `fit` can reach."""
-    given = data.load if isinstance(data, Examples) else data
-    roots = [("model", model), ("optimizer", model.optimizer), ("loss", model.loss), ("data", given)]
-    for each in tf.nest.flatten(list(callbacks)):
+    roots = [("model", model), ("optimizer", model.optimizer), ("loss", model.loss)]
+    roots += [("data", each) for each in data.roots()]
+    for each in callbacks:
         name = type(each).__name__
         attributes = vars(each) if hasattr(each, "__dict__") else {}
         roots += [(f"{name}.{attribute}", value) for attribute, value in attributes.items() if value is not model]
@@ -121,28 +137,30 @@ def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[reachability
     return roots
 
 
-def _train_epoch(model: Any, data: Any, callbacks: "_EpochCallbacks", options: Mapping[str, Any]) -> None:
+def _train_epoch(model: Any, data: FitData, callbacks: "_EpochCallbacks", options: Mapping[str, Any]) -> None:
     """Calls `model.fit` for what is left of the epoch."""
-    epoch = callbacks.start.epoch
-    workers = collectives.worker_count(model.distribute_strategy)
-    dataset = rest_of_epoch(data, callbacks.start, workers, callbacks.passes)
-    if callbacks.start.batch > 0:
-        _build_metrics(model, dataset)
-    callbacks.batches = count_batches(dataset)
-    if callbacks.batches is None and workers == 1:
-        callbacks.end_of_data = EndOfData(dataset)
-        dataset = callbacks.end_of_data.dataset
-    elif callbacks.batches is None and model.steps_per_execution > 1:
-        raise ValueError(
-            "cannot fit with steps_per_execution above 1 on several workers: the number of batches of an epoch is not "
-            "known; use 1, worker.Examples, or tf.data.experimental.assert_cardinality on the dataset"
-        )
-    with _keeping_raw_weights(model.optimizer), _explained_errors():
+    start = callbacks.start
+    if start.batch == 0:
+        data.begin_epoch()
+    batches = callbacks.batches = data.open(start, model, callbacks.passes)
+    _build(model, batches.spec, metrics=start.batch > 0)
+    with _keeping_raw_weights(model.optimizer), _without_symbolic_build(model), _explained_errors():
         model.fit(
-            dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=callbacks, verbose=0, shuffle=False, **options
-        )
-    if callbacks.steps == 0 and callbacks.start.batch == 0:
-        raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
+            batches, initial_epoch=start.epoch, epochs=start.epoch + 1, callbacks=callbacks, verbose=0, shuffle=False,
+            **options,
+        )  # fmt: skip
+    if callbacks.steps == 0 and start.batch == 0:
+        raise ValueError(f"cannot train: the dataset of epoch {start.epoch} has no batches")
+
+
+@contextlib.contextmanager
+def _without_symbolic_build(model: Any) -> Iterator[None]:
+    """Prevents Keras from reading a batch at the begin of each `model.fit` under a strategy: `_build` needs none."""
+    object.__setattr__(model, "_maybe_symbolic_build", lambda **given: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "_maybe_symbolic_build")
 
 
 @contextlib.contextmanager
@@ -172,19 +190,28 @@ def _explained_errors() -> Iterator[None]:
         raise
 
 
-def _build_metrics(model: Any, dataset: Any) -> None:
-    """Creates the metrics that Keras would create at the first step, so that their saved values can be restored."""
-    metrics = getattr(model, "_compile_metrics", None)
-    if metrics is not None and not metrics.built:
-        model._symbolic_build(data_batch=dataset.element_spec)
+def _build(model: Any, spec: Any, metrics: bool) -> None:
+    """Creates what Keras would create at the first step, or before it under a strategy, from the spec of a batch.
+
+    With `metrics` also without a strategy, so that their saved values can be restored.
+    """
+    parts = [getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss")]
+    built = all(part is None or part.built for part in parts)
+    if not built and (metrics or model._distribute_strategy is not None):
+        with model.distribute_strategy.scope():
+            model._symbolic_build(data_batch=tf.nest.map_structure(_without_none, spec))
+
+
+def _without_none(spec: Any) -> Any:
+    return None if is_none_spec(spec) or isinstance(spec, tf.OptionalSpec) else spec
 
 
 def _end_epoch(
-    model: Any, data: Examples, listed: Any, run: FitRun, state: FitState, options: Mapping[str, Any]
+    model: Any, data: FitData, listed: Any, run: FitRun, state: FitState, options: Mapping[str, Any]
 ) -> None:
     """Does what belongs to the end of an epoch that has no batch left: its metrics, validation and callbacks."""
     epoch = run.position.epoch
-    _build_metrics(model, data.open(run.position))
+    _build(model, data.element_spec(), metrics=True)
     state.fill_metrics()
     logs = _metrics_of(model)
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
@@ -197,7 +224,7 @@ def _end_epoch(
         logs |= {f"val_{name}": value for name, value in results.items()}
     listed.on_epoch_end(epoch, logs)
     state.last_logs = logs
-    run.move_to(Position(epoch + 1))
+    run.move_to(data.next_epoch(run.position, run.count_examples))
 
 
 def _metrics_of(model: Any) -> dict[str, Any]:
@@ -213,13 +240,12 @@ def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:
 class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     """Passes the events of one `model.fit` call on to the user's callbacks, as those of one long training."""
 
-    def __init__(self, model: Any, callbacks: list[Any], run: FitRun, state: FitState, data: Any) -> None:
+    def __init__(self, model: Any, callbacks: list[Any], run: FitRun, state: FitState, data: FitData) -> None:
         super().__init__(callbacks, model=None)
         self.steps = 0
         """The number of steps of this call that were reported as done."""
-        self.batches: int | None = None
-        """The number of batches of this call; None: `end_of_data` will know."""
-        self.end_of_data: EndOfData | None = None
+        self.batches: EpochBatches | None = None
+        """The batches of this call."""
         self.start = run.position
         self.passes = run.passes
         self._trained = model
@@ -245,11 +271,9 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The step before is done. If that was the last one, which only the dataset knows, ends the epoch for Keras."""
-        if self.end_of_data is not None and self.end_of_data.batches == batch:
+        if self._known_batches() == batch:
             raise StopIteration
-        if batch == 0:
-            self.passes.opened()
-        self._report_steps(position_after(self.start, batch, self._data))
+        self._report_steps(self._data.position_after(self.start, batch))
         super().on_train_batch_begin(self.start.batch + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -257,13 +281,14 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
         Keras then gives the number of the last one, too high if fewer steps were left.
         """
-        batches = self.batches if self.end_of_data is None else self.end_of_data.batches
+        batches = self._known_batches()
         self._computed = batch + 1 if batches is None else min(batch + 1, batches)
         super().on_train_batch_end(self.start.batch + batch, logs)
         self._logs = dict(logs or {})
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Reports that the validation of an epoch begins."""
+        self._data.end_epoch()
         self._run.report_validation(begins=True)
         super().on_test_begin(logs)
 
@@ -282,15 +307,31 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
         There is no step to report if the dataset is shorter than it was when the epoch was begun.
         """
+        self._check_length()
+        self._data.end_epoch()
         self.passes.end()
         if self._computed == 0 and self.start.batch > 0:
             logs = _metrics_of(self._trained) | dict(logs or {})
         super().on_epoch_end(epoch, logs)
         self._state.last_logs = dict(logs or {})
+        end = self._data.position_after(self.start, self._computed)
+        position = self._data.next_epoch(end, self._run.count_examples)
         if self._logs is None:
-            self._run.move_to(Position(epoch + 1))
+            self._run.move_to(position)
         else:
-            self._report_steps(Position(epoch + 1))
+            self._report_steps(position)
+
+    def _known_batches(self) -> int | None:
+        return None if self.batches is None else self.batches.known_batches
+
+    def _check_length(self) -> None:
+        """With `steps_per_epoch`, data of unknown length may end before the epoch does."""
+        expected = None if self.batches is None else self.batches.batches
+        if expected is not None and self._computed < expected and not self._trained.stop_training:
+            raise ValueError(
+                f"cannot train: the data ended after {self._computed} of the {expected} batches that were left of "
+                f"epoch {self.start.epoch}; use a smaller steps_per_epoch, or .repeat() the dataset"
+            )
 
     def _report_steps(self, position: Position) -> None:
         if self._logs is not None:

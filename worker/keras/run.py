@@ -8,11 +8,13 @@ from typing import Any
 
 from supervisor.protocol.messages import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
-from worker.keras.fit_data import ExampleCounter
+from worker.keras.end_of_data import ExampleCounter
+from worker.keras.fit_data import FitData
 from worker.keras.state import FitState
 from worker.run.run import Run
 from worker.state import reachability
 from worker.state.dataset_passes import PassLog
+from worker.state.findings import Finding
 from worker.state.state_file import Position
 
 _REMEDY = (
@@ -39,9 +41,16 @@ class FitRun(Run):
         """Reports that Keras is training again."""
         self._report_section(None)
 
-    def attach(self, state: FitState, example_counter: ExampleCounter | None, roots: list[reachability.Root]) -> None:
-        """Sets what this run saves, what counts its examples, and what training can reach."""
+    def attach(
+        self,
+        state: FitState,
+        example_counter: ExampleCounter | None,
+        data: FitData,
+        roots: list[reachability.Root],
+    ) -> None:
+        """Sets what this run saves, what counts its examples, what it trains on, and what training can reach."""
         self._fit_state = state
+        self._data = data
         self._counter = example_counter
         self._roots = roots
         self._reported_names: frozenset[str] = frozenset()  # attributes of callbacks that can't be saved
@@ -72,6 +81,10 @@ class FitRun(Run):
         if self._counter is not None:
             self._counter.begin(self._position.examples)
 
+    def count_examples(self) -> int | None:
+        """The number of examples of the pass that are trained on; None: unknown. Waits for the last step."""
+        return self._position.examples if self._counter is None else self._counter.consumed()
+
     def report_lost_state(self, lost: tuple[str, ...]) -> None:
         """Names the saved state of callbacks that could not be restored."""
         if lost:
@@ -80,6 +93,7 @@ class FitRun(Run):
     def _step_boundary(self) -> StepBoundary:
         if self._counter is not None and self._position.examples is None:
             self._position = replace(self._position, examples=self._counter.consumed())
+        self._fit_state.keep_data(self._data, self._position)
         return super()._step_boundary()
 
     def _check_complete(self, frame: FrameType) -> None:
@@ -88,10 +102,12 @@ class FitRun(Run):
         saved = [*self._fit_state.live, *self._fit_state.metric_variables]
         counted = [] if self._counter is None else [self._counter.trained]
         exempt = (*self._leave_out, *saved, *counted)
-        data = next((each for name, each in self._roots if name == "data"), None)
-        self._checkpoints.check_completeness(
-            self._roots, exempt, self._strict, self.step, _REMEDY, lambda: self._find_problems(self._roots, data)
-        )
+
+        def find_problems() -> list[Finding]:
+            data = next((each for name, each in self._roots if name == "data"), None)
+            return [*self._find_problems(self._roots, data), *self._data.find_problems()]
+
+        self._checkpoints.check_completeness(self._roots, exempt, self._strict, self.step, _REMEDY, find_problems)
 
     def _report_not_saved(self) -> None:
         """Names each attribute of a callback that can't be saved, once. Ends training if the run is `strict`."""

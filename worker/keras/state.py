@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from worker.keras.callbacks import LogFiles
+from worker.keras.fit_data import FitData
 from worker.process.reporting import describe_error
 from worker.state.object_values import (
     NotRestorable,
@@ -18,6 +20,7 @@ from worker.state.object_values import (
 )
 from worker.state.random_generators import as_json, from_json
 from worker.state.replica_values import assign_copies, replica_copies
+from worker.state.state_file import Position
 
 _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
 _DERIVED = ("min_delta",)
@@ -48,7 +51,31 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._callbacks: list[Any] = []
         self._fresh: list[dict[str, bytes]] = []
         self._restored: dict[str, Any] = {}
+        self._data_state: tuple[Any, Any] = {}, {}
+        self._logs = LogFiles([])
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether a checkpoint was restored."""
+        return bool(self._restored)
+
+    def keep_data(self, data: FitData, position: Position) -> None:
+        """Keeps what a checkpoint at `position` has to know of the data."""
+        self._data_state = data.save(position)
+
+    def restore_data(self, data: FitData) -> None:
+        """Gives the data what was saved of them."""
+        if self._restored:
+            start = "data/"
+            arrays = {key.removeprefix(start): array for key, array in self._arrays.items() if key.startswith(start)}
+            data.restore(self._restored["data"], arrays)
+
+    def prepare_callbacks(self, callbacks: list[Any]) -> None:
+        """Called before `on_train_begin`: log files go on where they were when the checkpoint was written."""
+        self._logs = LogFiles(callbacks)
+        if self._restored:
+            self._logs.continue_at(self._restored["log_files"])
 
     @property
     def stopped(self) -> bool:
@@ -119,12 +146,16 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 for name, saved in changed.items()
                 for key, array in saved.arrays.items()
             }
+        data, data_arrays = self._data_state
+        arrays |= {f"data/{name}": array for name, array in data_arrays.items()}
         history = getattr(self._model, "history", None)
         body = {
             "callbacks": callbacks,
             "history": getattr(history, "history", {}),
             "epochs": getattr(history, "epoch", []),
             "last_logs": self.last_logs,
+            "data": data,
+            "log_files": self._logs.sizes(),
             "stopped": bool(getattr(self._model, "stop_training", False)),
         }
         text = np.frombuffer(json.dumps(body, default=_as_json).encode(), dtype=np.uint8)

@@ -74,6 +74,11 @@ def reachable_objects(roots: list[Root], visited: set[int] | None = None) -> Ite
     return (item for item, _ in _reachable(roots, set() if visited is None else visited))
 
 
+def reachable_generators(roots: list[Root]) -> list[Any]:
+    """NumPy's and Python's generators that can be reached, also the global ones, always in the same order."""
+    return [item for item in reachable_objects(roots) if isinstance(item, GENERATORS)]
+
+
 def _reachable(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
     alive = []  # keeps temporary objects alive, so that no id is used twice
     waiting = list(roots)

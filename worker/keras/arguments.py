@@ -1,0 +1,120 @@
+"""Makes the data of a `fit` out of what `model.fit` takes. Refuses what can't be resumed, and says what to write."""
+
+import inspect
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
+from tensorflow.python.eager import context
+
+from worker.data.examples import Examples
+from worker.keras.arrays import ArrayData, are_arrays, split_for_validation
+from worker.keras.fit_data import DatasetData, ExamplesData, FitData
+from worker.keras.python_data import GeneratorData, PyDatasetData
+from worker.keras.steps_per_epoch import StepsPerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class DataArguments:
+    """The arguments of `model.fit` that say what to train on."""
+
+    x: Any
+    y: Any = None
+    sample_weight: Any = None
+    batch_size: int | None = None
+    shuffle: Any = True
+    class_weight: Any = None
+    steps_per_epoch: int | None = None
+    validation_split: float = 0.0
+    validation_data: Any = None
+
+
+def make_fit_data(given: DataArguments, epochs: int) -> tuple[FitData, Any]:
+    """The data to train on, and to validate with. Raises TypeError or ValueError for what can't be resumed exactly."""
+    if given.steps_per_epoch is not None and given.steps_per_epoch < 1:
+        raise ValueError(f"cannot fit with steps_per_epoch={given.steps_per_epoch}; use 1 or more, or leave it out")
+    if isinstance(given.validation_data, types.GeneratorType):
+        raise ValueError(
+            "cannot validate with a generator object, which each process would read from its beginning; give "
+            "validation_data as arrays, a tf.data.Dataset or a keras.utils.PyDataset"
+        )
+    if not isinstance(given.x, Examples) and are_arrays(given.x, given.y, given.sample_weight):
+        return _of_arrays(given)
+    _check_arrays_only(given)
+    data = _of_batches(given, epochs)
+    if given.steps_per_epoch is not None:
+        data = StepsPerEpoch(data, int(given.steps_per_epoch))
+    return data, given.validation_data
+
+
+def _of_arrays(given: DataArguments) -> tuple[FitData, Any]:
+    if given.x is None:
+        raise ValueError("cannot fit without data; give x and y, or a dataset")
+    if given.shuffle == "batch":
+        raise ValueError("cannot fit with shuffle='batch'; use shuffle=True or shuffle=False")
+    arrays, validation = (given.x, given.y, given.sample_weight), given.validation_data
+    if given.validation_split and validation is None:
+        arrays, validation = split_for_validation(arrays, given.validation_split)
+    data: FitData = ArrayData(
+        arrays, given.batch_size, given.steps_per_epoch, bool(given.shuffle), global_seed(), given.class_weight
+    )
+    if given.steps_per_epoch is not None:
+        data = StepsPerEpoch(data, int(given.steps_per_epoch))
+    return data, validation
+
+
+def _check_arrays_only(given: DataArguments) -> None:
+    names = {"y": given.y, "sample_weight": given.sample_weight, "batch_size": given.batch_size}
+    wrong = [name for name, value in names.items() if value is not None]
+    wrong += ["validation_split"] if given.validation_split else []
+    if wrong:
+        raise ValueError(
+            f"cannot fit with {', '.join(wrong)} and a {type(given.x).__name__}: these are for arrays; set the "
+            f"batches, labels and weights in the data, and give validation_data="
+        )
+
+
+def _of_batches(given: DataArguments, epochs: int) -> FitData:
+    """The data that is not arrays."""
+    x, in_steps = given.x, given.steps_per_epoch is not None
+    class_weights: Callable[..., Any] | None = None
+    if given.class_weight is not None:
+        class_weights = make_class_weight_map_fn(given.class_weight)
+    if isinstance(x, Examples):
+        return ExamplesData(x, class_weights)
+    if isinstance(x, tf.keras.utils.PyDataset):
+        data = PyDatasetData(x, bool(given.shuffle), global_seed(), given.class_weight)
+        if x.num_batches is None and not in_steps:
+            raise ValueError(f"cannot fit with a {type(x).__name__} without end; give steps_per_epoch=")
+        return data
+    if isinstance(x, types.GeneratorType):
+        if not in_steps and epochs > 1:
+            raise ValueError(
+                f"cannot train {epochs} epochs on the generator object {x.__qualname__}: it can be read only once; "
+                f"give the function that makes it, without calling it, or steps_per_epoch="
+            )
+        return GeneratorData(x, class_weights)
+    if _makes_generator(x):
+        return GeneratorData(x, class_weights)
+    return DatasetData(x, class_weights, endless=in_steps)
+
+
+def _makes_generator(data: Any) -> bool:
+    """Whether it is a function that makes generators: with `yield` in it, or without an argument for the epoch."""
+    if not callable(data) or isinstance(data, tf.data.Dataset | tf.distribute.DistributedDataset):
+        return False
+    if inspect.isgeneratorfunction(data):
+        return True
+    try:
+        return not inspect.signature(data).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def global_seed() -> int:
+    """The seed of `keras.utils.set_random_seed` or `tf.random.set_seed`; 0 if there is none."""
+    seed = context.global_seed()
+    return 0 if seed is None else int(seed)

@@ -1,0 +1,50 @@
+"""Builds what Keras would build at the first step: a checkpoint can be restored only into variables that exist."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from worker.keras.fit_data import FitData
+from worker.process.reporting import describe_error
+
+
+def build_with_train_step(model: Any, data: FitData) -> None:
+    """Traces the model's train step, without executing it, if it trains with several optimizers that have no variables.
+
+    Only the step itself says which variables each of them trains.
+    """
+    waiting = [each for each in _optimizers_of(model) if not each.built and each is not model.optimizer]
+    spec = data.element_spec() if waiting else None
+    if spec is None:
+        return
+    strategy = model.distribute_strategy
+
+    def step(batch: Any) -> Any:
+        return strategy.run(model.train_step, args=(batch,))
+
+    before = model.train_function
+    try:
+        with strategy.scope():
+            tf.function(step).get_concrete_function(_with_any_batch_size(spec))
+    except Exception as error:
+        names = ", ".join(repr(each.name) for each in waiting)
+        raise ValueError(
+            f"cannot find out which variables the optimizers {names} train: the train step can't be traced "
+            f"({describe_error(error)}); call optimizer.build(variables) for each of them before fit"
+        ) from error
+    finally:
+        model.train_function = before
+
+
+def _optimizers_of(model: Any) -> list[Any]:
+    found = tf.train.TrackableView(model).descendants()
+    return [each for each in found if isinstance(each, tf.keras.optimizers.Optimizer)]
+
+
+def _with_any_batch_size(spec: Any) -> Any:
+    def relaxed(each: Any) -> Any:
+        if not isinstance(each, tf.TensorSpec) or each.shape.rank in (None, 0):
+            return each
+        return tf.TensorSpec([None, *each.shape[1:]], each.dtype)
+
+    return tf.nest.map_structure(relaxed, spec)

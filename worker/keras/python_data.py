@@ -1,0 +1,353 @@
+"""Batches that Python code makes: `keras.utils.PyDataset`, and generators.
+
+A PyDataset is asked for the batches that are left. A generator is read on from its beginning.
+"""
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xxhash
+from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+from worker.keras.fit_data import EpochBatches, FitData
+from worker.keras.read_ahead import LookAhead, ReadAhead
+from worker.state.dataset_passes import PassLog
+from worker.state.findings import Finding
+from worker.state.object_values import NotSaveable, ObjectRestorer, SavedObject
+from worker.state.state_file import Position
+
+_UNSEEDED = ("default_rng", "RandomState", "Random")
+
+
+class PyDatasetData(FitData):
+    """A `keras.utils.PyDataset`. Its batches come in another order each epoch, a function of (seed, epoch), as Keras
+    shuffles them too.
+
+    What `on_epoch_begin` and `on_epoch_end` change in its attributes is saved.
+    """
+
+    counts_examples = False
+
+    def __init__(self, dataset: Any, shuffle: bool, seed: int, class_weight: Any = None) -> None:
+        self._dataset = dataset
+        self._shuffle = shuffle and dataset.num_batches is not None
+        self.seed = seed
+        self._class_weight = class_weight
+        self._parallel = dataset.workers > 1 or (dataset.workers > 0 and dataset.use_multiprocessing)
+        self._ahead = ReadAhead(dataset)
+        self._problems: list[Finding] = []
+        self._opened_at = 0  # the number of the first batch of the last opening
+        self._in_epoch = False
+        self._restored: list[Any] | None = None
+        self._hooks = any(
+            getattr(type(dataset), name) is not getattr(tf.keras.utils.PyDataset, name)
+            for name in ("on_epoch_begin", "on_epoch_end")
+        )
+        self._fresh = self._attribute_digests()
+        self._attributes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+        self._signature = self._read_signature()
+
+    def count_batches(self, position: Position) -> int | None:
+        count = self._dataset.num_batches
+        return None if count is None else int(count)
+
+    def element_spec(self) -> Any:
+        return self._signature
+
+    def begin_training(self, resumed: bool) -> None:
+        if not resumed:
+            self._dataset.on_epoch_end()  # as Keras calls it before the first epoch, to shuffle
+            self._save_attributes()
+
+    def begin_epoch(self) -> None:
+        self._dataset.on_epoch_begin()
+        self._in_epoch = True
+        self._save_attributes()
+
+    def end_epoch(self) -> None:
+        if self._in_epoch:
+            self._in_epoch = False
+            self._dataset.on_epoch_end()
+            self._save_attributes()
+
+    def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
+        self._in_epoch = True
+        self._ahead.forget()
+        if self._restored is not None and position.batch > 0:
+            self._ahead.write(self._restored)
+        self._restored = None
+        count = self.count_batches(position)
+        left = None if count is None else max(0, count - position.batch)
+        rest = _RestOfPyDataset(self._dataset, self._order(position.epoch, count), position.batch, left, self._ahead)
+        adapter = PyDatasetAdapter(rest, class_weight=self._class_weight, shuffle=False)
+        adapter._output_signature = self._signature
+        return EpochBatches(adapter.get_tf_dataset(), model, left)
+
+    def position_after(self, start: Position, batches: int) -> Position:
+        self._ahead.trained(start.batch + batches)
+        return super().position_after(start, batches)
+
+    def roots(self) -> list[Any]:
+        return []
+
+    def find_problems(self) -> list[Finding]:
+        return self._problems
+
+    def save(self, position: Position) -> Any:
+        saved, arrays = self._attributes
+        known = self._ahead.draws and not self._parallel and position.batch > 0
+        states = self._ahead.states_before(position.batch) if known else None
+        return {"seed": self.seed, "attributes": saved, "generators": states}, arrays
+
+    def restore(self, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self.seed = saved["seed"]
+        self._restored = saved["generators"]
+        self._ahead.draws = self._ahead.draws or self._restored is not None
+        self._attributes = dict(saved["attributes"]), dict(arrays)
+        for name, value in saved["attributes"].items():
+            own = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
+            vars(self._dataset)[name] = ObjectRestorer(own).restore_value(value, vars(self._dataset).get(name))
+
+    def _order(self, epoch: int, count: int | None) -> Any:
+        """The number of the n-th batch of an epoch; None: n itself."""
+        if not self._shuffle or count is None:
+            return None
+        return np.random.Generator(np.random.PCG64([self.seed, epoch])).permutation(count)
+
+    def _read_signature(self) -> Any:
+        """What Keras' adapter finds out from the first two batches. Names what reading them changes."""
+        name = type(self._dataset).__name__
+        before = self._attribute_digests()
+        with self._ahead.undisturbed() as states:
+            count = self._dataset.num_batches
+            view = _RestOfPyDataset(self._dataset, None, 0, None if count is None else int(count), None)
+            adapter = PyDatasetAdapter(view, class_weight=self._class_weight, shuffle=False)
+            if count == 0:
+                raise ValueError(f"cannot train: the {name} has no batches")
+            adapter.get_tf_dataset()
+            self._ahead.draws = states != self._ahead.states()
+        if self._ahead.draws and self._parallel:
+            self._problems.append(Finding(
+                f"random numbers of {name}.__getitem__, which several workers draw",
+                f"use workers=1, or seed a generator from the index of the batch in {name}.__getitem__",
+            ))  # fmt: skip
+        if _draws_unseeded(type(self._dataset).__getitem__):
+            self._problems.append(Finding(f"a generator without a seed in {name}.__getitem__", "give it a seed"))
+        changed = [key for key, value in self._attribute_digests().items() if before.get(key) != value]
+        changed = [key for key in changed if not isinstance(vars(self._dataset)[key], _GENERATORS)]
+        if changed:
+            self._problems.append(Finding(
+                f"{', '.join(f'{name}.{each}' for each in changed)}, changed by {name}.__getitem__ ahead of the step",
+                f"change it in {name}.on_epoch_end instead",
+            ))  # fmt: skip
+        return adapter._output_signature
+
+    def _attribute_digests(self) -> dict[str, bytes | None]:
+        return {name: _digest(value) for name, value in self._own_attributes().items()}
+
+    def _own_attributes(self) -> dict[str, Any]:
+        set_by_keras = ("_workers", "_use_multiprocessing", "_max_queue_size")
+        return {name: value for name, value in vars(self._dataset).items() if name not in set_by_keras}
+
+    def _save_attributes(self) -> None:
+        """Keeps the attributes that have changed since training began, as they are between two epochs."""
+        if not self._hooks:
+            return
+        saved: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for name, value in self._own_attributes().items():
+            digest = _digest(value)
+            if name in self._fresh and self._fresh[name] == digest:  # None: can't be saved
+                continue
+            found = SavedObject(value)
+            saved[name] = found.json
+            arrays |= {f"{name}/{key}": array for key, array in found.arrays.items()}
+        self._attributes = saved, arrays
+
+
+_GENERATORS = (np.random.Generator, np.random.RandomState)
+
+
+class _RestOfPyDataset(tf.keras.utils.PyDataset):  # type: ignore[misc]
+    """The batches of a PyDataset from one on, in another order."""
+
+    def __init__(self, whole: Any, order: Any, first: int, left: int | None, ahead: ReadAhead | None) -> None:
+        super().__init__(whole.workers, whole.use_multiprocessing, whole.max_queue_size)
+        parallel = whole.workers > 1 or (whole.workers > 0 and whole.use_multiprocessing)
+        self._whole = whole
+        self._order = order
+        self._first = first
+        self._left = left
+        self._ahead = None if parallel else ahead
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many are left; None: no end."""
+        return self._left
+
+    def __getitem__(self, index: int) -> Any:
+        number = self._first + index
+        place = number if self._order is None else int(self._order[number])
+        if self._ahead is None:
+            return self._whole[place]
+        return self._ahead.reading(number, lambda: self._whole[place])
+
+
+class GeneratorData(FitData):
+    """A Python generator: a function that makes one for each epoch, or one that is there already.
+
+    The epoch is read on from its beginning: the generator is made again, with the states that random generators had
+    then, and its first batches are dropped.
+    """
+
+    counts_examples = False
+
+    def __init__(self, data: Any, class_weights: Callable[[Any], Any] | None = None) -> None:
+        self._data = data
+        self.is_one_pass = isinstance(data, types.GeneratorType)
+        self.each_epoch_anew = not self.is_one_pass and _takes_epoch(data)
+        self._class_weights = class_weights
+        self._ahead = ReadAhead(data)
+        self._problems: list[Finding] = []
+        self._signature: Any = None
+        self._starts: list[Any] | None = None  # the states when the current pass began
+        self._first: str | None = None  # a hash of the first batch of the current pass
+        self._restored: Mapping[str, Any] | None = None
+        self._name = getattr(data, "__qualname__", type(data).__name__).replace("<locals>.", "")
+        self._peek()
+
+    def count_batches(self, position: Position) -> int | None:
+        return None
+
+    def element_spec(self) -> Any:
+        return self._signature
+
+    def find_problems(self) -> list[Finding]:
+        return self._problems
+
+    def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
+        self._ahead.forget()
+        restored, self._restored = self._restored, None
+        if restored is not None and position.batch > 0:
+            if restored["draws"]:
+                self._ahead.draws = True
+                self._ahead.write(restored["starts"])
+            self._starts = restored["starts"]
+            batches = self._iterate(position.epoch)
+            self._skip(batches, position)
+        else:
+            self._starts = self._ahead.states()
+            batches = self._iterate(position.epoch)
+        ending = LookAhead(self._hashing_first(batches, position), position.batch, self._ahead)
+        adapter = GeneratorDataAdapter(iter(ending))
+        adapter._output_signature = self._signature
+        dataset = adapter.get_tf_dataset()
+        if self._class_weights is not None:
+            dataset = dataset.map(self._class_weights)
+        return EpochBatches(dataset, model, None, ending)
+
+    def position_after(self, start: Position, batches: int) -> Position:
+        self._ahead.trained(start.batch + batches)
+        return super().position_after(start, batches)
+
+    def save(self, position: Position) -> Any:
+        return {"draws": self._ahead.draws, "starts": self._starts, "first": self._first}, {}
+
+    def restore(self, saved: Mapping[str, Any], arrays: Any) -> None:
+        self._restored = saved
+        self._first = saved["first"]
+
+    def _iterate(self, epoch: int) -> Iterator[Any]:
+        if self.is_one_pass:
+            return iter(self._data)
+        return iter(self._data(*([epoch] if _takes_epoch(self._data) else [])))
+
+    def _peek(self) -> None:
+        """Finds out from the first two batches what they look like, and whether they can be repeated."""
+        if self.is_one_pass:
+            code, name = self._data.gi_code, self._data.__qualname__
+            if self._data.gi_frame is None:
+                raise ValueError(f"cannot train: the generator {name} has ended; give a function that makes it")
+            if _draws_unseeded(code):
+                self._problems.append(Finding(f"a generator without a seed in {name}", "give it a seed"))
+            return
+        with self._ahead.undisturbed() as states:
+            first = self._first_batches()
+            self._ahead.draws = states != self._ahead.states()
+        with self._ahead.undisturbed():
+            again = self._first_batches()
+        if [_hash_batch(each) for each in first] != [_hash_batch(each) for each in again]:
+            self._problems.append(Finding(
+                f"the batches of {self._name}, which yields others when it is called again",
+                "make everything that it reads from inside the function, and give its random generators a seed",
+            ))  # fmt: skip
+        if not first:
+            raise ValueError(f"cannot train: {self._name} yields no batches")
+        self._signature = data_adapter_utils.get_tensor_spec(first)
+
+    def _first_batches(self) -> list[Any]:
+        batches = self._iterate(0)
+        return [batch for _, batch in zip(range(2), batches, strict=False)]
+
+    def _skip(self, batches: Iterator[Any], position: Position) -> None:
+        for number in range(position.batch):
+            batch = next(batches, None)
+            if number == 0 and _hash_batch(batch) != self._first:
+                raise ValueError(
+                    f"cannot resume in the middle of {self._name}: its first batch is another one than when training "
+                    f"began, so it is unknown which batches are left; make everything that it reads from inside the "
+                    f"function, give its random generators a seed, or use a keras.utils.PyDataset"
+                )
+
+    def _hashing_first(self, batches: Iterator[Any], position: Position) -> Iterator[Any]:
+        for number, batch in enumerate(batches, position.batch):
+            if number == 0:
+                self._first = _hash_batch(batch)
+            yield batch
+
+
+def _takes_epoch(function: Any) -> bool:
+    """Whether a function can be called with the epoch."""
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError:
+        return False
+    return True
+
+
+def _draws_unseeded(code: Any) -> bool:
+    """Whether the source of a function makes a random generator without a seed."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args and not node.keywords]
+    return any(getattr(each.func, "attr", getattr(each.func, "id", None)) in _UNSEEDED for each in calls)
+
+
+def _hash_batch(batch: Any) -> str:
+    hashed = xxhash.xxh3_128()
+    for part in tf.nest.flatten(batch):
+        array = np.ascontiguousarray(part)
+        hashed.update(f"{array.dtype}{array.shape}".encode())
+        hashed.update(array.tobytes())
+    return str(hashed.hexdigest())
+
+
+def _digest(value: Any) -> bytes | None:
+    """A hash of a value; None if it can't be saved. Large arrays are hashed where they are."""
+    if isinstance(value, np.ndarray) and value.flags.c_contiguous and not value.dtype.hasobject and value.size:
+        kind = f"{value.dtype}{value.shape}".encode()
+        return bytes(xxhash.xxh3_128(kind).digest() + xxhash.xxh3_128(value.reshape(-1).view(np.uint8).data).digest())
+    try:
+        return SavedObject(value).digest()
+    except (NotSaveable, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        return None
