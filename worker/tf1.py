@@ -65,12 +65,12 @@ class Run(FilesRun):
         interval: str | None = None,
         summaries: str | Path | None = None,
         summary_every: int = SUMMARY_EVERY,
-        state: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        """`session`: a tf.compat.v1.Session whose graph is complete. `state`: initial values of `run.state`."""
+        """`session`: a tf.compat.v1.Session whose graph is complete. `options`: further arguments of `FilesRun`."""
         self._saver_files = _SaverFiles(session)
         super().__init__(self._saver_files, total_steps=total_steps, directory=directory, interval=interval,
-                         summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
+                         summaries=summaries, summary_every=summary_every, **options)  # fmt: skip
 
     def __enter__(self) -> Self:
         self._saver_files.record_non_finite()

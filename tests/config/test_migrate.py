@@ -199,7 +199,8 @@ def test_what_is_said_to_be_different_is_a_key_that_is_there():
         assert any(key in model.ini_keys() for model in models[kind]), f"[{kind}] {key}"
 
 
-@pytest.mark.slow  # may have to install Supervisor first
+@pytest.mark.integration  # may have to install Supervisor first
+@pytest.mark.slow
 def test_supervisors_own_files_load():
     try:
         binaries = peer.binaries()

@@ -6,9 +6,11 @@ Python and NumPy.
 """
 
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -19,9 +21,10 @@ from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Restored, WorkerExit
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
+from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.progress.divergence import DivergenceWatch
-from worker.progress.run_base import RunBase, metric_values
+from worker.progress.run_base import RunBase, check_on_nan, metric_values
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.cadence import Cadence, auto_interval_of
 from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError
@@ -29,7 +32,9 @@ from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_dire
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
+from worker.state.findings import Finding
 from worker.state.plain_values import NotRestorable
+from worker.state.reachability import Root, roots_of_frame
 from worker.state.state_file import Position
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
@@ -52,22 +57,31 @@ class FilesRun(RunBase):
         summaries: str | Path | None = None,
         summary_every: int = SUMMARY_EVERY,
         state: Mapping[str, Any] | None = None,
+        leave_out: Iterable[Any] = (),
+        strict: bool = False,
+        on_nan: str | None = None,
     ) -> None:
         """`directory` and `interval` (as "500 steps", or "auto") apply where the job's configuration says nothing.
 
         `summaries`: a folder for TensorBoard, which gets the metrics of each step that is a multiple of
         `summary_every`. `state`: initial values of `run.state`, which a restored checkpoint replaces.
+        After the first step a warning names state that the loop can reach and no checkpoint would hold, except that of
+        the objects in `leave_out`; with `strict` it is an error. `on_nan`: what to do when training diverges, as the
+        key of that name, where the configuration doesn't say.
         """
         super().__init__(total_steps, summaries, summary_every, state)
         self._files = files
         told = self._attempt.launch
+        self._leave_out, self._strict = tuple(leave_out), strict or told.strict
+        self._on_nan = told.on_nan or check_on_nan(on_nan) or "stop"
+        self._is_complete_checked = False
         given = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
         if given is None:
             raise ValueError("cannot save checkpoints: no directory; give the run a directory=, or set checkpoint_dir")
         self._directory = given
         wanted = told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None)
         self._scheduler = FilesSaveScheduler(
-            self._attempt, Cadence(wanted, 0, time.monotonic(), auto_interval_of(told))
+            self._attempt, Cadence(wanted, 0, time.monotonic(), auto_interval_of(told)), self._on_nan
         )
         self._metrics: Mapping[str, float] = {}
         self._watch = DivergenceWatch(told.loss_spike)
@@ -143,6 +157,9 @@ class FilesRun(RunBase):
         self._metrics = metric_values(values)
         self._attempt.requests.step = self.step
         self._scheduler.record_step()
+        if not self._is_complete_checked:
+            self._is_complete_checked = True
+            self._check_complete()
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
         self._report_progress(
@@ -164,16 +181,33 @@ class FilesRun(RunBase):
 
     def _check_divergence(self, metrics: Mapping[str, float]) -> None:
         """Exits if training diverged. The loop chooses its own batches, so `on_nan = skip` only goes back."""
-        on_nan = self._attempt.launch.on_nan
-        if on_nan != "off":
+        if self._on_nan != "off":
             self._watch.record_step(self.step, metrics)
             divergence = self._watch.find_divergence()
             if divergence is not None:
-                self._attempt.exit_diverged(divergence.text, divergence.step, on_nan in ("rollback", "skip"))
+                self._attempt.exit_diverged(divergence.text, divergence.step, self._on_nan in ("rollback", "skip"))
+
+    def _check_complete(self) -> None:
+        """Looks for state that the loop uses and no checkpoint would hold."""
+        roots = roots_of_frame(_script_frame())
+        missing: tuple[str, ...] = ()
+        findings: Sequence[Finding] = ()
+        try:
+            missing, findings = self._find_missing(roots)
+        except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
+            missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
+        self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)
+
+    _remedy = "keep it in run.state, or give what never changes to leave_out="
+
+    def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
+        """State that no checkpoint would hold, and what else would not come back: what this kind of run can tell."""
+        return (), ()
 
     def _finish(self) -> None:
         self._scheduler.save_final(self._boundary())
-        self._attempt.reporter.send_message(Done(self._attempt.number, self.step, self._metrics))
+        results = metric_values({**self._metrics, **self._summary})
+        self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
 
     def _restore(self, path: Path) -> LastCheckpoint | None:
         """Restores from a stepkeeper checkpoint's folder, which it returns, or from the prefix of another program's."""
@@ -205,18 +239,28 @@ class FilesRun(RunBase):
 class FilesSaveScheduler(SaveScheduler[FilesBoundary, CapturedFiles]):
     """The saves of one FilesRun."""
 
-    _is_over = False
+    def __init__(self, attempt: Attempt, cadence: Cadence, on_nan: str) -> None:
+        super().__init__(attempt, cadence)
+        self._on_nan = on_nan
+        self._is_over = False
 
     def close(self) -> None:
         self._is_over = True  # the run has ended: a save that fails now must not end it a second time
         super().close()
 
     def _on_save_failed(self, step: int, error: SaveError) -> None:
-        on_nan = self._attempt.launch.on_nan
-        if isinstance(error, NotFinite) and on_nan != "off" and not self._is_over:
-            self._attempt.exit_diverged(str(error), step, on_nan in ("rollback", "skip"))
+        if isinstance(error, NotFinite) and self._on_nan != "off" and not self._is_over:
+            self._attempt.exit_diverged(str(error), step, self._on_nan in ("rollback", "skip"))
 
     def begin(self, opened: OpenedDirectory, writer: FilesWriter, step: int, last: LastCheckpoint | None) -> None:
         """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""
         self._opened, self._writer, self._last = opened, writer, last
         self._cadence.restart_interval(step, time.monotonic())
+
+
+def _script_frame() -> FrameType:
+    """The frame of the script's loop: the first one below that is not of this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "worker":
+        frame = frame.f_back
+    return frame

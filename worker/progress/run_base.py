@@ -10,6 +10,7 @@ A restart in the middle of an epoch runs the head of the body again too, what st
 What the head changes of the saved state is put back before the first batch (`_copy_saved_state`).
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from supervisor.protocol.launch import ON_NAN
 from supervisor.protocol.messages import Progress
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.reporting import describe_error
@@ -52,6 +54,7 @@ class RunBase:
         if summaries is not None:
             self._tensorboard = TensorBoardWriter(Path(summaries), self._attempt.reporter, summary_every)
             self._attempt.reporter = self._tensorboard
+        self._summary: dict[str, Any] = {}
         self._reported_at: float | None = None  # monotonic, without the time that saves took
         self._reported_step = 0
         self._last_progress: Progress | None = None
@@ -135,6 +138,19 @@ class RunBase:
                     self._end_epoch()
         finally:
             self._in_epochs = False
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Wrap an evaluation between two steps in this, so that its duration is not taken for a hang of training."""
+        self._report_section("evaluation")
+        try:
+            yield
+        finally:
+            self._report_section(None)
+
+    def summary(self, **metrics: Any) -> None:
+        """Results of the whole training, of an evaluation for example; reported together with `done`."""
+        self._summary |= metrics
 
     @property
     def _is_within_epoch(self) -> bool:
@@ -236,6 +252,13 @@ class RunBase:
                 self._last_progress, section=section, data_s=self._pop_data_wait_s(), saving_s=saving_s
             )
             self._attempt.reporter.send_progress(self._last_progress)
+
+
+def check_on_nan(on_nan: str | None) -> str | None:
+    """Returns what a script gives as `on_nan`. Raises ValueError for anything that it can't be."""
+    if on_nan is not None and on_nan not in ON_NAN:
+        raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
+    return on_nan
 
 
 def metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """`worker.Run`: restores before the training loop, counts steps, saves when it is due or requested."""
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import tensorflow as tf
 
-from supervisor.protocol.launch import ON_NAN, parse_interval
+from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported, WorkerExit
 from supervisor.protocol.plurals import counted
@@ -32,7 +31,7 @@ from worker.progress.divergence import (
     batch_names,
     read_skipped,
 )
-from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, metric_values, replica_metrics
+from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, check_on_nan, metric_values, replica_metrics
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.epoch_head import copy_saved_state
 from worker.run.gang_checkpoints import GangCheckpoints
@@ -90,8 +89,7 @@ class Run(RunBase):
         gang = self._gang = collectives.gang_of(strategy)
         super().__init__(total_steps, summaries if gang is None or gang.is_chief else None, summary_every, state)
         self.strategy = strategy
-        if on_nan is not None and on_nan not in ON_NAN:
-            raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
+        self._on_nan = self._attempt.launch.on_nan or check_on_nan(on_nan) or "stop"
         told = self._attempt.launch
         self._tracked = checkpoint
         self._directory = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
@@ -103,10 +101,9 @@ class Run(RunBase):
             self._directory,
             told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None),
             extra_state.check_own_generators(generators),
-            self._not_finite if (told.on_nan or on_nan) != "off" else None,
+            self._not_finite if self._on_nan != "off" else None,
             self.state,
         )
-        self._on_nan = told.on_nan or on_nan or "stop"
         self._watch = DivergenceWatch(told.loss_spike) if self._on_nan != "off" else None
         self._left_out: frozenset[tuple[int, int]] = frozenset()
         self._uses_microbatches = told.microbatches <= 1
@@ -117,7 +114,6 @@ class Run(RunBase):
         self._consumed = Position()  # behind the batch that was handed out last
         self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
-        self._summary: dict[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
 
     def __enter__(self) -> Self:
@@ -182,15 +178,6 @@ class Run(RunBase):
                 return
         self._data_ended = True
 
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Wrap an evaluation between two steps in this, so that its duration is not taken for a hang of training."""
-        self._report_section("evaluation")
-        try:
-            yield
-        finally:
-            self._report_section(None)
-
     def step_done(self, **metrics: Any) -> None:
         """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
 
@@ -242,10 +229,6 @@ class Run(RunBase):
     def microbatches(self, batch: Any) -> Iterator[tuple[Batch, float]]:
         """The batch in the parts that fit into memory, each with its share of the examples; see `worker.microbatch`."""
         return parts_of(batch, self.split)
-
-    def summary(self, **metrics: Any) -> None:
-        """Results of the whole training, of an evaluation for example; reported together with `done`."""
-        self._summary |= metrics
 
     def _report_waits(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Passes batches on and measures the waits for them; reports each wait where steps are slow."""

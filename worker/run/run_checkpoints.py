@@ -22,7 +22,7 @@ from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_dire
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, missing_variables, reachability, run_state
-from worker.state.findings import Finding, describe
+from worker.state.findings import Finding
 from worker.state.plain_values import NotRestorable
 from worker.state.run_state import RunState
 from worker.state.state_file import TrainingState
@@ -108,24 +108,14 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         """
         if self._writer is None:
             return
+        missing: tuple[str, ...] = ()
         findings: Sequence[Finding] = ()
         try:
-            self._left_out = missing_variables.find_missing(self._tracked, self.own, roots, exempt)
+            missing = missing_variables.find_missing(self._tracked, self.own, roots, exempt)
             findings = find_problems()
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
-            self._left_out = (
-                *self._left_out,
-                f"some state, perhaps: the search for it failed with {describe_error(error)}",
-            )
-        texts = [f"checkpoints do not include {', '.join(self._left_out)}; {remedy}"] if self._left_out else []
-        texts += describe(findings)
-        self._left_out = (*self._left_out, *dict.fromkeys(each.name for each in findings))
-        if texts and strict:
-            self._attempt.exit_with_error(
-                WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step
-            )
-        for text in texts:
-            self._attempt.reporter.show_message(text)
+            missing = (*missing, f"some state, perhaps: the search for it failed with {describe_error(error)}")
+        self.report_findings(missing, remedy, findings, step, strict=strict)
 
     def close(self) -> None:
         self._diverged = None  # the run has ended: a save that fails now must not end it a second time

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from worker.saving.cadence import Cadence, StepPace
 from worker.saving.commit import SaveError
 from worker.saving.directory import AttemptSuperseded, OpenedDirectory
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
+from worker.state.findings import Finding, describe
 
 LAST_SAVE_PAUSES_S = (
     1.0,
@@ -54,6 +55,23 @@ class SaveScheduler(Generic[F, T]):
         self._last: LastCheckpoint | None = None
         self._save_thread = ThreadPoolExecutor(1, "stepkeeper-save")
         self._in_flight: tuple[CheckpointSave[T], Future[LastCheckpoint | SaveError]] | None = None
+
+    def report_findings(
+        self, missing: Sequence[str], remedy: str, findings: Sequence[Finding], step: int, *, strict: bool
+    ) -> None:
+        """Names on stderr, and in the report of the first checkpoint, what would not come back after a restart.
+
+        `missing`: state that no checkpoint would hold, with its `remedy`. With `strict`, exits (INCOMPLETE).
+        """
+        texts = [f"checkpoints do not include {', '.join(missing)}; {remedy}"] if missing else []
+        texts += describe(findings)
+        self._left_out = (*missing, *dict.fromkeys(each.name for each in findings))
+        if texts and strict:
+            self._attempt.exit_with_error(
+                WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step
+            )
+        for text in texts:
+            self._attempt.reporter.show_message(text)
 
     @property
     def interval_s(self) -> float | None:

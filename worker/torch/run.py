@@ -5,7 +5,7 @@ Imports no TensorFlow.
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,7 +19,11 @@ from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.state.findings import Finding
+from worker.state.reachability import Root
 from worker.state.state_file import Position
+from worker.torch.loaders import BatchPlan, plan_batches
+from worker.torch.missing_state import find_missing, find_unread_loaders
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -61,57 +65,51 @@ class Run(FilesRun):
 
     def __init__(self, *, total_steps: int | None = None, directory: str | Path | None = None,
                  interval: str | None = None, generators: Mapping[str, torch.Generator] | None = None,
+                 leave_out: Iterable[Any] = (), strict: bool = False, on_nan: str | None = None,
                  summaries: str | Path | None = None, summary_every: int = SUMMARY_EVERY,
                  state: Mapping[str, Any] | None = None, **parts: Any) -> None:  # fmt: skip
         """`parts`: everything that has a `state_dict`, by name: model=, optimizer=, scheduler=, scaler=, ema=, ...
 
-        `generators`: torch generators of the script; the global ones are saved anyway. `state`: initial values of
-        `run.state`, which a restored checkpoint replaces.
+        `generators`: torch generators of the script; the global ones are saved anyway. The other arguments are those of
+        `FilesRun`.
         """
-        files = _TorchFiles(parts, dict(generators or {}))
-        super().__init__(files, total_steps=total_steps, directory=directory, interval=interval,
+        self._torch_files = _TorchFiles(parts, dict(generators or {}))
+        super().__init__(self._torch_files, total_steps=total_steps, directory=directory, interval=interval,
+                         leave_out=leave_out, strict=strict, on_nan=on_nan,
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
+        self._torch_files.check_finite(self._on_nan != "off")
+        self._uses_batches = False
         self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
 
-    def batches(self, dataset: Any, *, batch_size: int, seed: int = 0, **options: Any) -> Iterator[Any]:
+    def batches(self, data: Any, *, batch_size: int | None = None, seed: int = 0, **options: Any) -> Iterator[Any]:
         """Yields the remaining batches, in an order that is a function of (seed, epoch), from the exact position on.
 
-        After a change of the batch size that is the next example that was not consumed. `options`: those of
-        torch.utils.data.DataLoader except its samplers. Examples that do not fill a last batch are left out of that
-        epoch. It ends with the epoch; outside of `run.epochs`, with `total_steps`, the batches of further epochs
-        follow.
+        `data`: a dataset with numbered examples, with `batch_size` and the `options` of torch.utils.data.DataLoader
+        except its samplers; examples that do not fill a last batch are left out of that epoch. Or a DataLoader of the
+        script's own, with its batches, its shuffling and its `drop_last`, in an order of its own.
+        After a change of the batch size it begins with the next example that was not consumed. It ends with the epoch;
+        outside of `run.epochs`, with `total_steps`, the batches of further epochs follow.
+        Raises TypeError or ValueError for data that can't be resumed in the middle of an epoch.
         """
-        count = len(dataset)
-        if count < batch_size:
-            raise ValueError(
-                f"cannot make batches of {batch_size} from {counted(count, 'example')}; use a smaller size"
-            )
-        return self._batches(dataset, count, batch_size, seed, options)
+        self._uses_batches = True
+        return self._batches(plan_batches(data, batch_size, seed, options))
 
-    def _batches(
-        self, dataset: Any, count: int, batch_size: int, seed: int, options: Mapping[str, Any]
-    ) -> Iterator[Any]:
+    def _batches(self, plan: BatchPlan) -> Iterator[Any]:
         is_one_epoch = self._in_epochs or self.total_steps is None
         while True:
             if self._data_ended and not self._in_epochs:
                 self._end_epoch()
             self._end_head()
             if not self.reached and not self._data_ended:
-                yield from self._rest_of_epoch(dataset, count, batch_size, seed, options)
+                yield from self._rest_of_epoch(plan)
             if is_one_epoch or self.reached:
                 return
 
-    def _rest_of_epoch(
-        self, dataset: Any, count: int, batch_size: int, seed: int, options: Mapping[str, Any]
-    ) -> Iterator[Any]:
-        epoch, batch, consumed = self._position.epoch, self._position.batch, self._position.examples
-        first = batch * batch_size if consumed is None else consumed
-        sampler = ResumableBatchSampler(count, batch_size, seed, epoch, first)
-        # without a generator of its own a DataLoader draws from the global one at each resume
-        own = torch.Generator().manual_seed(sampler.seed)
-        for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
-            batch, first = batch + 1, first + batch_size
-            self._consumed = Position(epoch, batch, first)
+    def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
+        epoch, batch = self._position.epoch, self._position.batch
+        for examples, consumed in plan.read(epoch, plan.first_of(batch, self._position.examples)):
+            batch += 1
+            self._consumed = Position(epoch, batch, consumed)
             yield examples
             if self.reached:
                 return
@@ -122,6 +120,16 @@ class Run(FilesRun):
         at, self._consumed = self._consumed or self._position, None
         super().step_done(epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
 
+    _remedy = (
+        "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
+    )
+
+    def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
+        saved = self._torch_files
+        kept = {f"state {name}": each for name, each in self.state.items()}
+        missing = find_missing({**saved.parts, **kept}, saved.generators.values(), roots, [self, *self._leave_out])
+        return missing, () if self._uses_batches else find_unread_loaders(roots)
+
 
 class _TorchFiles:  # its name is the `kind` in state.json
     """The state of all parts and generators, in one file of torch.save."""
@@ -130,14 +138,18 @@ class _TorchFiles:  # its name is the `kind` in state.json
         for name, part in parts.items():
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
                 raise TypeError(f"cannot save {name}: a {type(part).__name__} has no state_dict and load_state_dict")
-        self._parts = parts
-        self._generators = generators
+        self.parts = parts
+        self.generators = generators
         self._can_copy = True
         self._is_loadable_checked = False
-        self._checks_finite = current_attempt().launch.on_nan != "off"
+        self._checks_finite = False
         self._expected_not_finite: frozenset[str] = frozenset()
         """Tensors that are not finite before the first step, such as a mask."""
-        if self._checks_finite:
+
+    def check_finite(self, checks: bool) -> None:
+        """Whether to refuse a state with values that are not finite, except where it has them now."""
+        self._checks_finite = checks
+        if checks:
             self._expected_not_finite = frozenset(names_not_finite(self._state_of_parts()))
 
     @property
@@ -200,12 +212,12 @@ class _TorchFiles:  # its name is the `kind` in state.json
                 )
 
     def _state_of_parts(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts.items()}
+        return {name: part.state_dict() for name, part in self.parts.items()}
 
     def _state(self) -> dict[str, Any]:
         return {
             "parts": self._state_of_parts(),
-            "generators": {name: each.get_state() for name, each in self._generators.items()},
+            "generators": {name: each.get_state() for name, each in self.generators.items()},
             "cpu": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
@@ -219,13 +231,13 @@ class _TorchFiles:  # its name is the `kind` in state.json
             raise_if_memory_error(error)
             raise
         try:
-            if set(state["parts"]) != set(self._parts):
+            if set(state["parts"]) != set(self.parts):
                 raise Unfit(
-                    f"it holds {', '.join(sorted(state['parts']))}; the run has {', '.join(sorted(self._parts))}"
+                    f"it holds {', '.join(sorted(state['parts']))}; the run has {', '.join(sorted(self.parts))}"
                 )
-            for name, part in self._parts.items():
+            for name, part in self.parts.items():
                 part.load_state_dict(state["parts"][name])
-            for name, each in self._generators.items():
+            for name, each in self.generators.items():
                 each.set_state(state["generators"][name])
             _set_global_generators(state["cpu"], state["cuda"])
         except (RuntimeError, KeyError, ValueError, AttributeError) as error:
@@ -258,44 +270,3 @@ def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) 
             f"the checkpoint has the random state of {counted(len(devices), 'GPU')}, but this host has {count}; the "
             f"rest is not used"
         )
-
-
-class ResumableBatchSampler:
-    """Yields the indices of an epoch's whole batches, beginning at any example."""
-
-    def __init__(self, count: int, batch_size: int, seed: int, epoch: int, first: int) -> None:
-        self.seed = (seed * 1_000_003 + epoch) % 2**63
-        self._order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
-        self._starts = range(first, count - batch_size + 1, batch_size)
-        self._batch_size = batch_size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for start in self._starts:
-            yield _SeedingIndices(self._order[start : start + self._batch_size].tolist(), (self.seed, start))
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-
-class _SeedingIndices(list[int]):
-    """The indices of one batch. A loader process that receives them from its queue has its generators seeded.
-
-    So what it draws for this batch depends on the place in the data, not on when the process was started. After that
-    they are a plain list, whatever the dataset does with it.
-    """
-
-    def __init__(self, indices: list[int], place: tuple[int, int]) -> None:
-        super().__init__(indices)
-        self._place = place
-
-    def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[list[int], tuple[int, int]]]:
-        return _unpickle_in_loader, (list(self), self._place)
-
-
-def _unpickle_in_loader(indices: list[int], place: tuple[int, int]) -> list[int]:
-    if torch.utils.data.get_worker_info() is not None:
-        first, second, third = np.random.SeedSequence(place).generate_state(3).tolist()
-        random.seed(first)
-        np.random.seed(second)
-        torch.manual_seed(third)
-    return indices

@@ -220,7 +220,7 @@ def plain() -> Any:
     torch.serialization.add_safe_globals([np.dtype])
     allowed = torch.serialization.get_safe_globals()
     files.read(FOLDER)
-    (found,) = [each for name, each in files._parts.items() if name == "part"]
+    (found,) = [each for name, each in files.parts.items() if name == "part"]
     told = [[f"{type(each)} {each.dtype} {each!r}" for each in values.values()] for values in (state, found.state)]
     return {
         "same": told[0] == told[1] and found.state is not state,

@@ -1,0 +1,125 @@
+"""Runs one named piece about loaders and forgotten state in FOLDER; prints its result as JSON on the last line."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+
+from worker import torch as stepkeeper
+
+FOLDER, PIECE = Path(sys.argv[1]), sys.argv[2]
+DATA = TensorDataset(torch.arange(22))
+
+
+def _seen(loader: Any, folder: str, *ends: int) -> list[list[int]]:
+    """The batches of a run of three epochs that is left after these numbers of steps; the last one reaches its end."""
+    seen = []
+    for end in (*ends, 1000):
+        run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / folder, interval="1 steps")
+        try:
+            with run:
+                for _ in run.epochs(3):
+                    for (examples,) in run.batches(loader()):
+                        seen.append(examples.tolist())
+                        run.step_done()
+                        if run.step == end:
+                            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            continue
+    return seen
+
+
+def of_loaders() -> Any:
+    """The batches of undisturbed and of disturbed runs over DataLoaders as scripts make them."""
+    kinds = {
+        "shuffled": lambda: DataLoader(DATA, batch_size=5, shuffle=True),
+        "in order": lambda: DataLoader(DATA, batch_size=5),
+        "whole batches": lambda: DataLoader(DATA, batch_size=5, shuffle=True, drop_last=True),
+        "generator": lambda: DataLoader(DATA, 5, shuffle=True, generator=torch.Generator().manual_seed(7)),
+        "processes": lambda: DataLoader(DATA, batch_size=5, shuffle=True, num_workers=1),
+    }
+    return {
+        name: {"whole": _seen(kind, f"{name} whole"), "parts": _seen(kind, f"{name} parts", 2, 5, 9)}
+        for name, kind in kinds.items()
+    }
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """Examples without numbers."""
+
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+def refused_loaders() -> Any:
+    """What is said of loaders that can't be resumed."""
+    run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c")
+    weights = WeightedRandomSampler([1.0] * 22, 22)
+    cases: dict[str, Any] = {
+        "weighted": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=weights)),
+        "replaced": lambda: run.batches(DataLoader(DATA, 5, sampler=RandomSampler(DATA, replacement=True))),
+        "stream": lambda: run.batches(DataLoader(Stream(), batch_size=2)),
+        "both": lambda: run.batches(DataLoader(DATA, batch_size=5), batch_size=4),
+        "no size": lambda: run.batches(DATA),
+    }
+    texts = {}
+    with run:
+        for name, case in cases.items():
+            try:
+                next(case())
+            except (TypeError, ValueError) as error:
+                texts[name] = str(error)
+        run.step_done()
+    return texts
+
+
+def forgotten() -> Any:
+    """A loop whose scheduler, averaged model, scaler and generator nobody keeps."""
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    noise = torch.Generator()
+    criterion = nn.MSELoss()
+    parts = {"model": model} if "part" in sys.argv else {"model": model, "optimizer": optimizer}
+    leave_out = [averaged] if "part" in sys.argv else []
+    strict = "strict" in sys.argv
+    with stepkeeper.Run(directory=FOLDER / "c", strict=strict, leave_out=leave_out, **parts) as run:
+        for _ in range(2):
+            criterion(model(torch.rand(1, 1, generator=noise)), torch.ones(1, 1)).backward()
+            optimizer.step()
+            scheduler.step()
+            averaged.update_parameters(model)
+            run.step_done()
+
+
+def kept() -> Any:
+    """A loop of which everything is kept, by name, in run.state or as part of another object."""
+    model, noise = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), torch.Generator()
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    inner, criterion = model[0], nn.CrossEntropyLoss()
+    everything = {"model": model, "optimizer": optimizer, "generators": {"noise": noise}}
+    with stepkeeper.Run(directory=FOLDER / "c", strict=True, state={"scheduler": scheduler}, **everything) as run:
+        loader = DataLoader(DATA, batch_size=5, shuffle=True)
+        for (batch,) in run.batches(loader):
+            assert inner is not None and criterion is not None and noise is not None and batch is not None
+            scheduler.step()
+            run.step_done()
+
+
+def own_loop() -> Any:
+    """A loop that reads its DataLoader itself."""
+    loader = DataLoader(DATA, batch_size=5, shuffle=True)
+    with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c") as run:
+        for _ in loader:
+            run.step_done()
+
+
+if __name__ == "__main__":
+    pieces = {each.__name__: each for each in (of_loaders, refused_loaders, forgotten, kept, own_loop)}
+    print(json.dumps(pieces[PIECE]()))

@@ -1,0 +1,93 @@
+"""DataLoaders of a script's own resume exactly, and state that a PyTorch loop forgets to hand over is named."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import peer
+from supervisor.protocol.launch import without_launch_variables
+from tests.worker.run.test_multiworker import CHILDREN, ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+Piece = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def piece(tmp_path: Path) -> Piece:
+    """Runs a piece in a process of its own: its exit status, its result, and its standard error."""
+    try:
+        python = peer.binaries(peer.TORCH) / "python"
+    except peer.NotInstalled as error:
+        pytest.skip(str(error))
+
+    def piece(name: str, *arguments: str) -> tuple[int, Any, str]:
+        environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
+        command = [str(python), str(CHILDREN / "torch_checks.py"), str(tmp_path), name, *arguments]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.stdout else None, done.stderr
+
+    return piece
+
+
+def test_dataloaders_of_the_script_resume_with_the_next_example(piece: Piece) -> None:
+    status, found, errors = piece("of_loaders")
+
+    assert status == 0, errors
+    for name, runs in found.items():
+        assert runs["parts"] == runs["whole"], name
+    epochs = [found["shuffled"]["whole"][first : first + 5] for first in (0, 5, 10)]
+    assert all(sorted(sum(epoch, [])) == list(range(22)) for epoch in epochs), "the last batch is a small one"
+    assert epochs[0] != epochs[1] != epochs[2], "each epoch has an order of its own"
+    assert found["in order"]["whole"][0] == [0, 1, 2, 3, 4]
+    assert [len(batch) for batch in found["whole batches"]["whole"]] == [5] * 12
+    assert found["generator"]["whole"] != found["shuffled"]["whole"], "its seed counts"
+
+
+def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: Piece) -> None:
+    _, texts, errors = piece("refused_loaders")
+
+    assert set(texts) == {"weighted", "replaced", "stream", "both", "no size"}, errors
+    assert "WeightedRandomSampler" in texts["weighted"] and "run.batches(dataset, batch_size" in texts["weighted"]
+    assert "RandomSampler" in texts["replaced"]
+    assert "__getitem__" in texts["stream"]
+    assert "cannot use batch_size with a DataLoader" in texts["both"]
+    assert "run.batches(dataset, batch_size=64)" in texts["no size"]
+
+
+def test_state_that_nobody_keeps_is_named_at_the_first_step(piece: Piece) -> None:
+    status, _, errors = piece("forgotten")
+
+    (line,) = [each for each in errors.splitlines() if "do not include" in each]
+    assert status == 0
+    assert "StepLR (reached as scheduler)" in line
+    assert "AveragedModel (reached as averaged)" in line
+    assert "Generator (reached as noise)" in line
+    assert "SGD" not in line and "MSELoss" not in line and "Linear" not in line
+    assert "worker.torch.Run by name" in line
+
+
+def test_strict_ends_a_training_whose_optimizer_is_forgotten(piece: Piece) -> None:
+    status, _, errors = piece("forgotten", "part", "strict")
+
+    assert status == 70
+    assert "SGD (reached as optimizer)" in errors
+    assert "AveragedModel" not in errors, "it is in leave_out"
+
+
+def test_state_that_is_kept_is_not_named(piece: Piece) -> None:
+    status, _, errors = piece("kept")
+
+    assert status == 0, errors
+    assert "do not include" not in errors
+
+
+def test_loop_over_its_own_loader_is_named(piece: Piece) -> None:
+    _, _, errors = piece("own_loop")
+
+    assert "the position in the DataLoader loader" in errors
+    assert "run.batches(loader)" in errors

@@ -1,0 +1,109 @@
+"""Finds the state that a PyTorch loop uses but its checkpoints would not hold: an optimizer, a scheduler, a model."""
+
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from worker.state.findings import Finding
+from worker.state.reachability import (
+    GENERATORS,
+    GLOBAL_GENERATORS,
+    MAX_OBJECTS,
+    Root,
+    abbreviate,
+    is_script_class,
+    plain_referents,
+)
+
+_NOT_FOLLOWED = (
+    str, bytes, int, float, torch.Tensor, types.ModuleType, type, torch.utils.data.Dataset, torch.device, torch.dtype,
+)  # fmt: skip
+
+
+def find_missing(
+    parts: Mapping[str, Any], generators: Iterable[torch.Generator], roots: Iterable[Root], exempt: Iterable[Any]
+) -> tuple[str, ...]:
+    """Names of the objects with state that are reachable from `roots` and not among what the run saves.
+
+    `parts` and `generators`: what it saves. `exempt`: objects that need not be saved, with what they refer to.
+    """
+    saved = {id(each) for each in (*parts.values(), *generators, *GLOBAL_GENERATORS, torch.default_generator)}
+    tensors = _tensors_of(parts.values())
+    visited: set[int] = set()
+    for _ in _stateful(list(_named(exempt)), visited, frozenset()):
+        pass
+    names: dict[str, None] = {}
+    for item, root in _stateful(list(roots), visited, saved):
+        if id(item) not in saved and not _is_covered(item, tensors):
+            names[f"{type(item).__name__} (reached as {root})"] = None
+            tensors |= _tensors_of([item])  # its parts need no line of their own
+    return abbreviate(list(names))
+
+
+def _named(items: Iterable[Any]) -> Iterator[Root]:
+    return (("", each) for each in items)
+
+
+def _tensors_of(items: Iterable[Any]) -> set[int]:
+    """The ids of the parameters and buffers of modules."""
+    modules = [each for each in items if isinstance(each, torch.nn.Module)]
+    return {id(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
+
+
+def _is_covered(item: Any, tensors: set[int]) -> bool:
+    """Whether a module's state is part of saved modules: the same model, wrapped or in part; or whether it has none."""
+    return isinstance(item, torch.nn.Module) and all(
+        id(tensor) in tensors for tensor in (*item.parameters(), *item.buffers())
+    )
+
+
+def _stateful(roots: list[Root], visited: set[int], saved: Iterable[int]) -> Iterator[tuple[Any, str]]:
+    """Yields each object with state that is reachable from the roots once, with the name of its root.
+
+    What is saved is not searched: a scheduler refers to its optimizer, an averaged model to its copy.
+    """
+    alive, waiting, known = [], list(roots), frozenset(saved)  # `alive`: so that no id is used twice
+    for item, root in ((item, root) for root, item in waiting):
+        if id(item) in visited or len(visited) > MAX_OBJECTS:
+            continue
+        visited.add(id(item))
+        alive.append(item)
+        if item is None or isinstance(item, _NOT_FOLLOWED) or id(item) in known:
+            continue
+        if isinstance(item, GENERATORS) or _has_state(item):
+            yield item, root
+        else:
+            waiting.extend((root, each) for each in _referents(item))
+
+
+def _has_state(item: Any) -> bool:
+    if isinstance(item, torch.Generator):
+        return True
+    if isinstance(item, torch.amp.GradScaler):
+        return bool(item.is_enabled())
+    return callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))
+
+
+def _referents(item: Any) -> Iterable[Any]:
+    """The objects that an object refers to, as far as the search follows them."""
+    plain = plain_referents(item)
+    if plain is not None:
+        return plain
+    if isinstance(item, torch.utils.data.DataLoader):
+        return (item.generator, getattr(item.sampler, "generator", None))
+    if isinstance(item, types.SimpleNamespace) or is_script_class(type(item)):
+        return list(getattr(item, "__dict__", {}).values())
+    return ()
+
+
+def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:
+    """DataLoaders that the loop reaches and shuffles, in a run that never reads through `run.batches`."""
+    loaders = [
+        name
+        for name, each in roots
+        if isinstance(each, torch.utils.data.DataLoader) and isinstance(each.sampler, torch.utils.data.RandomSampler)
+    ]
+    remedy = 'write "for batch in run.batches(loader):", which continues where training stopped'
+    return [Finding(f"the position in the DataLoader {name}, which the loop reads itself", remedy) for name in loaders]
