@@ -42,10 +42,10 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
     """
     models = extra_state.tracked_objects(tracked, tf.keras.Model)
     for model in models:
-        if not model.built:
+        if not (model.built or _consists_of_built_layers(model)):
             raise ValueError(
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
-                f"model.build(input_shape) before worker.Run"
+                f"model.build(input_shape), or model(x) once, before worker.Run"
             )
     optimizers = outermost(
         extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer)
@@ -63,6 +63,13 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
         with scope:
             optimizer.build(outer[0].trainable_variables)
     extra_state.create_global_seed(strategy)
+
+
+def _consists_of_built_layers(model: tf.keras.Model) -> bool:
+    """Whether a model that was never called has all its variables: those of its layers (as a GAN has two models)."""
+    layers = list(model._flatten_layers(include_self=False))
+    own_build = type(model).build is not tf.keras.Model.build
+    return bool(layers) and not own_build and all(layer.built for layer in layers)
 
 
 def _require_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
