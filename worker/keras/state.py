@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from worker.keras.callbacks import LogFiles
 from worker.keras.fit_data import FitData
+from worker.keras.outer_variables import OuterVariable, outer_variables
 from worker.process.reporting import describe_error
 from worker.state.object_values import (
     NotRestorable,
@@ -26,6 +27,7 @@ _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
 _DERIVED = ("min_delta",)
 """Keras' callbacks that monitor a metric compute it at the end of their first epoch, in each process: they may negate
 it there, so a restored value would be negated twice."""
+_OF_PROFILER = frozenset({"_is_tracing", "_profiler_started"})  # of TensorBoard: no profiler runs after a restart
 _PLAIN_TYPES = (bool, int, float, str, type(None), np.generic, np.ndarray)
 _OBJECT_ERRORS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that any object may raise when it is inspected, or when it is filled with values of another version."""
@@ -49,6 +51,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._model = model
         self._exempt = tuple(exempt)
         self._callbacks: list[Any] = []
+        self._outer: dict[int, dict[str, OuterVariable]] = {}
         self._fresh: list[dict[str, bytes]] = []
         self._restored: dict[str, Any] = {}
         self._data_state: tuple[Any, Any] = {}, {}
@@ -88,6 +91,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         Returns a text for each one that could not be restored.
         """
         self._callbacks = callbacks
+        self._outer = {id(each): outer_variables(each) for each in callbacks}
         self._fresh = [{name: saved.digest() for name, saved in self._saved_attributes(each)} for each in callbacks]
         lost: list[str] = []
         for number, values in enumerate(self._restored.get("callbacks", ())):
@@ -176,7 +180,12 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         derived = _DERIVED if hasattr(callback, "_set_monitor_op") else ()
         known = self._known()
         for name, value in list(vars(callback).items()):
-            if name in _SET_BY_KERAS or name in derived or (_is_of_keras(callback) and not _is_plain(value)):
+            if (
+                name in _SET_BY_KERAS
+                or name in derived
+                or name in _OF_PROFILER
+                or (_is_of_keras(callback) and not _is_plain(value))
+            ):
                 continue
             try:
                 yield name, SavedObject(value, known)
@@ -184,6 +193,14 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 if not_saved is not None:
                     why = str(error) if isinstance(error, NotSaveable) else f" ({describe_error(error)})"
                     not_saved.append(f"{type(callback).__name__}.{name}{why}")
+
+        for name, variable in self._outer.get(id(callback), {}).items():
+            try:
+                yield name, SavedObject(variable.value, known)
+            except (NotSaveable, *_OBJECT_ERRORS):
+                # one that could not be saved at the beginning either is no state
+                if not_saved is not None and name in self._fresh[self._callbacks.index(callback)]:
+                    not_saved.append(f"{type(callback).__name__}.{name}")
 
     def _known(self) -> frozenset[int]:
         """The ids of what the checkpoint holds elsewhere or need not hold."""
@@ -197,13 +214,18 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             start = f"{number}/{name}/"
             arrays = {key.removeprefix(start): array for key, array in self._arrays.items() if key.startswith(start)}
             try:
-                value = ObjectRestorer(arrays, self._known()).restore_value(found, vars(callback).get(name))
+                outer = self._outer.get(id(callback), {}).get(name)
+                present = vars(callback).get(name) if outer is None else outer.value
+                value = ObjectRestorer(arrays, self._known()).restore_value(found, present)
             except NotRestorable as error:
                 yield f"{type(callback).__name__}.{name}: {error}"
             except _OBJECT_ERRORS as error:
                 yield f"{type(callback).__name__}.{name}: its saved value no longer fits ({describe_error(error)})"
             else:
-                vars(callback)[name] = value
+                if outer is None:
+                    vars(callback)[name] = value
+                else:
+                    outer.set(value)
 
 
 def _is_of_keras(callback: Any) -> bool:

@@ -554,3 +554,37 @@ def test_sums_over_replicas_are_added_up_and_averages_become_their_mean(two_repl
         assert [copy.numpy() for copy in replica_copies(variable)] == expected
     assign_copies(variable, stored[1:])
     assert [copy.numpy() for copy in replica_copies(variable)] == [2, 0]
+
+
+def test_variables_outside_of_callbacks_continue(tmp_path: Path) -> None:
+    def trained(folder: str, *stops: Any) -> list[Any]:
+        losses: list[float] = []
+        best = float("inf")
+        by_epoch: dict[int, Any] = {}
+
+        def keep(epoch: int, logs: Any) -> None:
+            nonlocal best
+            losses.append(logs["loss"])
+            by_epoch[epoch] = np.float32(logs["loss"])
+            best = min(best, logs["loss"])
+
+        fitted(tmp_path / folder, tf.keras.callbacks.LambdaCallback(on_epoch_end=keep), *stops, epochs=3,
+               interval="1 steps")  # fmt: skip
+        return [losses, best, by_epoch]
+
+    calm = trained("calm")
+    with pytest.raises(LookupError):
+        trained("rough", StopsAt(15))
+    rough = trained("rough", StopsAt(-1))
+
+    assert len(calm[0]) == 3
+    assert rough == calm
+
+
+def test_outer_variable_that_can_not_be_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Any] = []
+    keep = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(iter([batch])))
+
+    fitted(tmp_path, keep, epochs=1, interval="1 steps")
+
+    assert "do not include LambdaCallback.seen of test_outer_variable_that" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Python variables outside of callbacks that their functions use: names of the enclosing function, and globals.
+
+`LambdaCallback(on_epoch_end=lambda epoch, logs: losses.append(logs["loss"]))` has its state in such a variable.
+"""
+
+import functools
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from worker.state import reachability
+
+MAX_BYTES = 1_000_000  # of arrays in one variable; larger ones are data, which is not hashed for each checkpoint
+MAX_VALUES = 10_000
+_PLAIN = (bool, int, float, str, bytes, type(None), np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class OuterVariable:
+    """A variable of an enclosing function (`cell`) or of a module (`names`)."""
+
+    name: str
+    cell: types.CellType | None
+    names: dict[str, Any]
+
+    @property
+    def value(self) -> Any:
+        """What it holds now."""
+        return self.names.get(self.name) if self.cell is None else self.cell.cell_contents
+
+    def set(self, value: Any) -> None:
+        """Makes it hold another value."""
+        if self.cell is None:
+            self.names[self.name] = value
+        else:
+            self.cell.cell_contents = value
+
+
+def outer_variables(callback: Any) -> dict[str, OuterVariable]:
+    """Those that may hold state (values, containers and small arrays), by a name that is the same in each process."""
+    found: dict[str, OuterVariable] = {}
+    for function in _functions_of(callback):
+        for variable in _variables_of(function):
+            if _may_be_state(variable.value):
+                where = function.__qualname__ if variable.cell is not None else function.__module__
+                found.setdefault(f"{variable.name} of {where.replace('.<locals>', '')}", variable)
+    return found
+
+
+def _functions_of(callback: Any) -> list[types.FunctionType]:
+    """The script's functions that the callback calls, and those that they call."""
+    waiting = [*reachability.script_methods_of(callback), *vars(callback).values()]
+    found: dict[int, types.FunctionType] = {}
+    for each in waiting:
+        if isinstance(each, functools.partial):
+            waiting.append(each.func)
+        if isinstance(each, types.MethodType) and each.__self__ is not callback:
+            waiting.append(each.__func__)
+        if isinstance(each, types.FunctionType) and id(each) not in found and _is_of_script(each):
+            found[id(each)] = each
+            waiting.extend(variable.value for variable in _variables_of(each))
+    return list(found.values())
+
+
+def _is_of_script(function: types.FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] not in reachability.LIBRARIES
+
+
+def _variables_of(function: types.FunctionType) -> Iterator[OuterVariable]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            _ = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        yield OuterVariable(name, cell, {})
+    names = function.__globals__
+    yield from (
+        OuterVariable(name, None, names) for name in reachability.global_names(function.__code__) if name in names
+    )
+
+
+def _may_be_state(value: Any) -> bool:
+    """Whether it is a plain value, or a container or an array that is not large."""
+    left_bytes, left_values = MAX_BYTES, MAX_VALUES
+    waiting = [value]
+    for each in waiting:
+        left_values -= 1
+        if isinstance(each, np.ndarray):
+            left_bytes -= each.nbytes
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list | tuple | set | frozenset | deque):
+            waiting.extend(each)
+        elif not isinstance(each, _PLAIN) and each is value:
+            return False
+        if left_bytes < 0 or left_values < 0 or len(waiting) > MAX_VALUES:
+            return False
+    return True
