@@ -27,7 +27,7 @@ from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.state import random_generators
-from worker.state.run_state import RunState
+from worker.state.run_state import HasState, RunState
 from worker.state.state_file import Position
 
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
@@ -45,7 +45,7 @@ class RunBase:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.step = 0
-        self.state = RunState(state)
+        self.state = RunState(state, self._adapt_state)
         """Python values of the loop, by name, which each checkpoint holds."""
         self.total_steps = None if total_steps is None else math.ceil(total_steps)  # accepts NumPy's numbers and 1e5
         self._attempt = current_attempt()
@@ -138,6 +138,11 @@ class RunBase:
                     self._end_epoch()
         finally:
             self._in_epochs = False
+
+    @staticmethod
+    def _adapt_state(value: Any) -> HasState | None:
+        """Gives and takes the state of an object of this run's framework, for `run.state`; None for other values."""
+        return None
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -39,10 +39,13 @@ from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state, reachability
 from worker.state.dataset_passes import PassLog
 from worker.state.findings import Finding
+from worker.state.replica_values import MetricState
+from worker.state.run_state import HasState
 from worker.state.state_file import Position
 
 _REMEDY = (
-    "track it in the tf.train.Checkpoint, give a generator to worker.Run(generators=), or what never changes to "
+    "track it in the tf.train.Checkpoint, give a Keras metric to worker.Run(state={...}), a generator to "
+    "worker.Run(generators=), or what never changes to "
     "worker.Run(leave_out=)"
 )
 
@@ -329,8 +332,17 @@ class Run(RunBase):
         """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
         roots = reachability.roots_of_frame(frame)
         self._checkpoints.check_completeness(
-            roots, self._leave_out, self._strict, self.step, _REMEDY, lambda: self._find_problems(roots)
+            roots,
+            (*self._leave_out, *self.state.values()),
+            self._strict,
+            self.step,
+            _REMEDY,
+            lambda: self._find_problems(roots),
         )
+
+    @staticmethod
+    def _adapt_state(value: Any) -> HasState | None:
+        return MetricState.of(value)
 
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""

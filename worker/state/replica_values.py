@@ -61,3 +61,31 @@ def per_replica_variables(keras_variables: Iterator[Any], tracked: Sequence[Any]
     layers = [each for each in keras_variables if not each.trainable and each.name != SEED_NAME]
     known = {id(each.value) for each in layers}
     return (*layers, *(each for each in tracked if is_own_variable(each) and id(each) not in known))
+
+
+class MetricState:
+    """Gives and takes the state of a Keras metric: each replica's values of its variables, in their order.
+
+    No tf.train.Checkpoint takes a Keras metric, so a loop keeps its metrics in `run.state`.
+    """
+
+    def __init__(self, metric: tf.keras.Metric) -> None:
+        self._metric = metric
+
+    def state_dict(self) -> list[list[np.ndarray[Any, Any]]]:
+        """The values, by variable and replica."""
+        return [[np.asarray(copy.numpy()) for copy in replica_copies(each)] for each in self._metric.variables]
+
+    def load_state_dict(self, state: Sequence[Sequence[np.ndarray[Any, Any]]]) -> None:
+        """Raises ValueError if the metric has other variables than when the state was saved."""
+        if len(state) != len(self._metric.variables):
+            raise ValueError(
+                f"the metric {self._metric.name} had {len(state)} variables and has {len(self._metric.variables)}"
+            )
+        for variable, copies in zip(self._metric.variables, state, strict=True):
+            assign_copies(variable, copies)
+
+    @classmethod
+    def of(cls, value: Any) -> "MetricState | None":
+        """That of a Keras metric; None for anything else."""
+        return cls(value) if isinstance(value, tf.keras.Metric) else None

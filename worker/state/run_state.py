@@ -7,9 +7,9 @@ with `state_dict` and `load_state_dict`. Imports no framework.
 import copy
 import io
 import json
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -20,7 +20,9 @@ FILE = "loop_state.npz"
 _BODY = "body"  # the name of the JSON among the arrays
 
 
-class _HasState(Protocol):
+class HasState(Protocol):
+    """An object that gives and takes its own state."""
+
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state: Any, /) -> Any: ...
@@ -33,8 +35,14 @@ class RunState(MutableMapping[str, Any]):
     is assigned after the restore gets the state that was saved under its name.
     """
 
-    def __init__(self, initial: Mapping[str, Any] | None = None) -> None:
-        """Raises TypeError for names and values that can't be saved."""
+    def __init__(
+        self, initial: Mapping[str, Any] | None = None, adapt: Callable[[Any], HasState | None] = lambda value: None
+    ) -> None:
+        """`adapt`: what gives and takes the state of a framework's object; None for any other value.
+
+        Raises TypeError for names and values that can't be saved.
+        """
+        self._adapt = adapt
         if initial is not None and not isinstance(initial, Mapping):
             raise TypeError(f'cannot use a {type(initial).__name__} as state=; give a dict such as {{"best": 0.0}}')
         self._values: dict[str, Any] = {}
@@ -50,8 +58,8 @@ class RunState(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"cannot keep a value in run.state under {name!r}; use a text as its name")
-        if name in self._saved_objects and _keeps_own_state(value):
-            value.load_state_dict(self._saved_objects.pop(name))
+        if name in self._saved_objects and (keeper := self._keeper_of(value)) is not None:
+            keeper.load_state_dict(self._saved_objects.pop(name))
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -65,6 +73,12 @@ class RunState(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"RunState({self._values!r})"
+
+    def _keeper_of(self, value: Any) -> HasState | None:
+        """What gives and takes the state of an object; None for a plain value."""
+        if not isinstance(value, type) and hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            return cast("HasState", value)
+        return self._adapt(value)
 
     def check(self) -> None:
         """Raises TypeError, naming the value, if a value can't be saved."""
@@ -98,8 +112,8 @@ class RunState(MutableMapping[str, Any]):
         """What is saved of each value, and whether it is the state of an object."""
         forms = {name: {"of": state, "object": True} for name, state in self._saved_objects.items()}
         for name, value in list(self._values.items()):
-            own = _keeps_own_state(value)
-            forms[name] = {"of": value.state_dict() if own else value, "object": own}
+            keeper = self._keeper_of(value)
+            forms[name] = {"of": value if keeper is None else keeper.state_dict(), "object": keeper is not None}
         return forms
 
     def restore(self, content: bytes | None) -> None:
@@ -121,8 +135,8 @@ class RunState(MutableMapping[str, Any]):
                 raise NotRestorable(f"run.state[{name!r}]: {error}") from error
             if not saved["object"]:
                 self._values[name] = value
-            elif _keeps_own_state(present):
-                present.load_state_dict(value)
+            elif (keeper := self._keeper_of(present)) is not None:
+                keeper.load_state_dict(value)
             else:
                 self._values.pop(name, None)
                 self._saved_objects[name] = value
@@ -135,8 +149,8 @@ class RunState(MutableMapping[str, Any]):
         """Makes the values again what they were when `copied` gave `before`. New names stay."""
         for name, value in before.items():
             present = self._values.get(name)
-            if _keeps_own_state(present):
-                present.load_state_dict(value)
+            if (keeper := self._keeper_of(present)) is not None:
+                keeper.load_state_dict(value)
             elif name not in self._saved_objects:
                 saved = SavedValue(value)
                 self._values[name] = ValueRestorer(saved.arrays).restore_value(saved.json, present)
@@ -146,8 +160,3 @@ def restore_from(folder: Path, state: RunState) -> None:
     """Restores what the verified checkpoint in `folder` holds, if it holds any. Raises NotRestorable, OSError."""
     file = folder / FILE
     state.restore(file.read_bytes() if file.exists() else None)
-
-
-def _keeps_own_state(value: Any) -> TypeGuard[_HasState]:
-    """Whether an object gives and takes its own state."""
-    return not isinstance(value, type) and hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
