@@ -82,9 +82,9 @@ class Run(FilesRun):
         while not self.reached:
             yield self.step
 
-    def step_done(self, **metrics: Any) -> None:
+    def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        super().step_done(epoch=0, batch=self.step + 1, examples=None, **metrics)
+        super().step_done(*unnamed, epoch=0, batch=self.step + 1, examples=None, **metrics)
 
 
 class _SaverFiles:  # its name is the `kind` in state.json

@@ -17,12 +17,12 @@ import numpy as np
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
-from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Restored, WorkerExit
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
+from worker.progress.arguments import check_interval, require_names
 from worker.progress.divergence import DivergenceWatch
 from worker.progress.run_base import RunBase, check_on_nan, metric_values
 from worker.progress.tensorboard import SUMMARY_EVERY
@@ -69,17 +69,17 @@ class FilesRun(RunBase):
         the objects in `leave_out`; with `strict` it is an error. `on_nan`: what to do when training diverges, as the
         key of that name, where the configuration doesn't say.
         """
-        super().__init__(total_steps, summaries, summary_every, state)
+        super().__init__(total_steps, summaries, summary_every, state, leave_out)
         self._files = files
         told = self._attempt.launch
-        self._leave_out, self._strict = tuple(leave_out), strict or told.strict
+        self._strict = strict or told.strict
         self._on_nan = told.on_nan or check_on_nan(on_nan) or "stop"
         self._is_complete_checked = False
         given = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
         if given is None:
             raise ValueError("cannot save checkpoints: no directory; give the run a directory=, or set checkpoint_dir")
         self._directory = given
-        wanted = told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None)
+        wanted = told.checkpoint_interval or check_interval(interval)
         self._scheduler = FilesSaveScheduler(
             self._attempt, Cadence(wanted, 0, time.monotonic(), auto_interval_of(told)), self._on_nan
         )
@@ -100,6 +100,7 @@ class FilesRun(RunBase):
         return self._position.examples
 
     def __enter__(self) -> Self:
+        self._enter()
         opened = open_checkpoint_directory(self._attempt, self._directory)
         started = time.monotonic()
         last = None
@@ -146,10 +147,12 @@ class FilesRun(RunBase):
             )
         return versions, topology
 
-    def step_done(self, *, epoch: int, batch: int, examples: int | None = None, **metrics: Any) -> None:
+    def step_done(self, *unnamed: Any, epoch: int, batch: int, examples: int | None = None, **metrics: Any) -> None:
         """One step is complete; the next batch is `batch` of `epoch`, of which `examples` are consumed. Saves if it is
         due or requested, and may exit. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the
         first hundred, are left out of messages and manifests."""
+        require_names(unnamed)
+        self._require_with("run.step_done")
         values = {name: float(value) for name, value in metrics.items()}
         self.step += 1  # the numbers may be NumPy's, which are not JSON's
         self._position = Position(int(epoch), int(batch), None if examples is None else int(examples))
@@ -160,6 +163,8 @@ class FilesRun(RunBase):
         if not self._is_complete_checked:
             self._is_complete_checked = True
             self._check_complete()
+        elif self._containers is not None:
+            self._scheduler.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
         self._report_progress(
@@ -189,11 +194,14 @@ class FilesRun(RunBase):
 
     def _check_complete(self) -> None:
         """Looks for state that the loop uses and no checkpoint would hold."""
-        roots = roots_of_frame(_script_frame())
+        self.state.check()
+        frame = _script_frame()
+        roots = roots_of_frame(frame)
         missing: tuple[str, ...] = ()
         findings: Sequence[Finding] = ()
         try:
             missing, findings = self._find_missing(roots)
+            findings = [*findings, *self._find_lost_values(frame)]
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
         self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)

@@ -12,11 +12,12 @@ What the head changes of the saved state is put back before the first batch (`_c
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from supervisor.protocol.launch import ON_NAN
@@ -25,11 +26,16 @@ from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
+from worker.progress.arguments import check_list, check_total_steps
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.state import random_generators
+from worker.state.findings import Finding
+from worker.state.loop_source import Entered, explain_loop_that_begins_again, script_frame_of, script_frames
+from worker.state.loop_values import ContainerWatch, carried_values
 from worker.state.run_state import HasState, RunState
 from worker.state.state_file import Position
 
+CONTAINERS_COMPARED = 2  # steps after the first one
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
 MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
 
@@ -43,11 +49,13 @@ class RunBase:
         summaries: str | Path | None,
         summary_every: int,
         state: Mapping[str, Any] | None = None,
+        leave_out: Iterable[Any] = (),
     ) -> None:
         self.step = 0
+        self._leave_out = check_list(leave_out, "leave_out", "[teacher]")
         self.state = RunState(state, self._adapt_state)
         """Python values of the loop, by name, which each checkpoint holds."""
-        self.total_steps = None if total_steps is None else math.ceil(total_steps)  # accepts NumPy's numbers and 1e5
+        self.total_steps = check_total_steps(total_steps)
         self._attempt = current_attempt()
         self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
@@ -64,10 +72,16 @@ class RunBase:
         self._last_epoch: int | None = None  # of `epochs`
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
         self._put_back: Callable[[], None] | None = None
+        self._entered: Entered | None = None
+        self._is_open = False  # inside of `with`
+        self._loops_checked = False
+        self._reads_epoch = False  # the script asked where to begin
+        self._containers: ContainerWatch | None = None  # until the first steps are compared
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        self._is_open = False
         try:
             if error is None:
                 if self._data_ended:
@@ -105,6 +119,8 @@ class RunBase:
         Outside of `epochs`, an epoch whose data have ended is done when this is read: for `while run.epoch < n` and
         `for epoch in range(run.epoch, n)`.
         """
+        self._require_with("run.epoch")
+        self._reads_epoch = True
         if not self._in_epochs:
             if self._data_ended:
                 self._end_epoch()
@@ -120,6 +136,7 @@ class RunBase:
         """
         if isinstance(count, bool) or not hasattr(count, "__index__"):
             raise TypeError(f"cannot train for {count!r} epochs; give run.epochs a number, as in run.epochs(10)")
+        self._require_with("run.epochs")
         return self._epochs(int(count))
 
     def _epochs(self, count: int) -> Iterator[int]:
@@ -156,6 +173,54 @@ class RunBase:
     def summary(self, **metrics: Any) -> None:
         """Results of the whole training, of an evaluation for example; reported together with `done`."""
         self._summary |= metrics
+
+    def _enter(self) -> None:
+        """The script enters the run; the caller of `__enter__` is the frame of its `with`."""
+        frame = script_frame_of(sys._getframe(2))
+        self._entered = None if frame is None else Entered(frame.f_code, frame.f_lineno)
+        self._is_open = True
+
+    def _require_with(self, what: str) -> None:
+        """Raises RuntimeError unless the script is inside of `with`: else nothing was restored or would be saved."""
+        if self._is_open:
+            return
+        kind = type(self)
+        name = f"{kind.__module__.removesuffix('.run').removesuffix('.run').removesuffix('.files_run')}.{kind.__name__}"
+        if self._entered is not None:
+            raise RuntimeError(f"cannot use {what} after the end of the with block of {name}: training is complete")
+        raise RuntimeError(
+            f"cannot use {what}: the run was not entered, so no checkpoint was restored and none would be saved; "
+            f'write "with {name}(...) as run:" around the loop'
+        )
+
+    def _find_lost_values(self, frame: FrameType) -> list[Finding]:
+        """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step."""
+        frames = script_frames(frame, self._entered)
+        self._containers = ContainerWatch(frames, self.state, self._leave_out)
+        self._containers_until = self.step + CONTAINERS_COMPARED
+        return carried_values(frames, self.state, self._leave_out)
+
+    def _find_changed_containers(self) -> list[Finding]:
+        """Containers that a step changed without a trace in the loop's own lines. Called while `_containers` is set."""
+        found = self._containers.changed() if self._containers is not None else []
+        if self.step >= self._containers_until:
+            self._containers = None
+        return found
+
+    def _check_loops(self) -> None:
+        """Raises RuntimeError if a loop around `batches` would begin again after a restart. Called by `batches`."""
+        if self._in_epochs:
+            return
+        frames = script_frames(sys._getframe(2), self._entered)
+        if not self._loops_checked:
+            self._loops_checked = True
+            if (text := explain_loop_that_begins_again(frames, self)) is not None:
+                raise RuntimeError(text)
+        elif not frames and not self._reads_epoch and self.total_steps is None:
+            raise RuntimeError(
+                "cannot resume a loop that calls run.batches for each epoch: after a restart it begins again; write "
+                '"for epoch in run.epochs(n):" around it'
+            )
 
     @property
     def _is_within_epoch(self) -> bool:

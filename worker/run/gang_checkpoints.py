@@ -129,6 +129,11 @@ class GangCheckpoints(RunCheckpoints):
         if self._gang.is_chief:
             super().check_completeness(*given)
 
+    def report_findings(self, *given: Any, **settings: Any) -> None:
+        """The chief reports for all."""
+        if self._gang.is_chief:
+            super().report_findings(*given, **settings)
+
     # --- between two steps ---
 
     def has_work(self, step: int) -> bool:

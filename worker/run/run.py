@@ -10,7 +10,6 @@ from typing import Any, NoReturn, Self
 
 import tensorflow as tf
 
-from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported, WorkerExit
 from supervisor.protocol.plurals import counted
@@ -23,6 +22,7 @@ from worker.data.resume_dataset import Batch
 from worker.export import ExportError, export_run
 from worker.microbatch import parts_of
 from worker.process import local_processes
+from worker.progress.arguments import check_interval, check_list, require_names
 from worker.progress.divergence import (
     Divergence,
     DivergenceWatch,
@@ -79,8 +79,9 @@ class Run(RunBase):
         "auto" or None: chosen by what saves cost) apply where the job's configuration says nothing.
         `generators`: random generators of the script's own that no tf.train.Checkpoint takes (Keras SeedGenerators,
         NumPy's, Python's), always in the same order; the global ones and those of Keras layers are saved anyway.
-        After the first step a warning names each variable that the loop can reach and no checkpoint would hold, except
-        those of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what to do when training diverges,
+        After the first step a warning names each variable that the loop can reach and no checkpoint would hold, and
+        each plain value that it carries from step to step, except the objects in `leave_out` and the values whose
+        names are in it; with `strict` it is an error. `on_nan`: what to do when training diverges,
         as the key of that name, where the configuration doesn't say. `summaries`: a folder for TensorBoard, which gets
         the metrics of each step that is a multiple of `summary_every`. Raises TypeError or ValueError for arguments
         that can't be used.
@@ -90,7 +91,9 @@ class Run(RunBase):
                 f"worker.Run needs a tf.train.Checkpoint(model=..., optimizer=...), not a {type(checkpoint).__name__}"
             )
         gang = self._gang = collectives.gang_of(strategy)
-        super().__init__(total_steps, summaries if gang is None or gang.is_chief else None, summary_every, state)
+        super().__init__(
+            total_steps, summaries if gang is None or gang.is_chief else None, summary_every, state, leave_out
+        )
         self.strategy = strategy
         self._on_nan = self._attempt.launch.on_nan or check_on_nan(on_nan) or "stop"
         told = self._attempt.launch
@@ -102,15 +105,15 @@ class Run(RunBase):
             strategy,
             self._attempt,
             self._directory,
-            told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None),
-            extra_state.check_own_generators(generators),
+            told.checkpoint_interval or check_interval(interval),
+            extra_state.check_own_generators(check_list(generators, "generators", "[rng]")),
             self._not_finite if self._on_nan != "off" else None,
             self.state,
         )
         self._watch = DivergenceWatch(told.loss_spike) if self._on_nan != "off" else None
         self._left_out: frozenset[tuple[int, int]] = frozenset()
         self._uses_microbatches = told.microbatches <= 1
-        self._leave_out, self._strict = tuple(leave_out), strict or told.strict
+        self._strict = strict or told.strict
         self._checked = False
         self._passes = PassLog()
         self._reader: BatchReader | None = None
@@ -120,6 +123,7 @@ class Run(RunBase):
         self._waited_s = 0.0  # for data, since the last report
 
     def __enter__(self) -> Self:
+        self._enter()
         try:
             found = self._checkpoints.restore_or_begin(self.total_steps)
         except BaseException:
@@ -154,6 +158,8 @@ class Run(RunBase):
         committed before it ends for the last time. A batch counts as consumed at the next `step_done`; of a step that
         takes several, all are taken again.
         """
+        self._require_with("run.batches")
+        self._check_loops()
         return self._batches(source)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
@@ -171,6 +177,7 @@ class Run(RunBase):
             self._checkpoints.save_final(self._step_boundary())
 
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
+        step, is_whole = self.step, self._position.batch == 0
         for batch in self._report_waits(reader.rest_of_epoch()):
             if not self._in_step:
                 self._checkpoints.on_step_boundary(self.step, self._step_boundary)
@@ -179,9 +186,14 @@ class Run(RunBase):
             yield batch
             if self.reached:
                 return
+        if self.step == step and is_whole:
+            raise RuntimeError(
+                f"cannot count steps: epoch {self._position.epoch} ended and run.step_done was never called; call "
+                f"run.step_done(loss=loss) after each training step, in the loop over run.batches"
+            )
         self._data_ended = True
 
-    def step_done(self, **metrics: Any) -> None:
+    def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
 
         `metrics`: numbers, scalar tensors, or per-replica ones (the mean counts). They are read at most ten times a
@@ -190,6 +202,8 @@ class Run(RunBase):
         inside of a tf.function, or of what `strategy.run` runs.
         """
         if not self._checked:
+            require_names(unnamed)
+            self._require_with("run.step_done")
             _require_python_loop()
         self.step += 1
         if self._in_step:
@@ -208,6 +222,8 @@ class Run(RunBase):
                 differences(dict(self._passes.described_before), dict(self._passes.described or {}))
             )
             self._check_microbatches()
+        elif self._containers is not None:
+            self._checkpoints.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
         self._write_summary()
         if self._report_progress(
             self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s
@@ -330,6 +346,7 @@ class Run(RunBase):
 
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
+        self.state.check()
         roots = reachability.roots_of_frame(frame)
         self._checkpoints.check_completeness(
             roots,
@@ -337,7 +354,7 @@ class Run(RunBase):
             self._strict,
             self.step,
             _REMEDY,
-            lambda: self._find_problems(roots),
+            lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
 
     @staticmethod

@@ -65,7 +65,7 @@ class SaveScheduler(Generic[F, T]):
         """
         texts = [f"checkpoints do not include {', '.join(missing)}; {remedy}"] if missing else []
         texts += describe(findings)
-        self._left_out = (*missing, *dict.fromkeys(each.name for each in findings))
+        self._left_out = (*self._left_out, *missing, *dict.fromkeys(each.name for each in findings))
         if texts and strict:
             self._attempt.exit_with_error(
                 WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step

@@ -91,6 +91,8 @@ class Run(FilesRun):
         outside of `run.epochs`, with `total_steps`, the batches of further epochs follow.
         Raises TypeError or ValueError for data that can't be resumed in the middle of an epoch.
         """
+        self._require_with("run.batches")
+        self._check_loops()
         self._uses_batches = True
         return self._batches(plan_batches(data, batch_size, seed, options))
 
@@ -115,10 +117,10 @@ class Run(FilesRun):
                 return
         self._data_ended = True
 
-    def step_done(self, **metrics: Any) -> None:
+    def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
         at, self._consumed = self._consumed or self._position, None
-        super().step_done(epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
+        super().step_done(*unnamed, epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
 
     _remedy = (
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"

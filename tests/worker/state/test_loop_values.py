@@ -1,0 +1,243 @@
+"""Plain values that a loop carries from step to step are named; what each pass makes anew is not."""
+
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from worker.state.loop_source import script_frames
+from worker.state.loop_values import ContainerWatch, carried_values
+from worker.state.run_state import RunState
+
+
+class Run:
+    """What these loops need of a run. It looks at the frame that calls `step_done`, at the first step."""
+
+    def __init__(self, *exempt: Any) -> None:
+        self.state = RunState()
+        self.step = self.epoch = 0
+        self.named: list[str] | None = None
+        self.places: list[str] = []
+        self._exempt = exempt
+        self._watch: ContainerWatch | None = None
+
+    def end_epoch(self) -> None:
+        self.epoch += 1
+
+    def epochs(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+    def batches(self, data: Any) -> Iterator[Any]:
+        yield from data
+
+    def step_done(self, **metrics: Any) -> None:
+        frames = script_frames(sys._getframe(1), None)
+        if self.named is None:
+            found = carried_values(frames, self.state, self._exempt)
+            self.named = [each.name.partition(" ")[0] for each in found]
+            self.places = [each.name for each in found]
+            self._watch = ContainerWatch(frames, self.state, self._exempt)
+        elif self._watch is not None:
+            self.named += [each.name.partition(" ")[0] for each in self._watch.changed()]
+
+
+DATA = [1.0, 2.0, 3.0]
+
+
+def evaluate(loss: float = 1.0) -> float:
+    return loss
+
+
+def best_of_epochs(run: Run) -> None:
+    best, patience = 0.0, 0
+    for _epoch in run.epochs(2):
+        for batch in run.batches(DATA):
+            run.step_done(loss=batch)
+        accuracy = evaluate()
+        if accuracy > best:
+            best, patience = accuracy, 0
+        else:
+            patience += 1
+
+
+def sum_of_an_epoch(run: Run) -> None:
+    for _epoch in run.epochs(2):
+        total_loss, count = 0.0, 0
+        for batch in run.batches(DATA):
+            total_loss += batch
+            count += 1
+            run.step_done()
+        print(total_loss / count)
+
+
+def lists_and_dicts(run: Run) -> None:
+    losses, stats, seen = [], {"best": 0.0}, Counter()
+    for batch in run.batches(DATA):
+        losses.append(batch)
+        stats["best"] = max(stats["best"], batch)
+        seen[int(batch) % 2] += 1
+        run.step_done()
+
+
+def running_reward(run: Run) -> None:
+    running_reward, episode = 0, 0
+    rewards: deque[float] = deque(maxlen=10)
+    while True:
+        episode_reward = 0.0
+        for step in range(1, 4):
+            episode_reward += step
+        rewards.append(episode_reward)
+        running_reward = 0.05 * episode_reward + 0.95 * running_reward
+        run.step_done(reward=running_reward)
+        episode += 1
+        if episode > 2:
+            break
+
+
+def last_loss_in_the_tail(run: Run) -> None:
+    for epoch in run.epochs(2):
+        for batch in run.batches(DATA):
+            loss = evaluate(batch)
+            run.step_done(loss=loss)
+        print(epoch, loss)
+
+
+class Trainer:
+    """A training in a class, as people write it."""
+
+    def __init__(self) -> None:
+        self.best = 0.0
+        self.history: list[float] = []
+        self.memory: list[float] = []
+        self.last = 0.0
+
+    def remember(self, batch: float) -> None:
+        self.memory.append(batch)
+
+    def train(self, run: Run) -> None:
+        for batch in run.batches(DATA):
+            self.last = evaluate(batch)
+            self.best = max(self.best, self.last)
+            self.history.append(batch)
+            self.remember(batch)
+            run.step_done()
+
+
+def in_a_class(run: Run) -> None:
+    Trainer().train(run)
+
+
+def array_of_returns(run: Run) -> None:
+    returns = np.zeros(3)
+    for number, batch in enumerate(run.batches(DATA)):
+        returns[number] = batch
+        run.step_done()
+
+
+@pytest.mark.parametrize(
+    ("loop", "named"),
+    [
+        (best_of_epochs, {"best", "patience"}),
+        (sum_of_an_epoch, {"total_loss", "count"}),
+        (lists_and_dicts, {"losses", "stats['best']", "seen"}),
+        (running_reward, {"running_reward", "episode", "rewards"}),
+        (last_loss_in_the_tail, {"loss"}),
+        (in_a_class, {"self.best", "self.history", "self.memory"}),
+        (array_of_returns, {"returns"}),
+    ],
+)
+def test_carried_value_is_named(loop: Callable[[Run], None], named: set[str]) -> None:
+    run = Run()
+
+    loop(run)
+
+    assert set(run.named or ()) == named
+
+
+def usual_temporaries(run: Run) -> None:
+    start, template = time.time(), "epoch {}"
+    for epoch in run.epochs(2):
+        begun = time.time()
+        losses = []
+        for step, batch in enumerate(run.batches(DATA)):
+            inputs, labels = batch, batch
+            loss = evaluate(inputs)
+            gradients = [loss * weight for weight in (1, 2)]
+            metrics = {"loss": loss}
+            metrics["norm"] = sum(gradients) + labels
+            logs = dict(metrics)
+            logs.update(step=step)
+            if step % 2 == 0:
+                now = time.perf_counter()
+                print(template.format(epoch), step, loss, now - start)
+                start = now
+            run.step_done(**metrics)
+        values = [evaluate(each) for each in DATA]
+        accuracy = 0.0
+        for value in values:
+            accuracy += value
+        losses.append(accuracy)
+        print(accuracy, len(losses), time.time() - begun)
+
+
+def made_from_the_run(run: Run) -> None:
+    epoch = run.epoch
+    while epoch < 1:
+        for batch in run.batches(DATA):
+            step = run.step
+            try:
+                loss = evaluate(batch)
+            except ValueError:
+                continue
+            run.step_done(loss=loss + step)
+        run.end_epoch()
+        epoch = run.epoch
+
+
+def kept_in_the_state(run: Run) -> None:
+    best, losses = run.state.setdefault("best", 0.0), run.state.setdefault("losses", [])
+    top = 0.0
+    for batch in run.batches(DATA):
+        best = max(best, batch)
+        run.state["best"] = best
+        top = max(top, best)
+        run.state["highest"] = top
+        losses.append(batch)
+        run.step_done()
+
+
+def not_a_plain_value(run: Run) -> None:
+    tree = SimpleNamespace(value=0)
+    for batch in run.batches(DATA):
+        tree = SimpleNamespace(value=tree, batch=batch)
+        run.step_done()
+
+
+@pytest.mark.parametrize("loop", [usual_temporaries, made_from_the_run, kept_in_the_state, not_a_plain_value])
+def test_what_each_pass_makes_anew_or_the_state_keeps_is_not_named(loop: Callable[[Run], None]) -> None:
+    run = Run()
+
+    loop(run)
+
+    assert run.named == []
+
+
+def test_name_in_leave_out_is_not_named() -> None:
+    run = Run("best", "patience")
+
+    best_of_epochs(run)
+
+    assert run.named == []
+
+
+def test_place_of_a_carried_value_is_named() -> None:
+    run = Run()
+
+    sum_of_an_epoch(run)
+
+    assert all("test_loop_values.py:" in each for each in run.places)
