@@ -1,5 +1,6 @@
 """`fit` takes what `model.fit` takes: interrupted anywhere, it ends with the bits of an undisturbed run."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import tensorflow as tf
 from supervisor.protocol.launch import Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights, untuned
 from worker.keras import fit
+from worker.keras.arrays import ArrayData
+from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
 COUNT = 22  # examples: the last of 6 batches has 2
@@ -156,3 +159,183 @@ def test_fit_interrupted_anywhere_ends_like_an_undisturbed_one(
     assert disturbed.history.history == undisturbed.history.history
     assert same_weights(disturbed, undisturbed)
     assert disturbed.history.epoch == [0, 1, 2]
+
+
+class Endless(Sequence):
+    """Has no end."""
+
+    num_batches = None
+
+
+REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "endless dataset": (
+        lambda: {"x": pairs().batch(4).repeat()},
+        "without end: .* remove .repeat.., or give steps_per",
+    ),
+    "endless dataset of an epoch": (lambda: {"x": lambda epoch: pairs().batch(4).repeat()}, "without end"),
+    "endless PyDataset": (lambda: {"x": Endless()}, "Endless without end; give steps_per_epoch="),
+    "generator object": (lambda: {"x": noisy()}, "generator object noisy: it can be read only once; give the function"),
+    "generator for validation": (
+        lambda: {"x": X, "y": Y, "validation_data": noisy()},
+        "cannot validate with a generator",
+    ),
+    "initial_epoch": (lambda: {"x": X, "y": Y, "initial_epoch": 1}, "initial_epoch: fit continues .* remove it"),
+    "batch size of a dataset": (lambda: {"x": pairs().batch(4), "batch_size": 4}, "batch_size and a _BatchDataset"),
+    "shuffle in batches": (lambda: {"x": X, "y": Y, "shuffle": "batch"}, "use shuffle=True or shuffle=False"),
+    "no steps": (lambda: {"x": X, "y": Y, "steps_per_epoch": 0}, "steps_per_epoch=0; use 1 or more"),
+    "no data": (dict, "without data"),
+    "steps that executions do not divide": (
+        lambda: {"x": pairs().batch(4).repeat(), "steps_per_epoch": 3, "steps_per_execution": 2},
+        "3 steps left in the epoch and steps_per_execution=2",
+    ),
+    "data that end within an epoch": (
+        lambda: {"x": pairs().batch(4).filter(lambda x, y: True), "steps_per_epoch": 4},
+        "data ended after 2 of the 4 batches that were left of epoch 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_can_not_be_resumed_is_refused_with_what_to_write(
+    make: Callable[[], dict[str, Any]], words: str, tmp_path: Path
+) -> None:
+    given = make()
+    model = regression(steps_per_execution=given.pop("steps_per_execution", 1))
+
+    with pytest.raises(ValueError, match=words):
+        fit(model, **{"epochs": 3, "verbose": 0, "directory": tmp_path, **given})
+
+
+class DrawsInThreads(Augmenting):
+    """Several threads draw random numbers, in an order that nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers = 2
+
+
+class Unseeded(Sequence):
+    """Draws from a generator that has another seed in each process."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + np.random.default_rng().normal(size=x.shape).astype("float32"), y
+
+
+class Counts(Sequence):
+    """Changes an attribute ahead of the step."""
+
+    reads = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+def unseeded() -> Iterator[Any]:
+    numbers = np.random.default_rng()
+    while True:
+        yield X[:4] + numbers.normal(size=3).astype("float32"), Y[:4]
+
+
+NAMED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "workers that draw": (
+        lambda: {"x": DrawsInThreads()},
+        r"random numbers of DrawsInThreads.__getitem__.*use workers=1",
+    ),
+    "unseeded PyDataset": (
+        lambda: {"x": Unseeded()},
+        r"generator without a seed in Unseeded.__getitem__; give it a seed",
+    ),
+    "attribute": (lambda: {"x": Counts()}, r"Counts.reads, changed by Counts.__getitem__ ahead .* Counts.on_epoch_end"),
+    "unseeded generator": (
+        lambda: {"x": unseeded, "steps_per_epoch": 3},
+        r"batches of unseeded, which yields others when",
+    ),
+    "unseeded generator object": (
+        lambda: {"x": unseeded(), "steps_per_epoch": 3},
+        r"generator without a seed in unseeded",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), NAMED.values(), ids=NAMED.keys())
+def test_randomness_that_does_not_come_back_is_named_at_the_first_step(
+    make: Callable[[], dict[str, Any]], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        trained(tmp_path, make, strict=True, validation_data=None)
+
+    assert leaving.value.code == 70
+    assert re.search(words, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("name", ["arrays", "PyDataset with noise", "generator", "endless generator"])
+def test_data_that_come_back_are_not_named(name: str, tmp_path: Path) -> None:
+    trained(tmp_path, SOURCES[name], strict=True, epochs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["arrays", "shuffled", "endless", "PyDataset", "endless generator"])
+def test_fit_on_two_replicas_ends_like_an_undisturbed_one(
+    name: str, tmp_path: Path, two_replicas: Any, begin: Callable[[Launch], None]
+) -> None:
+    def on_replicas(folder: str, *stops: Any) -> Any:
+        with two_replicas.scope():
+            return trained(tmp_path / folder, SOURCES[name], *stops, epochs=2)
+
+    undisturbed = on_replicas("calm")
+    for step in (2, 8):
+        with pytest.raises(LookupError):
+            on_replicas("rough", StopsAt(step))
+        begin(Launch())
+    disturbed = on_replicas("rough")
+
+    assert disturbed.history.history == undisturbed.history.history
+    assert same_weights(disturbed, undisturbed)
+
+
+def test_arrays_continue_at_the_next_example_with_another_batch_size(tmp_path: Path) -> None:
+    def counted(batch_size: int, *stops: Any) -> np.ndarray[Any, Any]:
+        """Trains a weight for each example, which decreases by one each time that it is trained on."""
+        model = tf.keras.Sequential([tf.keras.Input((COUNT,)), tf.keras.layers.Dense(1, use_bias=False)])
+        model.compile(tf.keras.optimizers.SGD(1.0), loss=lambda labels, found: tf.reduce_sum(found))
+        model.set_weights([np.zeros((COUNT, 1), "float32")])
+        fit(model, np.eye(COUNT, dtype="float32"), Y, batch_size=batch_size, epochs=2, callbacks=list(stops), verbose=0,
+            directory=tmp_path, interval="1 steps")  # fmt: skip
+        return np.asarray(-model.get_weights()[0][:, 0])
+
+    with pytest.raises(LookupError):
+        counted(4, StopsAt(8))
+
+    assert counted(7).tolist() == [2.0] * COUNT
+
+
+def test_order_of_arrays_differs_by_epoch_and_seed() -> None:
+    orders = []
+    for seed in (1, 2):
+        data = ArrayData((np.arange(COUNT), None, None), 4, None, True, seed)
+        for epoch in (0, 1):
+            batches = data._batches(Position(epoch))
+            orders.append([int(number) for batch in batches for number in batch])
+
+    assert len({tuple(order) for order in orders}) == 4
+    assert all(sorted(order) == list(range(COUNT)) for order in orders)
+
+
+def test_dataset_is_iterated_once_for_each_epoch(two_replicas: Any) -> None:
+    """Keras would make an iterator more to build the model, and one more at the end of an epoch."""
+    begun: list[int] = []
+
+    def numbers() -> Iterator[Any]:
+        begun.append(len(begun))
+        yield from zip(X, Y, strict=True)
+
+    signature = tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.float32)
+    dataset = tf.data.Dataset.from_generator(numbers, output_signature=signature).batch(4)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(6)).with_options(untuned())
+    with two_replicas.scope():
+        model = regression()
+    fit(model, dataset, epochs=3, verbose=0)
+
+    assert begun == [0, 1, 2]
