@@ -87,12 +87,6 @@ class FilesRun(RunBase):
         self._watch = DivergenceWatch(told.loss_spike)
 
     @property
-    def batch(self) -> int:
-        """The next batch of the epoch, from 0."""
-        self._end_head()
-        return self._position.batch
-
-    @property
     def examples(self) -> int | None:
         """How many examples of the epoch are consumed, which matters if the batch size changes; None: the script
         doesn't say."""

@@ -127,6 +127,12 @@ class RunBase:
             self._begin_body()
         return self._position.epoch
 
+    @property
+    def batch(self) -> int:
+        """The next batch of the epoch, from 0: `for number, batch in enumerate(run.batches(data), run.batch)`."""
+        self._end_head()
+        return self._position.batch
+
     def epochs(self, count: int) -> Iterator[int]:
         """Yields the epochs that are left of `count`: `for epoch in run.epochs(10):`.
 
