@@ -94,3 +94,16 @@ def test_names_of_pytorch_import_without_tensorflow() -> None:
     script = run_script("-c", WITH_TORCH)
 
     assert script.returncode == 0, script.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_keras_on_another_backend_is_refused_with_what_to_set(backend: str) -> None:
+    script = f"import os; os.environ['KERAS_BACKEND'] = '{backend}'; import worker; worker.keras.fit"
+
+    done = run_script("-c", script)
+
+    assert done.returncode == 1
+    assert f"cannot use worker.keras with Keras on {backend}: " in done.stderr
+    assert "set KERAS_BACKEND=tensorflow" in done.stderr
