@@ -1,6 +1,8 @@
 """`fit` takes what `model.fit` takes: interrupted anywhere, it ends with the bits of an undisturbed run."""
 
 import re
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.launch import Interval, Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights, untuned
+from tests.worker.run.test_multiworker import CHILDREN, Start, read_until, start
 from worker.keras import fit
 from worker.keras.arrays import ArrayData
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
+__all__ = ["start"]
 COUNT = 22  # examples: the last of 6 batches has 2
 X = np.random.default_rng(0).normal(size=(COUNT, 3)).astype("float32")
 Y = np.arange(COUNT, dtype="float32")
@@ -69,8 +73,8 @@ class Augmenting(Sequence):
 
 def noisy() -> Iterator[Any]:
     """A finite generator of one epoch, with noise of the global generator."""
-    for start in range(0, COUNT, 4):
-        yield X[start : start + 4] + np.random.normal(size=3).astype("float32"), Y[start : start + 4]
+    for first in range(0, COUNT, 4):
+        yield X[first : first + 4] + np.random.normal(size=3).astype("float32"), Y[first : first + 4]
 
 
 def endless() -> Iterator[Any]:
@@ -339,3 +343,23 @@ def test_dataset_is_iterated_once_for_each_epoch(two_replicas: Any) -> None:
     fit(model, dataset, epochs=3, verbose=0)
 
     assert begun == [0, 1, 2]
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("data", ["arrays", "pydataset", "shuffled"])
+def test_fit_killed_at_the_edges_ends_like_an_undisturbed_one(data: str, start: Start, tmp_path: Path) -> None:
+    def fitting(folder: str, *hold_at: str) -> subprocess.Popen[str]:
+        launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, checkpoint_interval=Interval(steps=1))
+        return start(CHILDREN / "fit_tutorial.py", data, *hold_at, launch=launch)
+
+    undisturbed = read_until(fitting("calm"), "hash")
+    for place in ("batch 1", "batch 4", "validation 0", "end 1", "batch 10"):
+        process = fitting("rough", *place.split())
+        read_until(process, place)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    disturbed = read_until(fitting("rough"), "hash")
+
+    assert disturbed == undisturbed
