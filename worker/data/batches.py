@@ -1,7 +1,7 @@
 """Reads batches from any position on, from seekable examples, a tf.data dataset, or one dataset per epoch."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -44,12 +44,12 @@ class _DatasetPerEpoch:
 
     def __init__(
         self,
-        of_epoch: Callable[[int], Any],
+        data: Any,
         strategy: tf.distribute.Strategy | None = None,
         gang: collectives.Gang | None = None,
         passes: PassLog | None = None,
     ) -> None:
-        self._of_epoch = of_epoch
+        self._data = data
         self._passes = passes or PassLog()
         self._strategy = strategy
         self._gang = gang
@@ -59,7 +59,7 @@ class _DatasetPerEpoch:
         return False
 
     def open(self, position: Position) -> Any:
-        given = self._passes.make_dataset(self._of_epoch, position.epoch)
+        given = self._given(position.epoch)
         self._passes.begin(given, position.epoch)
         dataset = _shared_by_rows(given)
         if position.batch == 0:
@@ -72,6 +72,13 @@ class _DatasetPerEpoch:
             if self._gang is not None and self._strategy is not None:
                 return skip_distributed(self._strategy.experimental_distribute_dataset(dataset), position, self._gang)
         return skip_consumed(dataset, position)
+
+    def skip(self, position: Position) -> None:
+        """The data of the epoch have ended, perhaps in another process: the next epoch has the order after that."""
+        self._passes.skip(self._given(position.epoch))
+
+    def _given(self, epoch: int) -> Any:
+        return self._passes.make_dataset(self._data, epoch) if callable(self._data) else self._data
 
     def _check_workers(self, position: Position) -> None:
         workers = 1 if self._gang is None else self._gang.size
@@ -123,9 +130,7 @@ def as_batch_source(
     """
     if isinstance(data, Examples):
         return data
-    if isinstance(data, tf.data.Dataset | tf.distribute.DistributedDataset):
-        return _DatasetPerEpoch(lambda epoch: data, strategy, gang, passes)
-    if callable(data):
+    if isinstance(data, tf.data.Dataset | tf.distribute.DistributedDataset) or callable(data):
         return _DatasetPerEpoch(data, strategy, gang, passes)
     raise TypeError(
         f"cannot resume in the middle of a {type(data).__name__}; give the data as worker.Examples (of arrays, or "
@@ -178,6 +183,11 @@ class BatchReader:
             self.consumed = self.position
             yield batch
         self.position = Position(self.position.epoch + 1)  # the dataset of `open` goes on with it
+
+    def skip_epoch(self) -> None:
+        """The data of the current epoch have ended, perhaps in another process. Reads nothing."""
+        if isinstance(self._source, _DatasetPerEpoch):
+            self._source.skip(self.position)
 
     def pop_handed_out(self) -> list[tuple[int, int]]:
         """(epoch, batch) of the batches read since the last call."""

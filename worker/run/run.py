@@ -171,6 +171,8 @@ class Run(RunBase):
             self._data_ended = self._data_ended or self._position.ended
             if not self.reached and not self._data_ended:
                 yield from self._rest_of_epoch(self._reader_of(source))
+            elif self._data_ended:
+                self._reader_of(source).skip_epoch()
             if is_one_epoch or self.reached:
                 break
         if self.reached or (self._data_ended and self._position.epoch == self._last_epoch):

@@ -78,9 +78,10 @@ def _drawn_globally(function: types.FunctionType) -> str | None:
     if reachability.is_of_library(function.__module__ or ""):
         return None
     values = list(_named_values(function, function.__code__))
-    if any(value is np.random.seed or value == random.seed for value in values if callable(value)):
+    bound = [value for value in values if isinstance(value, types.MethodType | types.BuiltinMethodType)]
+    if any(value is np.random.seed for value in values) or any(value.__name__ == "seed" for value in bound):
         return None
-    for value in values:
+    for value in bound:
         if (owner := id(getattr(value, "__self__", None))) in _GLOBAL_GENERATORS:
             return f"{_GLOBAL_GENERATORS[owner]}.{value.__name__}"
     return None

@@ -55,6 +55,11 @@ class RandomPart:
         """How many iterators were made of it in this process."""
         return int(vars(self.node).get(_STARTS, 0))
 
+    @property
+    def more(self) -> int:
+        """How often a whole pass starts it after its beginning; 0 if that is unknown."""
+        return 0 if self.total is None else self.total - self.once
+
     def add(self, starts: int) -> None:
         """Counts iterators."""
         vars(self.node)[_STARTS] = self.starts + starts
@@ -165,12 +170,32 @@ class PassLog:
 
     def begin(self, data: Any, epoch: int) -> None:
         """Call it before a pass over `data` begins. After a restore, it begins as it did before."""
+        if self._saved.get("epoch", epoch) != epoch:
+            self.skip(data)  # the newest checkpoint is of the end of the epoch before
+        self._begin(data, epoch)
+
+    def skip(self, data: Any) -> None:
+        """Call it after a restore, if the pass over `data` was at its end: continues from there without reading it."""
+        if self._epoch is not None or not self._saved.get("parts"):
+            return
+        was_ended = self._saved["ended"]
+        self._begin(data, self._saved["epoch"])
+        if not was_ended:
+            for cache in self._unfilled_caches():
+                self._record_filled(cache)
+                _fill(cache)
+        self.opened()
+        if not was_ended:
+            for part in self._parts:
+                part.start_until(part.starts + part.more)
+        self._ended = True
+
+    def _begin(self, data: Any, epoch: int) -> None:
         self.data = data
         self._parts = random_parts(original_dataset(data))
         saved, self._saved = self._saved, {}
-        counts: Mapping[str, list[int]] = saved.get("parts", {})
-        if counts:
-            self._restore(counts, resumes=saved["epoch"] == epoch, ended=saved["ended"])
+        if saved.get("parts"):
+            self._restore(saved["parts"])
         self._epoch, self._ended = epoch, False
         self._opened = [part.starts for part in self._parts]
 
@@ -188,13 +213,20 @@ class PassLog:
         if self._ended or self._epoch is None:
             return
         self._ended = True
-        for number, part in enumerate(self._parts):
-            if part.cache is not None and not vars(part.cache).get(_FILLED):
-                self._filled[_key(number, part)] = self._opened[number]
-            part.add((part.total if part.total is not None else part.once) - part.once)
         for part in self._parts:
-            if part.cache is not None:
-                vars(part.cache)[_FILLED] = True
+            part.add(part.more)
+        for cache in self._unfilled_caches():
+            self._record_filled(cache)
+            vars(cache)[_FILLED] = True
+
+    def _unfilled_caches(self) -> list[Any]:
+        caches = {id(part.cache): part.cache for part in self._parts if part.cache is not None}
+        return [each for each in caches.values() if not vars(each).get(_FILLED)]
+
+    def _record_filled(self, cache: Any) -> None:
+        for number, part in enumerate(self._parts):
+            if part.cache is cache:
+                self._filled[_key(number, part)] = self._opened[number]
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint has to hold."""
@@ -208,21 +240,21 @@ class PassLog:
         rng = None if self._rng is None else {"opened": self._rng, "now": _read_seed_sequence()}
         return {"epoch": self._epoch, "ended": self._ended, "parts": parts, "rng": rng, "data": data}
 
-    def _restore(self, counts: Mapping[str, list[int]], resumes: bool, ended: bool) -> None:
+    def _restore(self, counts: Mapping[str, list[int]]) -> None:
         for number, part in enumerate(self._parts):
             key = _key(number, part)
             if len(counts.get(key, ())) > 2:
-                part.start_until(counts[key][2])
                 self._filled[key] = counts[key][2]
-        for cache in {id(part.cache): part.cache for part in self._parts if part.cache is not None}.values():
-            if any(len(each) > 2 for each in counts.values()):
+                part.start_until(counts[key][2])
+        for cache in self._unfilled_caches():
+            if any(
+                part.cache is cache and _key(number, part) in self._filled for number, part in enumerate(self._parts)
+            ):
                 _fill(cache)
-        parts = self._parts = random_parts_again(self._parts)
-        for number, part in enumerate(parts):
-            opened, now = counts.get(_key(number, part), (0, 0))[:2]
-            more = 0 if ended or part.total is None else part.total - part.once
-            part.start_until(opened if resumes else now + more)
-        self._catch_up = counts if resumes else {}
+        self._parts = random_parts_again(self._parts)
+        for number, part in enumerate(self._parts):
+            part.start_until(counts.get(_key(number, part), (0,))[0])
+        self._catch_up = counts
 
 
 def random_parts_again(parts: list[RandomPart]) -> list[RandomPart]:

@@ -131,13 +131,21 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
 
     Other variables that these functions read (a Normalization layer's mean) hardly ever change and are not reported.
     """
-    functions, datasets = [], [dataset]
-    for each in datasets:
-        functions.extend(functions_of_dataset(each))
-        datasets.extend(each._inputs())
-    item = [leaf for leaf, _ in _reachable_state([("", each) for each in functions], set())]
+    found: list[Any] = []
+    datasets, seen = [dataset], {id(dataset)}
     kinds = (tf.keras.random.SeedGenerator, *GENERATORS)
-    return [each for each in item if isinstance(each, kinds) or getattr(each, "name", "") == SEED_NAME]
+    for each in datasets:
+        for item in reachable_objects([("", function) for function in functions_of_dataset(each)], seen):
+            if isinstance(item, tf.random.Generator):
+                found.append(item.state)
+            elif isinstance(item, tf.data.Dataset):
+                datasets.append(item)
+            elif isinstance(item, kinds) or getattr(item, "name", "") == SEED_NAME:
+                found.append(item)
+        inputs = {id(one): one for one in each._inputs() if id(one) not in seen}
+        seen.update(inputs)
+        datasets.extend(inputs.values())
+    return found
 
 
 def functions_of_dataset(dataset: tf.data.Dataset) -> list[Any]:

@@ -5,6 +5,7 @@ classes. What a loop can't reach can't influence it, so state that merely exists
 false alarm. Imports no framework; each framework's own objects are followed by the module that knows them.
 """
 
+import dis
 import functools
 import itertools
 import random
@@ -37,10 +38,12 @@ def roots_of_frame(frame: types.FrameType) -> list[Root]:
     return list(names.items())
 
 
-def global_names(code: types.CodeType) -> set[str]:
+@functools.cache
+def global_names(code: types.CodeType) -> frozenset[str]:
     """The names that a function, or a function inside it, looks up in its module."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return set(code.co_names).union(*map(global_names, inner))
+    return frozenset(own).union(*map(global_names, inner))
 
 
 def plain_referents(item: Any) -> Iterable[Any] | None:

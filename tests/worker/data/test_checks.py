@@ -277,6 +277,15 @@ def test_random_operations_that_draw_from_saved_generators_are_not_named(
         random_operations._generators = None
 
 
+def test_attribute_with_the_name_of_a_dataset_of_the_module_is_no_use_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = numbers().shuffle(6, seed=1).map(lambda number: number + tf.constant(1, tf.int64).shape.rank)
+    monkeypatch.setitem(globals(), "shape", found)
+
+    assert messages(reading(found), tmp_path, capsys) == []
+
+
 def test_strict_ends_training_at_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         messages(reading(unseeded(lambda: numbers().shuffle(5))), tmp_path, capsys, strict=True)

@@ -95,6 +95,29 @@ def test_order_of_every_pass_comes_back_from_any_position(make: Callable[[], Any
         assert rest == seen[done:]
 
 
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+def test_pass_after_a_restart_at_the_end_of_one_has_its_order(make: Callable[[], Any], ended: bool) -> None:
+    """The checkpoint may be that of the last step, or of after the data have ended; nothing is read again."""
+    log = PassLog()
+    reader = BatchReader(seeded(make), None, Position(), passes=log)
+    whole, saved = [], []
+    for _ in range(3):
+        batches = []
+        for batch in reader.rest_of_epoch():
+            batches.append(values(batch))
+            text = json.dumps(log.to_json())
+        whole.append(batches)
+        saved.append(json.dumps(log.to_json()) if ended else text)
+
+    for epoch in range(2):
+        again = BatchReader(seeded(make), None, Position(epoch, 3), passes=PassLog(json.loads(saved[epoch])))
+        again.skip_epoch()
+        again.position = Position(epoch + 1)
+        rest = [[values(batch) for batch in again.rest_of_epoch()] for _ in range(epoch + 1, 3)]
+        assert rest == whole[epoch + 1 :]
+
+
 def test_iterators_that_the_script_makes_of_the_same_dataset_are_counted() -> None:
     make = KINDS["two shuffles"]
 
