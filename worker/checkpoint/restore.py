@@ -59,7 +59,6 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
     for optimizer in waiting:
-        _require_scope(outer[0], strategy)
         with scope:
             optimizer.build(outer[0].trainable_variables)
     extra_state.create_global_seed(strategy)
@@ -70,18 +69,6 @@ def _consists_of_built_layers(model: tf.keras.Model) -> bool:
     layers = list(model._flatten_layers(include_self=False))
     own_build = type(model).build is not tf.keras.Model.build
     return bool(layers) and not own_build and all(layer.built for layer in layers)
-
-
-def _require_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
-    if strategy is None or strategy.num_replicas_in_sync == 1:
-        return
-    for variable in model.trainable_variables:
-        if not strategy.extended.variable_created_in_scope(variable.value):
-            raise ValueError(
-                f"cannot train model {model.name!r} on {strategy.num_replicas_in_sync} replicas: {variable.path} was "
-                f"created outside strategy.scope(); build model and optimizer inside it (the tf.train.Checkpoint may "
-                f"be created anywhere)"
-            )
 
 
 def outermost(found: list[Any]) -> list[Any]:

@@ -138,7 +138,13 @@ def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
         or conditions.recorded_threads(before)
         or conditions.cores()
     )
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"cannot fix the number of threads at {threads}: TensorFlow's devices are already started; call "
+            f"worker.strategy() or prepare() before anything else that uses TensorFlow"
+        ) from error
     onednn = (before or {}).get(conditions.ONEDNN)
     if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.is_onednn_set():
         attempt_or_standby().reporter.show_message(

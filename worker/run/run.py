@@ -35,6 +35,7 @@ from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, check_on_nan,
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.epoch_head import copy_saved_state
 from worker.run.gang_checkpoints import GangCheckpoints
+from worker.run.misuse import check_tracked, explain
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state, reachability
 from worker.state.dataset_passes import PassLog
@@ -125,6 +126,7 @@ class Run(RunBase):
     def __enter__(self) -> Self:
         self._enter()
         try:
+            check_tracked(self._tracked, self.strategy)
             found = self._checkpoints.restore_or_begin(self.total_steps)
         except BaseException:
             self._checkpoints.close()
@@ -140,6 +142,8 @@ class Run(RunBase):
         return self
 
     def _failed(self, error: BaseException) -> None:
+        if (text := explain(error, self.strategy)) is not None:
+            error.add_note(f"stepkeeper: {text}")
         if (others := local_processes.find_local_processes()) is not None and isinstance(error, tf.errors.OpError):
             others.wait_for_member_failure()
         super()._failed(error)

@@ -15,6 +15,12 @@ from supervisor.protocol.launch import Launch
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.fixture(autouse=True)
+def _attempt(begin: Callable[[Launch], None]) -> None:
+    """An attempt of its own for each test, because one reports only one failure."""
+    begin(Launch())
+
+
 def data() -> Any:
     return tf.data.Dataset.range(4).batch(2)
 
@@ -162,9 +168,8 @@ def test_total_steps_end_the_epochs(tmp_path: Path) -> None:
 
 
 def test_value_that_the_loop_carries_ends_a_strict_training_at_its_first_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], begin: Callable[[Launch], None]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin(Launch())  # an attempt reports one failure
     best = 0.0
     with pytest.raises(SystemExit) as leaving, run_in(tmp_path, strict=True) as run:
         for batch in run.batches(data()):
@@ -247,3 +252,45 @@ def test_object_with_a_state_of_its_own_is_restored(assigned: str, tmp_path: Pat
             assert sampler.place == place
             sampler.place = 5
             run.step_done()
+
+
+def model_of(strategy: Any) -> Any:
+    with strategy.scope():
+        return tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+
+
+def test_strategy_left_out_is_an_error(two_replicas: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"made for 2 replicas.*strategy=strategy"):
+        worker.Run(tf.train.Checkpoint(model=model_of(two_replicas)), directory=tmp_path).__enter__()
+
+
+def test_model_made_outside_the_scope_is_an_error_whatever_its_optimizer(two_replicas: Any, tmp_path: Path) -> None:
+    model = model_of(tf.distribute.get_strategy())
+    with two_replicas.scope():
+        optimizer = tf.keras.optimizers.SGD()
+        optimizer.build(model_of(two_replicas).trainable_variables)
+
+    with pytest.raises(ValueError, match=r"outside strategy\.scope\(\)"):
+        worker.Run(
+            tf.train.Checkpoint(model=model, optimizer=optimizer), strategy=two_replicas, directory=tmp_path
+        ).__enter__()
+
+
+def test_empty_checkpoint_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"model=model, optimizer=optimizer"):
+        worker.Run(tf.train.Checkpoint(), directory=tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_step_that_is_not_run_on_the_replicas_is_told_of_strategy_run(
+    compiled: bool, two_replicas: Any, tmp_path: Path
+) -> None:
+    model = model_of(two_replicas)
+    step = tf.function(model.__call__) if compiled else model
+    tracked = tf.train.Checkpoint(model=model)
+
+    with pytest.raises(ValueError) as raised, worker.Run(tracked, strategy=two_replicas, directory=tmp_path) as run:
+        for batch in run.batches(tf.data.Dataset.from_tensors(np.ones((4, 3))).repeat(2)):
+            run.step_done(loss=step(batch))
+
+    assert "strategy.run(train_step, args=(batch,))" in raised.value.__notes__[0]

@@ -1,0 +1,51 @@
+"""Finds, before the first step, what would fail deep inside TensorFlow, and explains what TensorFlow says of it."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from worker.state import extra_state
+
+_OF_REPLICAS = ("PerReplica", "cross-replica context", "in a replica context")
+"""What TensorFlow and Keras say of a step that was called without `strategy.run`."""
+
+
+def check_tracked(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
+    """Raises ValueError if the checkpoint is empty, or if its model is not made for the replicas of the strategy."""
+    if not extra_state.tracked_objects(tracked, object)[1:]:
+        raise ValueError(
+            "cannot save an empty tf.train.Checkpoint(); give worker.Run everything that training changes, as "
+            "tf.train.Checkpoint(model=model, optimizer=optimizer)"
+        )
+    replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+    for model in extra_state.tracked_objects(tracked, tf.keras.Model):
+        for variable in model.trainable_variables:
+            made_for = len(getattr(variable.value, "values", (variable.value,)))
+            if strategy is None and made_for > 1:
+                raise ValueError(
+                    f"cannot train model {model.name!r}, which was made for {made_for} replicas, without its strategy: "
+                    f"write worker.Run(..., strategy=strategy)"
+                )
+            if replicas > 1 and strategy is not None:
+                _require_scope(model, variable, strategy)
+
+
+def _require_scope(model: Any, variable: Any, strategy: tf.distribute.Strategy) -> None:
+    if not strategy.extended.variable_created_in_scope(variable.value):
+        raise ValueError(
+            f"cannot train model {model.name!r} on {strategy.num_replicas_in_sync} replicas: {variable.path} was "
+            f"created outside strategy.scope(); build model and optimizer inside it (the tf.train.Checkpoint may be "
+            f"created anywhere)"
+        )
+
+
+def explain(error: BaseException, strategy: tf.distribute.Strategy | None) -> str | None:
+    """What a script has to write, if an error shows that its step was not run on the replicas; None otherwise."""
+    replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+    if replicas == 1 or not any(each in str(error) for each in _OF_REPLICAS):
+        return None
+    return (
+        f"run.batches gives each of the {replicas} replicas its part of a batch, so the step has to run on them: write "
+        f"strategy.run(train_step, args=(batch,)) where the script calls train_step(batch), inside of a "
+        f"tf.function, and strategy.reduce(...) for one loss of all"
+    )
