@@ -22,6 +22,7 @@ from worker.keras.end_of_data import ExampleCounter
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.keras.run import FitRun
 from worker.keras.state import FitState
+from worker.keras.validation import Validation
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.state import reachability
 from worker.state.state_file import Position
@@ -76,15 +77,16 @@ def fit(
     options |= {"validation_data": validation_data, "validation_batch_size": validation_batch_size or batch_size}
     exempt = tuple(leave_out)
     state = FitState(model, exempt)
+    validation = Validation(validation_data)
     tracked = tf.train.Checkpoint(model=model, fit=state, **_optimizer_of(model))
     per_epoch = data.count_batches(Position())
     counter = ExampleCounter(model, strategy) if data.counts_examples else None
     run = FitRun(tracked, strategy=strategy, total_steps=_total_steps(data, epochs), directory=directory,
                   interval=interval, generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
                   summaries=summaries, summary_every=summary_every)  # fmt: skip
-    run.attach(state, counter, data, _roots(model, data, listed_callbacks))
+    run.attach(state, counter, data, validation, _roots(model, data, listed_callbacks))
     with run, contextlib.nullcontext() if counter is None else counter.counting(model):
-        state.restore_data(data)
+        state.restore_data(data, validation)
         listed = tf.keras.callbacks.CallbackList(
             listed_callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
             verbose=1 if verbose == "auto" else verbose,
@@ -96,9 +98,11 @@ def fit(
         stopped = state.stopped
         while run.position.epoch < epochs and not stopped:
             if data.has_no_batch_left(run.position):
-                _end_epoch(model, data, listed, run, state, options)
+                _end_epoch(model, data, validation, listed, run, state, options)
             else:
-                _train_epoch(model, data, _EpochCallbacks(model, listed.callbacks, run, state, data), options)
+                _train_epoch(
+                    model, data, _EpochCallbacks(model, listed.callbacks, run, state, data, validation), options
+                )
             stopped = model.stop_training
         if model.optimizer is not None:
             model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -207,7 +211,13 @@ def _without_none(spec: Any) -> Any:
 
 
 def _end_epoch(
-    model: Any, data: FitData, listed: Any, run: FitRun, state: FitState, options: Mapping[str, Any]
+    model: Any,
+    data: FitData,
+    validation: Validation,
+    listed: Any,
+    run: FitRun,
+    state: FitState,
+    options: Mapping[str, Any],
 ) -> None:
     """Does what belongs to the end of an epoch that has no batch left: its metrics, validation and callbacks."""
     epoch = run.position.epoch
@@ -216,11 +226,14 @@ def _end_epoch(
     logs = _metrics_of(model)
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
         inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
+        validation.begin(epoch)
         with run.evaluating():
             results = model.evaluate(
                 inputs, labels, sample_weight=weights, verbose=0, return_dict=True,
                 steps=options.get("validation_steps"), batch_size=options.get("validation_batch_size"),
             )  # fmt: skip
+        validation.opened()
+        validation.end()
         logs |= {f"val_{name}": value for name, value in results.items()}
     listed.on_epoch_end(epoch, logs)
     state.last_logs = logs
@@ -240,7 +253,15 @@ def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:
 class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     """Passes the events of one `model.fit` call on to the user's callbacks, as those of one long training."""
 
-    def __init__(self, model: Any, callbacks: list[Any], run: FitRun, state: FitState, data: FitData) -> None:
+    def __init__(
+        self,
+        model: Any,
+        callbacks: list[Any],
+        run: FitRun,
+        state: FitState,
+        data: FitData,
+        validation: Validation,
+    ) -> None:
         super().__init__(callbacks, model=None)
         self.steps = 0
         """The number of steps of this call that were reported as done."""
@@ -252,6 +273,7 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         self._run = run
         self._state = state
         self._data = data
+        self._validation = validation
         self._computed = 0  # batches of this call whose step is computed
         self._logs: Mapping[str, Any] | None = None  # of computed steps that are not reported yet
 
@@ -289,8 +311,15 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     def on_test_begin(self, logs: Any = None) -> None:
         """Reports that the validation of an epoch begins."""
         self._data.end_epoch()
+        self._validation.begin(self.start.epoch)
         self._run.report_validation(begins=True)
         super().on_test_begin(logs)
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """The validation has its iterator."""
+        if batch == 0:
+            self._validation.opened()
+        super().on_test_batch_begin(batch, logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Reports that the validation is alive."""
@@ -309,6 +338,7 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         """
         self._check_length()
         self._data.end_epoch()
+        self._validation.end()
         self.passes.end()
         if self._computed == 0 and self.start.batch > 0:
             logs = _metrics_of(self._trained) | dict(logs or {})

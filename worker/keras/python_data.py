@@ -18,10 +18,10 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from worker.keras.fit_data import EpochBatches, FitData
+from worker.keras.kept_attributes import KeptAttributes
 from worker.keras.read_ahead import LookAhead, ReadAhead
 from worker.state.dataset_passes import PassLog
 from worker.state.findings import Finding
-from worker.state.object_values import NotSaveable, ObjectRestorer, SavedObject
 from worker.state.state_file import Position
 
 _UNSEEDED = ("default_rng", "RandomState", "Random")
@@ -47,12 +47,7 @@ class PyDatasetData(FitData):
         self._opened_at = 0  # the number of the first batch of the last opening
         self._in_epoch = False
         self._restored: list[Any] | None = None
-        self._hooks = any(
-            getattr(type(dataset), name) is not getattr(tf.keras.utils.PyDataset, name)
-            for name in ("on_epoch_begin", "on_epoch_end")
-        )
-        self._fresh = self._attribute_digests()
-        self._attributes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+        self._kept = KeptAttributes(dataset)
         self._signature = self._read_signature()
 
     def count_batches(self, position: Position) -> int | None:
@@ -65,18 +60,18 @@ class PyDatasetData(FitData):
     def begin_training(self, resumed: bool) -> None:
         if not resumed:
             self._dataset.on_epoch_end()  # as Keras calls it before the first epoch, to shuffle
-            self._save_attributes()
+            self._kept.keep()
 
     def begin_epoch(self) -> None:
         self._dataset.on_epoch_begin()
         self._in_epoch = True
-        self._save_attributes()
+        self._kept.keep()
 
     def end_epoch(self) -> None:
         if self._in_epoch:
             self._in_epoch = False
             self._dataset.on_epoch_end()
-            self._save_attributes()
+            self._kept.keep()
 
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         self._in_epoch = True
@@ -102,7 +97,7 @@ class PyDatasetData(FitData):
         return self._problems
 
     def save(self, position: Position) -> Any:
-        saved, arrays = self._attributes
+        saved, arrays = self._kept.kept
         known = self._ahead.draws and not self._parallel and position.batch > 0
         states = self._ahead.states_before(position.batch) if known else None
         return {"seed": self.seed, "attributes": saved, "generators": states}, arrays
@@ -111,10 +106,7 @@ class PyDatasetData(FitData):
         self.seed = saved["seed"]
         self._restored = saved["generators"]
         self._ahead.draws = self._ahead.draws or self._restored is not None
-        self._attributes = dict(saved["attributes"]), dict(arrays)
-        for name, value in saved["attributes"].items():
-            own = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
-            vars(self._dataset)[name] = ObjectRestorer(own).restore_value(value, vars(self._dataset).get(name))
+        self._kept.restore(saved["attributes"], arrays)
 
     def _order(self, epoch: int, count: int | None) -> Any:
         """The number of the n-th batch of an epoch; None: n itself."""
@@ -125,7 +117,7 @@ class PyDatasetData(FitData):
     def _read_signature(self) -> Any:
         """What Keras' adapter finds out from the first two batches. Names what reading them changes."""
         name = type(self._dataset).__name__
-        before = self._attribute_digests()
+        before = self._kept.digests()
         with self._ahead.undisturbed() as states:
             count = self._dataset.num_batches
             view = _RestOfPyDataset(self._dataset, None, 0, None if count is None else int(count), None)
@@ -141,7 +133,7 @@ class PyDatasetData(FitData):
             ))  # fmt: skip
         if _draws_unseeded(type(self._dataset).__getitem__):
             self._problems.append(Finding(f"a generator without a seed in {name}.__getitem__", "give it a seed"))
-        changed = [key for key, value in self._attribute_digests().items() if before.get(key) != value]
+        changed = [key for key, value in self._kept.digests().items() if before.get(key) != value]
         changed = [key for key in changed if not isinstance(vars(self._dataset)[key], _GENERATORS)]
         if changed:
             self._problems.append(Finding(
@@ -149,28 +141,6 @@ class PyDatasetData(FitData):
                 f"change it in {name}.on_epoch_end instead",
             ))  # fmt: skip
         return adapter._output_signature
-
-    def _attribute_digests(self) -> dict[str, bytes | None]:
-        return {name: _digest(value) for name, value in self._own_attributes().items()}
-
-    def _own_attributes(self) -> dict[str, Any]:
-        set_by_keras = ("_workers", "_use_multiprocessing", "_max_queue_size")
-        return {name: value for name, value in vars(self._dataset).items() if name not in set_by_keras}
-
-    def _save_attributes(self) -> None:
-        """Keeps the attributes that have changed since training began, as they are between two epochs."""
-        if not self._hooks:
-            return
-        saved: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
-        for name, value in self._own_attributes().items():
-            digest = _digest(value)
-            if name in self._fresh and self._fresh[name] == digest:  # None: can't be saved
-                continue
-            found = SavedObject(value)
-            saved[name] = found.json
-            arrays |= {f"{name}/{key}": array for key, array in found.arrays.items()}
-        self._attributes = saved, arrays
 
 
 _GENERATORS = (np.random.Generator, np.random.RandomState)
@@ -340,14 +310,3 @@ def _hash_batch(batch: Any) -> str:
         hashed.update(f"{array.dtype}{array.shape}".encode())
         hashed.update(array.tobytes())
     return str(hashed.hexdigest())
-
-
-def _digest(value: Any) -> bytes | None:
-    """A hash of a value; None if it can't be saved. Large arrays are hashed where they are."""
-    if isinstance(value, np.ndarray) and value.flags.c_contiguous and not value.dtype.hasobject and value.size:
-        kind = f"{value.dtype}{value.shape}".encode()
-        return bytes(xxhash.xxh3_128(kind).digest() + xxhash.xxh3_128(value.reshape(-1).view(np.uint8).data).digest())
-    try:
-        return SavedObject(value).digest()
-    except (NotSaveable, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-        return None

@@ -11,6 +11,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.keras.end_of_data import ExampleCounter
 from worker.keras.fit_data import FitData
 from worker.keras.state import FitState
+from worker.keras.validation import Validation
 from worker.run.run import Run
 from worker.state import reachability
 from worker.state.dataset_passes import PassLog
@@ -46,11 +47,13 @@ class FitRun(Run):
         state: FitState,
         example_counter: ExampleCounter | None,
         data: FitData,
+        validation: Validation,
         roots: list[reachability.Root],
     ) -> None:
         """Sets what this run saves, what counts its examples, what it trains on, and what training can reach."""
         self._fit_state = state
         self._data = data
+        self._validation = validation
         self._counter = example_counter
         self._roots = roots
         self._reported_names: frozenset[str] = frozenset()  # attributes of callbacks that can't be saved
@@ -93,7 +96,7 @@ class FitRun(Run):
     def _step_boundary(self) -> StepBoundary:
         if self._counter is not None and self._position.examples is None:
             self._position = replace(self._position, examples=self._counter.consumed())
-        self._fit_state.keep_data(self._data, self._position)
+        self._fit_state.keep_data(self._data, self._validation, self._position)
         return super()._step_boundary()
 
     def _check_complete(self, frame: FrameType) -> None:
@@ -105,7 +108,8 @@ class FitRun(Run):
 
         def find_problems() -> list[Finding]:
             data = next((each for name, each in self._roots if name == "data"), None)
-            return [*self._find_problems(self._roots, data), *self._data.find_problems()]
+            others = [*self._data.find_problems(), *self._validation.find_problems()]
+            return [*self._find_problems(self._roots, data), *others]
 
         self._checkpoints.check_completeness(self._roots, exempt, self._strict, self.step, _REMEDY, find_problems)
 

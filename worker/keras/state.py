@@ -11,6 +11,7 @@ import tensorflow as tf
 from worker.keras.callbacks import LogFiles
 from worker.keras.fit_data import FitData
 from worker.keras.outer_variables import OuterVariable, outer_variables
+from worker.keras.validation import Validation
 from worker.process.reporting import describe_error
 from worker.state.object_values import (
     NotRestorable,
@@ -54,7 +55,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._outer: dict[int, dict[str, OuterVariable]] = {}
         self._fresh: list[dict[str, bytes]] = []
         self._restored: dict[str, Any] = {}
-        self._data_state: tuple[Any, Any] = {}, {}
+        self._data_state: dict[str, tuple[Any, Any]] = {}
         self._logs = LogFiles([])
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
 
@@ -63,16 +64,18 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Whether a checkpoint was restored."""
         return bool(self._restored)
 
-    def keep_data(self, data: FitData, position: Position) -> None:
+    def keep_data(self, data: FitData, validation: Validation, position: Position) -> None:
         """Keeps what a checkpoint at `position` has to know of the data."""
-        self._data_state = data.save(position)
+        self._data_state = {"data": data.save(position), "validation": validation.save()}
 
-    def restore_data(self, data: FitData) -> None:
+    def restore_data(self, data: FitData, validation: Validation) -> None:
         """Gives the data what was saved of them."""
         if self._restored:
-            start = "data/"
-            arrays = {key.removeprefix(start): array for key, array in self._arrays.items() if key.startswith(start)}
-            data.restore(self._restored["data"], arrays)
+            data.restore(self._restored["data"], self._arrays_of("data/"))
+            validation.restore(self._restored["validation"], self._arrays_of("validation/"))
+
+    def _arrays_of(self, start: str) -> dict[str, np.ndarray[Any, Any]]:
+        return {key.removeprefix(start): array for key, array in self._arrays.items() if key.startswith(start)}
 
     def prepare_callbacks(self, callbacks: list[Any]) -> None:
         """Called before `on_train_begin`: log files go on where they were when the checkpoint was written."""
@@ -150,15 +153,15 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 for name, saved in changed.items()
                 for key, array in saved.arrays.items()
             }
-        data, data_arrays = self._data_state
-        arrays |= {f"data/{name}": array for name, array in data_arrays.items()}
+        for kind, (_, of_data) in self._data_state.items():
+            arrays |= {f"{kind}/{name}": array for name, array in of_data.items()}
         history = getattr(self._model, "history", None)
         body = {
             "callbacks": callbacks,
             "history": getattr(history, "history", {}),
             "epochs": getattr(history, "epoch", []),
             "last_logs": self.last_logs,
-            "data": data,
+            **{kind: json_value for kind, (json_value, _) in self._data_state.items()},
             "log_files": self._logs.sizes(),
             "stopped": bool(getattr(self._model, "stop_training", False)),
         }

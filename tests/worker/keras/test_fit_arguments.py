@@ -105,6 +105,14 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
     "PyDataset": lambda: {"x": Sequence()},
     "PyDataset with workers": lambda: {"x": Sequence(workers=2, max_queue_size=3)},
     "PyDataset with noise": lambda: {"x": Augmenting(), "shuffle": False},
+    "validated on a shuffled dataset": lambda: {
+        **{"x": X, "y": Y, "batch_size": 4, "validation_steps": 2},
+        "validation_data": pairs().shuffle(22).batch(4).with_options(untuned()),
+    },
+    "validated on a PyDataset": lambda: {
+        **{"x": X, "y": Y, "batch_size": 4, "validation_steps": 2},
+        "validation_data": Sequence(),
+    },
     "generator": lambda: {"x": noisy},
     "endless generator": lambda: {"x": endless, "steps_per_epoch": 6},
     "generator object": lambda: {"x": endless(), "steps_per_epoch": 6},

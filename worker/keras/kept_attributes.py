@@ -1,0 +1,67 @@
+"""The attributes of a `keras.utils.PyDataset`, which its `on_epoch_begin` and `on_epoch_end` may change."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import xxhash
+
+from worker.state.object_values import NotSaveable, ObjectRestorer, SavedObject
+
+_SET_BY_KERAS = ("_workers", "_use_multiprocessing", "_max_queue_size")
+_HOOKS = ("on_epoch_begin", "on_epoch_end")
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+class KeptAttributes:
+    """Those that have changed since training began, as they were between two epochs (`kept`: JSON and arrays)."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._changes = any(
+            getattr(type(dataset), name) is not getattr(tf.keras.utils.PyDataset, name) for name in _HOOKS
+        )
+        self._fresh = self.digests() if self._changes else {}
+        self.kept: tuple[Mapping[str, Any], Arrays] = {}, {}
+
+    def digests(self) -> dict[str, bytes | None]:
+        """A hash of each attribute; None if it can't be saved."""
+        return {name: _digest(value) for name, value in self._attributes().items()}
+
+    def keep(self) -> None:
+        """Keeps them as they are now, between two epochs."""
+        if not self._changes:
+            return
+        saved: dict[str, Any] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for name, value in self._attributes().items():
+            digest = _digest(value)
+            if digest is None or self._fresh.get(name) == digest:
+                continue
+            found = SavedObject(value)
+            saved[name] = found.json
+            arrays |= {f"{name}/{key}": array for key, array in found.arrays.items()}
+        self.kept = saved, arrays
+
+    def restore(self, saved: Mapping[str, Any], arrays: Arrays) -> None:
+        """Sets attributes that were kept."""
+        self.kept = saved, arrays
+        for name, value in saved.items():
+            own = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
+            vars(self._dataset)[name] = ObjectRestorer(own).restore_value(value, vars(self._dataset).get(name))
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self._dataset).items() if name not in _SET_BY_KERAS}
+
+
+def _digest(value: Any) -> bytes | None:
+    """A hash of a value; None if it can't be saved. Large arrays are hashed where they are."""
+    if isinstance(value, np.ndarray) and value.flags.c_contiguous and not value.dtype.hasobject and value.size:
+        kind = f"{value.dtype}{value.shape}".encode()
+        return bytes(xxhash.xxh3_128(kind).digest() + xxhash.xxh3_128(value.reshape(-1).view(np.uint8).data).digest())
+    try:
+        return SavedObject(value).digest()
+    except (NotSaveable, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        return None
