@@ -49,8 +49,13 @@ def topology(used: tf.distribute.Strategy | None, session: Any = None) -> dict[s
         "tf32": bool(tf.config.experimental.tensor_float_32_execution_enabled())
         and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0",
         "xla": " ".join(filter(None, (os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")))),
-        "deterministic": bool(is_op_determinism_enabled()),
+        "deterministic": has_op_determinism(),
     }
+
+
+def has_op_determinism() -> bool:
+    """Whether TensorFlow's operations are deterministic."""
+    return bool(is_op_determinism_enabled())
 
 
 def onednn() -> bool:

@@ -19,6 +19,7 @@ from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.description import differences
 from worker.data.resume_dataset import Batch
+from worker.devices import tensorflow_conditions
 from worker.export import ExportError, export_run
 from worker.microbatch import parts_of
 from worker.process import local_processes
@@ -48,6 +49,12 @@ _REMEDY = (
     "track it in the tf.train.Checkpoint, give a Keras metric to worker.Run(state={...}), a generator to "
     "worker.Run(generators=), or what never changes to "
     "worker.Run(leave_out=)"
+)
+
+
+_NOT_DETERMINISTIC = Finding(
+    "anything, as deterministic = true has no effect before worker.strategy()",
+    "call worker.strategy() before the dataset and the model are made, and train with the strategy it returns",
 )
 
 
@@ -370,7 +377,10 @@ class Run(RunBase):
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""
         data = self._reader.data if self._reader is not None else data
-        return find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
+        found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
+        if self._attempt.launch.deterministic and not tensorflow_conditions.has_op_determinism():
+            found.append(_NOT_DETERMINISTIC)
+        return found
 
     def _check_microbatches(self) -> None:
         if not self._uses_microbatches:

@@ -12,7 +12,10 @@ import tensorflow as tf
 from numpy.random import permutation
 
 import worker
+from supervisor.protocol.launch import Launch
+from supervisor.protocol.messages import Committed, Go
 from tests.worker import training
+from tests.worker.daemon_end import DaemonEnd
 from worker.state import dataset_passes, random_operations
 
 pytestmark = pytest.mark.tensorflow
@@ -291,6 +294,18 @@ def test_strict_ends_training_at_the_first_step(tmp_path: Path, capsys: pytest.C
         messages(reading(unseeded(lambda: numbers().shuffle(5))), tmp_path, capsys, strict=True)
 
     assert leaving.value.code == 70
+
+
+def test_deterministic_job_that_never_asks_for_its_strategy_is_named(
+    daemon: DaemonEnd, begin: Callable[[Launch], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, deterministic=True))
+    daemon.send(Go(1, restore=None))
+
+    with worker.Run(tf.train.Checkpoint(count=tf.Variable(0))) as run:
+        run.step_done()
+
+    assert "has no effect before worker.strategy()" in " ".join(daemon.wait_for(Committed).left_out)
 
 
 def test_noise_in_a_model_of_fit_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

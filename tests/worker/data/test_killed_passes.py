@@ -1,0 +1,27 @@
+"""Trainings on shuffled data with noise in the step are killed, also at an epoch's end, and end with equal bits."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+CHILD = Path(__file__).parents[1] / "children" / "shuffled.py"
+
+
+def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, str]:
+    """How the training ended, and the hash of its state."""
+    command = [sys.executable, str(CHILD), kind, str(folder), str(replicas), str(kill_at)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode in (0, -9), done.stderr[-2000:]
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.mark.parametrize(("kind", "replicas"), [("dataset", 2), ("files", 1), ("function", 1)])
+def test_killed_training_on_shuffled_data_ends_with_equal_bits(kind: str, replicas: int, tmp_path: Path) -> None:
+    undisturbed = train(kind, tmp_path / "undisturbed", replicas, 0)
+
+    for step in (5, 7, 13):  # an epoch has five steps; its tail reads the dataset too
+        assert train(kind, tmp_path / "killed", replicas, step)[0] == -9
+    assert train(kind, tmp_path / "killed", replicas, 0) == undisturbed
