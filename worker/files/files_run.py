@@ -34,7 +34,7 @@ from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
 from worker.state.findings import Finding
 from worker.state.plain_values import NotRestorable
-from worker.state.reachability import Root, roots_of_frame
+from worker.state.reachability import Root
 from worker.state.state_file import Position
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
@@ -190,7 +190,7 @@ class FilesRun(RunBase):
         """Looks for state that the loop uses and no checkpoint would hold."""
         self.state.check()
         frame = _script_frame()
-        roots = roots_of_frame(frame)
+        roots = self._roots_of_loop(frame)
         missing: tuple[str, ...] = ()
         findings: Sequence[Finding] = ()
         try:

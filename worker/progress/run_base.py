@@ -30,8 +30,15 @@ from worker.progress.arguments import check_list, check_total_steps
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.state import random_generators
 from worker.state.findings import Finding
-from worker.state.loop_source import Entered, explain_loop_that_begins_again, script_frame_of, script_frames
+from worker.state.loop_source import (
+    Entered,
+    explain_loop_that_begins_again,
+    names_in_loops,
+    script_frame_of,
+    script_frames,
+)
 from worker.state.loop_values import ContainerWatch, carried_values
+from worker.state.reachability import Root, roots_of_frame
 from worker.state.run_state import HasState, RunState
 from worker.state.state_file import Position
 
@@ -198,6 +205,12 @@ class RunBase:
             f"cannot use {what}: the run was not entered, so no checkpoint was restored and none would be saved; "
             f'write "with {name}(...) as run:" around the loop'
         )
+
+    def _roots_of_loop(self, frame: FrameType) -> list[Root]:
+        """What training can reach from the frame of its loop: the names that the loop uses."""
+        frames = script_frames(frame, self._entered)
+        names = names_in_loops(frames[0]) if frames and frames[0].frame is script_frame_of(frame) else None
+        return [root for root in roots_of_frame(frame) if names is None or root[0] in names]
 
     def _find_lost_values(self, frame: FrameType) -> list[Finding]:
         """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step."""

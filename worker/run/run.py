@@ -360,7 +360,7 @@ class Run(RunBase):
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
         self.state.check()
-        roots = reachability.roots_of_frame(frame)
+        roots = self._roots_of_loop(frame)
         self._checkpoints.check_completeness(
             roots,
             (*self._leave_out, *self.state.values()),

@@ -120,6 +120,16 @@ def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from statements(handler.body)
 
 
+def names_in_loops(frame: ScriptFrame) -> set[str] | None:
+    """The names that the loops around a line use; None if there is no loop.
+
+    What else the function uses runs before the loops, in each process anew, or after them.
+    """
+    if not frame.loops:
+        return None
+    return {each.id for each in ast.walk(frame.loops[0]) if isinstance(each, ast.Name)}
+
+
 def takes_batches(loop: Loop) -> bool:
     """Whether a loop runs over `run.batches` or `run.steps`."""
     over = loop.test if isinstance(loop, ast.While) else loop.iter

@@ -294,3 +294,15 @@ def test_step_that_is_not_run_on_the_replicas_is_told_of_strategy_run(
             run.step_done(loss=step(batch))
 
     assert "strategy.run(train_step, args=(batch,))" in raised.value.__notes__[0]
+
+
+def test_generator_that_only_makes_the_data_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = np.random.default_rng(1)
+    given = tf.data.Dataset.from_tensor_slices(numbers.normal(size=4)).batch(2)
+    noise = np.random.default_rng(2)
+    with run_in(tmp_path) as run:
+        for batch in run.batches(given):
+            run.step_done(loss=noise.normal() + batch[0])
+
+    assert "numpy Generator (reached as noise)" in (said := capsys.readouterr().err)
+    assert "numbers" not in said
