@@ -2,7 +2,7 @@
 
 Run with `python -m bench.exactness` (100 kills of each example; on two idle cores about 15 s a kill with TensorFlow, 5
 s with PyTorch, 2 s without either). Prints a table and writes bench/results/exactness.json; exits with 1 if anything
-differs. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
+differs. The scripts of tests/training_code, written as tutorials are, follow, each killed at certain lines. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
 damaged before a relaunch. What is compared are the hashes of all files of the last checkpoint: weights, optimizer,
 data position, random state. Kills are booked under what they really met, read from what the dead worker left behind.
 """
@@ -23,6 +23,10 @@ from bench import harness
 from bench.peer import NotInstalled
 from tests.system import killing
 from tests.system.killing import End, Moment
+from tests.training_code import rig
+from tests.training_code.scripts import SCRIPTS, Script
+
+BY_NAME = {each.name: each for each in SCRIPTS}
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,31 @@ def recorded(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def measured_script(script: Script, folder: Path) -> tuple[Script, bool, str]:
+    """Whether a script as people write it ends with the same bits if it is killed, and how its run went, in words."""
+    try:
+        undisturbed = rig.run(script.name, folder / script.name / "undisturbed")
+        killed = rig.run(script.name, folder / script.name / "killed", script.strikes)
+    except (AssertionError, NotInstalled, OSError) as error:
+        return script, False, f"[red]failed: {str(error)[:200]}[/]"
+    same = killed.result == undisturbed.result and killed.hits == script.strikes
+    return script, same, "[green]the same bits[/]" if same else "[red]differs[/]"
+
+
+def script_row(script: Script, end: str) -> tuple[str, ...]:
+    """A script's row of the table, as docs/exact-resume.md has it too."""
+    return script.name, script.patterns, str(len(rig.added_lines(script.name))), str(len(script.strikes)), end
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100, help="of each example")
     parser.add_argument("--each", type=int, default=20, help="kills in one run, at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples", nargs="+", choices=list(killing.EXAMPLES), default=list(killing.EXAMPLES))
+    parser.add_argument(
+        "--scripts", nargs="*", choices=list(BY_NAME), default=list(BY_NAME), help="as people write them"
+    )
     parser.add_argument("--together", type=int, default=2, help="examples at a time")
     parser.add_argument("--folder", type=Path, help="keep logs and checkpoints there")
     options = parser.parse_args()
@@ -104,15 +127,22 @@ def main() -> int:
                 pool.submit(measured, name, folder, options.kills, options.seed, options.each)
                 for name in options.examples
             ]
+            scripts = [pool.submit(measured_script, BY_NAME[name], folder) for name in options.scripts]
             outcomes = [each.result() for each in asked]
+            ends = [each.result() for each in scripts]
     table = Table(
         "example", "kills", "in a step", "in a save", "before a step", "damaged", "refused", "runs", "the end"
     )
     for outcome in outcomes:
         table.add_row(*row(outcome))
     console.print(table)
-    harness.write("exactness", {"seed": options.seed, "results": list(map(recorded, outcomes))})
-    return 0 if all(each.is_exact for each in outcomes) else 1
+    written = Table("script", "what is in it", "lines added", "kills", "the end")
+    for script, _, end in ends:
+        written.add_row(*script_row(script, end))
+    console.print(written)
+    kept = {script.name: same for script, same, _ in ends}
+    harness.write("exactness", {"seed": options.seed, "results": list(map(recorded, outcomes)), "scripts": kept})
+    return 0 if all(each.is_exact for each in outcomes) and all(kept.values()) else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""Runs the scripts of this folder under a real daemon, kills them at exact lines, compares their last checkpoints."""
+
+import ast
+import difflib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import peer
+from supervisor.protocol.checkpoints import manifest, selection
+from tests.places import ROOT
+from tests.system.harness import Daemon
+from tests.system.killing import TORCH_DIGEST
+
+HERE = Path(__file__).resolve().parent
+PLAIN = HERE / "plain"
+RESUMABLE = HERE / "resumable"
+END_S = 280.0
+
+Strike = tuple[str, int]
+"""A pattern in the script's text, and at which execution of such a line the process dies."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `hashes`: of each file of its last checkpoint. `said`: what the worker reported on stderr."""
+
+    step: int
+    hashes: dict[str, str]
+    hits: tuple[Strike, ...]
+    attempts: int
+    said: str
+
+    @property
+    def result(self) -> tuple[int, dict[str, str]]:
+        """What has to be equal."""
+        return self.step, self.hashes
+
+
+def python_of(name: str) -> Path:
+    """The interpreter that has the script's framework."""
+    return peer.binaries(peer.TORCH) / "python" if name.startswith("torch") else Path(sys.executable)
+
+
+def run(name: str, folder: Path, strikes: Sequence[Strike] = (), keys: str = "", script: Path | None = None) -> Outcome:
+    """Runs a resumable script to its end in `folder`; attempt n is killed by strike n."""
+    folder.mkdir(parents=True)
+    script = script or RESUMABLE / f"{name}.py"
+    waiting = folder / "strikes.json"
+    waiting.write_text(json.dumps(strikes))
+    log = folder / "worker.log"
+    section = (
+        f"[program:{name}]\ncommand={python_of(name)} {HERE}/strike.py {script}\ndirectory={folder}\n"
+        f"checkpoint_dir={folder}/checkpoints\ncheckpoint_interval=1 steps\ndeterministic=true\n"
+        f'environment=STRIKES="{waiting}",PYTHONPATH="{ROOT}",TF_CPP_MIN_LOG_LEVEL="2"\n'
+        f"startretries=100\nstdout_logfile={log}\nredirect_stderr=true\nstandby=off\n{keys}\n"
+    )
+    with Daemon(folder, section) as daemon:
+        ended = daemon.until_state(name, "SUCCEEDED", "FAILED", patience_s=END_S)
+        attempts = len(daemon.call("history", name=name, limit=1000)["attempts"])
+    said = log.read_text(errors="replace") if log.exists() else ""
+    if ended["state"] != "SUCCEEDED":
+        raise AssertionError(f"{name} is {ended['state']}: {ended['reason']}\n{said[-3000:]}")
+    newest = selection.committed_checkpoints(folder / "checkpoints")[0]
+    place = folder / "checkpoints" / str(newest)
+    hashes = {
+        each.name: _digest(name, place / each.name) or each.hash for each in manifest.verify_checkpoint(place).files
+    }
+    return Outcome(newest.step, hashes, _hits(waiting), attempts, said)
+
+
+def _hits(strikes: Path) -> tuple[Strike, ...]:
+    hits = strikes.with_suffix(".hits")
+    return (
+        tuple((pattern, count) for pattern, count in map(json.loads, hits.read_text().splitlines()))
+        if hits.exists()
+        else ()
+    )
+
+
+def _digest(name: str, path: Path) -> str | None:
+    """A hash of what a file holds, for those that hold equal state as different bytes."""
+    if path.suffix != ".pt":
+        return None
+    command = [str(python_of(name)), "-c", TORCH_DIGEST, str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+
+
+def added_lines(name: str) -> list[str]:
+    """The lines of the resumable script that its plain form doesn't have. Indentation and comments don't count."""
+    plain, resumable = (_code_lines(folder / f"{name}.py") for folder in (PLAIN, RESUMABLE))
+    return [line[2:] for line in difflib.ndiff(plain, resumable) if line.startswith("+ ")]
+
+
+def _code_lines(path: Path) -> list[str]:
+    """A script's lines without indentation, comments, blank lines and its docstring."""
+    source = path.read_text()
+    docstring = ast.parse(source).body[0]
+    lines = source.splitlines()[docstring.end_lineno or 0 :]
+    return [text for line in lines if (text := line.strip()) and not text.startswith("#")]

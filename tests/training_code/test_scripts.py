@@ -1,0 +1,41 @@
+"""Training code as tutorials write it, with a few lines added, is killed at exact lines and ends the same."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.exactness import script_row
+from bench.peer import NotInstalled
+from tests.places import ROOT
+from tests.training_code import rig
+from tests.training_code.scripts import SCRIPTS, Script
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+MOST_LINES = 14
+"""The most lines that had to be added to one of them; most need three to eight."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[each.name for each in SCRIPTS])
+def test_killed_script_ends_with_the_bits_of_an_undisturbed_one(script: Script, tmp_path: Path) -> None:
+    try:
+        rig.python_of(script.name)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    undisturbed = rig.run(script.name, tmp_path / "undisturbed")
+    killed = rig.run(script.name, tmp_path / "killed", script.strikes)
+
+    assert killed.hits == script.strikes, "each attempt but the last dies where it was meant to"
+    assert killed.attempts == len(script.strikes) + 1
+    assert killed.result == undisturbed.result
+
+
+@pytest.mark.parametrize("name", [each.name for each in SCRIPTS])
+def test_only_a_few_lines_are_added(name: str) -> None:
+    assert 1 <= len(rig.added_lines(name)) <= MOST_LINES
+
+
+def test_the_documented_table_is_that_of_the_scripts() -> None:
+    page = (ROOT / "docs" / "exact-resume.md").read_text()
+    rows = [" | ".join(script_row(each, "the same bits")) for each in SCRIPTS]
+
+    assert [row for row in rows if f"| {row} |" not in page] == []
