@@ -2,9 +2,10 @@
 
 Run with `python -m bench.exactness` (100 kills of each example; on two idle cores about 15 s a kill with TensorFlow, 5
 s with PyTorch, 2 s without either). Prints a table and writes bench/results/exactness.json; exits with 1 if anything
-differs. The scripts of tests/training_code, written as tutorials are, follow, each killed at certain lines. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
+differs. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
 damaged before a relaunch. What is compared are the hashes of all files of the last checkpoint: weights, optimizer,
 data position, random state. Kills are booked under what they really met, read from what the dead worker left behind.
+The scripts of tests/training_code follow, each killed at certain lines.
 """
 
 import argparse

@@ -61,19 +61,19 @@ def apply_accumulated():
 
 
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, accumulated=accumulated)
-with worker.Run(checkpoint, state={"best_val": float("inf"), "wait": 0, "losses": []}) as run:
-    patience = 2
-
+patience = 2
+losses = []
+with worker.Run(checkpoint, state={"best_val": float("inf"), "wait": 0, "losses": losses}) as run:
     for epoch in run.epochs(5):
         for step, (x_batch, y_batch) in enumerate(run.batches(train_dataset), run.batch):
             loss_value = train_step(x_batch, y_batch)
             if (step + 1) % accumulate_steps == 0:
                 apply_accumulated()
-            run.state["losses"].append(float(loss_value))
+            losses.append(float(loss_value))
             run.step_done()
 
         val_loss = float(loss_fn(y_val, model(x_val, training=False)))
-        print(f"epoch {epoch}: loss {np.mean(run.state['losses'][-30:]):.4f}, validation {val_loss:.4f}")
+        print(f"epoch {epoch}: loss {np.mean(losses[-30:]):.4f}, validation {val_loss:.4f}")
         optimizer.learning_rate = optimizer.learning_rate * 0.8
         if val_loss < run.state["best_val"]:
             run.state["best_val"] = val_loss

@@ -96,19 +96,20 @@ reward_threshold = 9.9
 gamma = 0.99
 
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-state = {"episodes_reward": collections.deque(maxlen=min_episodes_criterion), "running_reward": 0}
-with worker.Run(checkpoint, state=state) as run:
+episodes_reward = collections.deque(maxlen=min_episodes_criterion)
+running_reward = 0
+with worker.Run(checkpoint, state={"rewards": episodes_reward}) as run:
     for i in range(run.step, max_episodes):
         episode_reward = train_step(gamma, max_steps_per_episode)
 
-        run.state["episodes_reward"].append(episode_reward)
-        run.state["running_reward"] = float(np.mean(run.state["episodes_reward"]))
+        episodes_reward.append(episode_reward)
+        running_reward = float(np.mean(episodes_reward))
 
         if i % 10 == 0:
-            print(f"episode {i}: reward {episode_reward:.2f}, running reward {run.state['running_reward']:.2f}")
+            print(f"episode {i}: reward {episode_reward:.2f}, running reward {running_reward:.2f}")
 
         run.step_done(reward=episode_reward)
-        if run.state["running_reward"] > reward_threshold and i >= min_episodes_criterion:
+        if running_reward > reward_threshold and i >= min_episodes_criterion:
             break
 
-print(f"Solved at episode {i}: average reward: {run.state['running_reward']:.2f}!")
+print(f"Solved at episode {i}: average reward: {running_reward:.2f}!")

@@ -54,7 +54,10 @@ optimizerD = optim.Adam(netD.parameters(), lr=lr, betas=(beta1, 0.999))
 optimizerG = optim.Adam(netG.parameters(), lr=lr, betas=(beta1, 0.999))
 
 print("Starting Training Loop...")
-state = {"img_list": [], "G_losses": [], "D_losses": [], "iters": 0}
+img_list = []
+G_losses = []
+D_losses = []
+state = {"img_list": img_list, "G_losses": G_losses, "D_losses": D_losses}
 with stepkeeper.Run(netG=netG, netD=netD, optimizerD=optimizerD, optimizerG=optimizerG, state=state) as run:
     for epoch in run.epochs(num_epochs):
         for i, data in enumerate(run.batches(dataloader), run.batch):
@@ -87,17 +90,14 @@ with stepkeeper.Run(netG=netG, netD=netD, optimizerD=optimizerD, optimizerG=opti
                     f"[{epoch}/{num_epochs}][{i}/{len(dataloader)}] Loss_D: {errD.item():.4f} Loss_G: {errG.item():.4f}"
                 )
 
-            run.state["G_losses"].append(errG.item())
-            run.state["D_losses"].append(errD.item())
+            G_losses.append(errG.item())
+            D_losses.append(errD.item())
 
-            if (run.state["iters"] % 25 == 0) or ((epoch == num_epochs - 1) and (i == len(dataloader) - 1)):
+            if (run.step % 25 == 0) or ((epoch == num_epochs - 1) and (i == len(dataloader) - 1)):
                 with torch.no_grad():
                     fake = netG(fixed_noise).detach().cpu()
-                run.state["img_list"].append(fake.mean().item())
+                img_list.append(fake.mean().item())
 
-            run.state["iters"] += 1
             run.step_done()
 
-print(
-    f"Generator's mean loss: {sum(run.state['G_losses']) / len(run.state['G_losses']):.6f}, images: {run.state['img_list']}"
-)
+print(f"Generator's mean loss: {sum(G_losses) / len(G_losses):.6f}, images: {img_list}")
