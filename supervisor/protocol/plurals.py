@@ -1,6 +1,22 @@
-"""Numbers in sentences for people."""
+"""Numbers and lists in sentences for people."""
+
+from collections.abc import Sequence
+
+LISTED_ITEMS = 5  # what a person reads; the rest is counted
+LISTED_CHARACTERS = 500  # of each: a reason is a sentence, with a path in it
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """As `1 program`, `2 programs`. `plural`: where that is not `noun` with an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(items: Sequence[str], separator: str = "; ", at_most: int = LISTED_ITEMS) -> str:
+    """The first of `items`, each cut to LISTED_CHARACTERS, and how many more there are: `a; b; and 4998 more`.
+
+    For texts that status, log and ledger repeat, about things whose number somebody else decides.
+    """
+    shown = [item if len(item) <= LISTED_CHARACTERS else f"{item[:LISTED_CHARACTERS]}…" for item in items[:at_most]]
+    if len(items) > at_most:
+        shown.append(f"and {len(items) - at_most} more")
+    return separator.join(shown)

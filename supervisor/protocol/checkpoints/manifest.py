@@ -19,8 +19,9 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.damage import DAMAGE_ERRNOS
 
 FORMAT = 1
-MAX_BYTES = 16 << 20  # a manifest is kilobytes; more is not ours
-MAX_FILES = 100_000
+MAX_BYTES = 4 << 20  # a manifest is kilobytes; parsing more would hold up the process that asks
+MAX_FILES = 20_000  # what fits
+MAX_TEXT = 1000  # characters of a job's name or a hash: errors repeat them
 
 MAX_NAME_BYTES = 255  # of every file system that matters
 _PLAIN_NAME = re.compile(r"[^/\0\ud800-\udfff]+")
@@ -64,9 +65,15 @@ class Manifest:
         return layout.CheckpointName(self.step, self.attempt)
 
     def to_bytes(self) -> bytes:
-        """The file's content: one JSON object whose `self_hash` covers all the rest."""
+        """The file's content: one JSON object whose `self_hash` covers all the rest.
+
+        Raises ManifestError if it is larger than what can be read back.
+        """
         body = asdict(self)
-        return (json.dumps({**body, "self_hash": _self_hash(body)}, indent=1, allow_nan=False) + "\n").encode()
+        content = (json.dumps({**body, "self_hash": _self_hash(body)}, indent=1, allow_nan=False) + "\n").encode()
+        if len(content) > MAX_BYTES:
+            raise ManifestError(f"cannot write {layout.MANIFEST}: {len(content)} bytes, the limit is {MAX_BYTES}")
+        return content
 
 
 def _self_hash(body: Mapping[str, Any]) -> str:
@@ -89,7 +96,7 @@ def parse_manifest(content: bytes) -> Manifest:
     if not isinstance(body, dict):
         raise ManifestError(f"{layout.MANIFEST} is not a JSON object")
     if body.get("format") != FORMAT:
-        raise ManifestError(f"{layout.MANIFEST} has format {body.get('format')!r}; this version reads {FORMAT}")
+        raise ManifestError(f"{layout.MANIFEST} has format {body.get('format')!r:.40}; this version reads {FORMAT}")
     claimed = body.pop("self_hash", None)
     try:
         actual = _self_hash(body)
@@ -171,8 +178,8 @@ def _wrong(key: str, value: object, wanted: str) -> ManifestError:
 
 def _text(body: Mapping[str, Any], key: str) -> str:
     value = body.get(key)
-    if not isinstance(value, str):
-        raise _wrong(key, value, "a text")
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise _wrong(key, value, f"a text of at most {MAX_TEXT} characters")
     return value
 
 

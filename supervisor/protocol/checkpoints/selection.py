@@ -19,8 +19,9 @@ from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.plurals import listed
 
-MAX_STATE_BYTES = 64 << 20  # as its reader in the worker allows
+MAX_STATE_BYTES = 4 << 20  # of a longer one the position is not shown; the worker reads up to 64 MiB
 BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
 
 
@@ -29,12 +30,14 @@ class Selection:
     """The checkpoint to restore (None: begin at step 0, there never was one), and those refused on the way to it.
 
     `path`: the folder of one of ours, which has a `manifest`; the prefix of another program's, which is `foreign`.
+    `data_position`: where its data stand, in words; None if that is not known.
     """
 
     path: Path | None
     manifest: Manifest | None
     rejected: tuple[RejectedCheckpoint, ...] = ()
     foreign: ForeignCheckpoint | None = None
+    data_position: str | None = None
 
     @property
     def step(self) -> int | None:
@@ -42,18 +45,6 @@ class Selection:
         if self.manifest is not None:
             return self.manifest.step
         return self.foreign.step if self.foreign is not None else None
-
-    @property
-    def data_position(self) -> str | None:
-        """Where its data stand, in words, as `state.json` says; None if it does not."""
-        if self.path is None or self.manifest is None:
-            return None
-        try:
-            state = json.loads(durable.read_file(self.path / layout.STATE, MAX_STATE_BYTES))
-            position = state.get("position", state)  # runs without TensorFlow have it at the top
-            return f"epoch {int(position['epoch'])}, batch {int(position['batch'])}"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
 
 
 class NoValidCheckpoint(Exception):
@@ -70,9 +61,9 @@ class NoValidCheckpoint(Exception):
         `what_else`: what a person can do instead of restoring one from a copy.
         """
         self.rejected = rejected
-        listed = "; ".join(f"{each.name}: {each.reason}" for each in (*rejected, *quarantined))
+        every = listed([f"{each.name}: {each.reason}" for each in (*rejected, *quarantined)])
         super().__init__(
-            f"cannot restore from {directory}: no checkpoint in it is whole ({listed}); "
+            f"cannot restore from {directory}: no checkpoint in it is whole ({every}); "
             f"restore one from a copy, or {what_else}"
         )
 
@@ -109,12 +100,28 @@ def select_checkpoint(directory: Path, initial: Path | None = None, avoid: Colle
                 continue  # retention of a worker that is still leaving took it
             refused.append(RejectedCheckpoint(str(name), _set_aside(directory, name, str(error))))
         else:
-            return Selection(directory / str(name), proven, tuple(refused))
+            folder = directory / str(name)
+            return Selection(folder, proven, tuple(refused), data_position=read_data_position(folder))
     names_refused = {each.name for each in refused}
     quarantined = tuple(each for each in list_quarantined(directory) if each.name not in names_refused)
     if refused or quarantined:
         raise NoValidCheckpoint(directory, tuple(refused), quarantined)
     return _select_foreign(directory, foreign.prefixes_in(directory)) if initial is None else _select_initial(initial)
+
+
+def read_data_position(folder: Path) -> str | None:
+    """Where the data of a checkpoint stand, in words, as its `state.json` says; None if it does not."""
+    try:
+        content = durable.read_file(folder / layout.STATE, MAX_STATE_BYTES + 1)
+        if len(content) > MAX_STATE_BYTES:
+            return None
+        state = json.loads(content)
+        position = state.get("position", state)  # runs without TensorFlow have it at the top
+        epoch, batch = position["epoch"], position["batch"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    is_position = all(isinstance(each, int) and 0 <= each < 1 << 63 for each in (epoch, batch))
+    return f"epoch {epoch}, batch {batch}" if is_position else None
 
 
 def _select_foreign(place: Path, candidates: Iterable[Path]) -> Selection:
@@ -137,7 +144,8 @@ def _select_initial(initial: Path) -> Selection:
     )
     for folder in own:
         try:
-            return Selection(folder, manifest.verify_checkpoint(folder), tuple(refused))
+            proven = manifest.verify_checkpoint(folder)
+            return Selection(folder, proven, tuple(refused), data_position=read_data_position(folder))
         except ManifestError as error:
             refused.append(RejectedCheckpoint(folder.name, str(error)))
     if not own:

@@ -97,6 +97,8 @@ def parse_tensor(key: bytes, record: bytes) -> TensorEntry | None:
             return None
         if number == 2 and isinstance(value, bytes):
             shape += _shape(value)
+            if len(shape) > MAX_DIMENSIONS:  # before their product, which takes minutes for a long list
+                raise ValueError(f"{name!r:.120} has an impossible shape: over {MAX_DIMENSIONS} dimensions")
         elif number in numbers and isinstance(value, int) and kind == (FIXED32 if number == 6 else VARINT):
             numbers[number] = as_signed(value)
         elif number in numbers or number == 2:
@@ -107,7 +109,7 @@ def parse_tensor(key: bytes, record: bytes) -> TensorEntry | None:
 
 
 def _check(found: TensorEntry, shape: tuple[int, ...]) -> None:
-    if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS or found.elements > MAX_SIZE:
+    if min(shape, default=0) < 0 or found.elements > MAX_SIZE:
         raise ValueError(f"{found.name!r:.120} has an impossible shape")
     if found.offset < 0 or found.size < 0 or found.offset + found.size > MAX_SIZE:
         raise ValueError(f"{found.name!r:.120} lies at an impossible place")
@@ -126,4 +128,6 @@ def _shape(record: bytes) -> tuple[int, ...]:
         if number == 2 and kind == BYTES and isinstance(value, bytes):
             sizes = [size for inner, inner_kind, size in decode_fields(value) if inner == 1 and inner_kind == VARINT]
             dimensions.append(as_signed(int(sizes[-1])) if sizes else 0)
+            if len(dimensions) > MAX_DIMENSIONS:
+                break  # the caller refuses it
     return tuple(dimensions)

@@ -87,7 +87,7 @@ def _read(prefix: Path, read_shard: _ReadShard) -> Bundle:
 def _index(path: Path) -> tuple[BundleHeader, list[TensorEntry]]:
     header: BundleHeader | None = None
     entries: list[TensorEntry] = []
-    names_bytes = 0
+    names_bytes = records = 0
     for key, value in sstable.read_table(path):
         try:
             if header is None:
@@ -96,11 +96,12 @@ def _index(path: Path) -> tuple[BundleHeader, list[TensorEntry]]:
             entry = bundle_entry.parse_tensor(key, value)
         except ValueError as error:
             raise BundleError(Damage.MALFORMED, f"{path.name}: {error}") from error
+        records += 1
+        names_bytes += len(key)
+        if records > MAX_ENTRIES or names_bytes > MAX_NAMES_BYTES:
+            raise BundleError(Damage.UNSUPPORTED, f"{path.name} names over {MAX_ENTRIES} tensors, or too long ones")
         if entry is None:  # a partitioned tensor: each of its parts has an entry of its own
             continue
-        names_bytes += len(key)
-        if len(entries) >= MAX_ENTRIES or names_bytes > MAX_NAMES_BYTES:
-            raise BundleError(Damage.UNSUPPORTED, f"{path.name} names over {MAX_ENTRIES} tensors, or too long ones")
         entries.append(entry)
     if header is None:
         raise BundleError(Damage.MALFORMED, f"{path.name} is empty: not even a header")

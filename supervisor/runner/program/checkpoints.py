@@ -18,6 +18,8 @@ TRANSIENT_ERRNOS = frozenset(
 )
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
+RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
+
 
 class CheckpointSelector:
     """The checkpoint directory of one job. The disk is read in threads of the checkpoint store.
@@ -92,7 +94,9 @@ class CheckpointSelector:
         self._record_refused(effect.attempt, refused)
 
     def _record_refused(self, attempt: int, refused: tuple[RejectedCheckpoint, ...]) -> None:
-        for each in refused:
+        for each in refused[:RECORDED]:
             self._observers.on_checkpoint_refused(each.name, each.reason)
             self._log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
             self._services.ledger.checkpoint_refused(self._program, attempt, each.name, each.reason, time.time())
+        if len(refused) > RECORDED:
+            self._log.warning("checkpoint.more_refused", attempt=attempt, count=len(refused) - RECORDED)

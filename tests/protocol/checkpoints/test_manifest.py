@@ -168,3 +168,20 @@ def test_a_reason_that_says_nothing_about_the_checkpoint_is_not_damage(
 
     with pytest.raises(OSError, match="Too many open files"):
         manifest.verify_checkpoint(folder)
+
+
+def test_a_large_manifest_is_refused_unparsed(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint(1)
+    (folder / layout.MANIFEST).write_bytes(b"[" + b"[],[]," * (5 << 20) + b"0]")
+
+    with pytest.raises(ManifestError, match="more than the 4194304 allowed"):
+        manifest.read_manifest(folder)
+
+
+def test_errors_about_a_manifest_are_short() -> None:
+    for body in ({"format": "x" * 100_000}, {"format": 1, "job": "x" * 100_000}):
+        body["self_hash"] = manifest._self_hash(body)
+        with pytest.raises(ManifestError) as refused:
+            parse_manifest(json.dumps(body).encode())
+
+        assert len(str(refused.value)) < 300

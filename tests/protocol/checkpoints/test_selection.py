@@ -314,3 +314,32 @@ def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: P
 
     assert gone == [CheckpointName(10, 1), CheckpointName(30, 1), None]
     assert checkpoints.committed_checkpoints(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]
+
+
+HOSTILE_STATES = {
+    "infinite": b'{"epoch": Infinity, "batch": 1}',
+    "overflowing": b'{"epoch": 1e999, "batch": 1}',
+    "not a number": b'{"epoch": NaN, "batch": 1}',
+    "beyond 64 bits": b'{"epoch": 1%s, "batch": 1}' % (b"0" * 4000),
+    "nested": b"[" * 100_000 + b"]" * 100_000,
+    "large": b'{"epoch": 1, "batch": 2, "x": [' + b"[]," * (14 << 20) + b"0]}",
+    "a list": b"[]",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE_STATES.values(), ids=HOSTILE_STATES.keys())
+def test_hostile_state_gives_no_position(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / layout.STATE).write_bytes(content)
+
+    assert checkpoints.read_data_position(tmp_path) is None
+
+
+def test_many_quarantined_make_a_short_error(tmp_path: Path) -> None:
+    for step in range(5000):
+        (tmp_path / layout.QUARANTINE / str(CheckpointName(step, 1))).mkdir(parents=True)
+        (tmp_path / layout.QUARANTINE / str(CheckpointName(step, 1)) / REASON_FILE).write_text("why " * 250)
+
+    with pytest.raises(NoValidCheckpoint, match="and 4995 more") as refused:
+        checkpoints.select_checkpoint(tmp_path)
+
+    assert len(str(refused.value)) < 4000

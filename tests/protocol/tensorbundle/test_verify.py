@@ -3,6 +3,7 @@
 import os
 import shutil
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as some
 
 from supervisor.protocol.damage import BundleError, Damage
-from supervisor.protocol.tensorbundle import sstable, verify
-from supervisor.protocol.tensorbundle.protowire import decode_fields, decode_varint, encode_varint
+from supervisor.protocol.tensorbundle import entry, sstable, verify
+from supervisor.protocol.tensorbundle.protowire import bytes_field, decode_fields, decode_varint, encode_varint
 from tests.fuzzing import cases
 from tests.places import BUNDLES
 
@@ -294,3 +295,31 @@ def write_bundle(prefix: Path, tensors: dict[bytes, tuple[object, ...]]) -> None
         body += content  # type: ignore[operator]
     write_table(prefix.with_name(prefix.name + ".index"), entries)
     prefix.with_name(prefix.name + ".data-00000-of-00001").write_bytes(body)
+
+
+def test_a_long_shape_is_refused_before_its_product(tmp_path: Path) -> None:
+    record = entry.encode_tensor(1, [(1 << 63) - 1] * 50_000, 0, 4, 0)
+    (tmp_path / "x.index").write_bytes(sstable.encode_table([(b"", entry.HEADER), (b"v", record)]))
+    began = time.thread_time()
+
+    with pytest.raises(BundleError, match="impossible shape"):
+        verify.verify_bundle(tmp_path / "x")
+
+    assert time.thread_time() - began < 1.0
+
+
+def test_a_shape_in_many_pieces_is_refused_before_its_product(tmp_path: Path) -> None:
+    piece = bytes_field(2, bytes_field(2, b"\x08\x7f") * 200)
+    (tmp_path / "x.index").write_bytes(sstable.encode_table([(b"", entry.HEADER), (b"v", piece * 500)]))
+
+    with pytest.raises(BundleError, match="over 254 dimensions"):
+        verify.verify_bundle(tmp_path / "x")
+
+
+def test_records_of_partitioned_tensors_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "MAX_ENTRIES", 10)
+    records = [(b"%03d" % each, bytes_field(7, b"")) for each in range(11)]
+    (tmp_path / "x.index").write_bytes(sstable.encode_table([(b"", entry.HEADER), *records]))
+
+    with pytest.raises(BundleError, match="names over 10 tensors"):
+        verify.verify_bundle(tmp_path / "x")
