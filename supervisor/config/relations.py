@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import os
 import pwd
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from supervisor.ini.problems import nearest_word
 from supervisor.protocol import layout
 
 DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr"), Path("/dev/fd/1"), Path("/dev/fd/2")})
+
+_OUR_NAMES = re.compile(r"\bworker\.(Run|strategy|Examples|keras|torch|tf1|files)\b")
+"""What a script uses of the package `worker`."""
 
 _PROTOCOL_KEYS = frozenset({"stdout_events_enabled", "stdout_capture_maxbytes"})
 
@@ -54,7 +58,9 @@ def check_program(program: ProgramConfig, reader: SectionReader) -> None:
 
     A value that is wrong itself contradicts nothing.
     """
-    for check in (_check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval):
+    for check in (
+        _check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval, _check_shadow
+    ):  # fmt: skip
         with contextlib.suppress(UnknownValue):
             check(program, reader)
     for channel in ("stdout", "stderr"):
@@ -100,6 +106,27 @@ def _check_interval(program: ProgramConfig, reader: SectionReader) -> None:
             f"{job.checkpoint_interval_max:g} s; set a minimum that is not above the maximum"
         )
         reader.add_problem(text, "checkpoint_interval_min")
+
+
+def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:
+    """Adds a problem for a script that would import another `worker` than stepkeeper's, from its own folder."""
+    scripts = [each for each in program.command[1:] if each.endswith(".py")]
+    if program.job is None or not scripts:
+        return
+    script = (program.directory or Path()) / scripts[0]
+    package = script.parent / "worker"
+    is_package = (package / "__init__.py").is_file() and not (package / "process" / "startup.py").is_file()
+    try:
+        uses_ours = _OUR_NAMES.search(script.read_text(errors="replace")) is not None
+    except OSError:  # the program's user may see it
+        return
+    own = package.with_suffix(".py") if package.with_suffix(".py").is_file() else package if is_package else None
+    if own is not None and uses_ours:
+        text = (
+            f"{scripts[0]} would import {own} instead of stepkeeper's package worker, because Python looks in the "
+            f"script's folder first; rename {own.name}"
+        )
+        reader.add_problem(text, "command")
 
 
 def _check_strategy(program: ProgramConfig, reader: SectionReader) -> None:

@@ -463,3 +463,16 @@ def test_a_log_file_called_as_a_log_daemon_is_that_and_no_file(read, word):
         word == "journal",
     )
     assert config.supervisord.log_to_syslog and config.supervisord.logfile is None
+
+
+def test_script_beside_a_worker_of_its_own_is_refused_if_it_uses_stepkeepers(tmp_path, complaints, program):
+    (tmp_path / "worker.py").touch()
+    (tmp_path / "train.py").write_text("import worker\nwith worker.Run() as run:\n    pass\n")
+    (tmp_path / "speaks.py").write_text("import worker\nworker.train()\n")
+    lines = [f"directory = {tmp_path}", "checkpoint_dir = c"]
+
+    (found,) = complaints(DAEMON + "\n".join(["[program:x]", *lines, "command = python train.py"]))
+
+    assert f"train.py would import {tmp_path}/worker.py instead of stepkeeper's package worker" in found
+    assert "rename worker.py" in found
+    assert program(*lines, "command = python speaks.py").command == ("python", "speaks.py")
