@@ -51,7 +51,7 @@ def test_a_test_that_fails_once_is_named_and_the_others_do_not_run(tmp_path: Pat
         ("def test_whole(): pass", "0 tests are known to have failed"),
     ],
 )
-def test_what_fails_twice_or_too_often_is_broken(tmp_path: Path, tests: str, says: str):
+def test_repeated_or_frequent_failures_fail_the_run(tmp_path: Path, tests: str, says: str):
     (tmp_path / "test_it.py").write_text(tests)
     python(tmp_path, "pytest")
 

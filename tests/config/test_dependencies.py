@@ -23,7 +23,7 @@ def problems(folder: Path, **depends_on: str) -> str:
     return str(caught.value)
 
 
-def test_it_is_a_list_of_names(tmp_path: Path):
+def test_depends_on_is_a_list_of_names(tmp_path: Path):
     assert loaded(tmp_path, a="", b="", c="a, b").programs["c"].depends_on == ("a", "b")
 
 

@@ -14,13 +14,13 @@ def test_placeholders_are_filled(program, tmp_path):
     assert found.command == ("run", "x", "x", "00", str(tmp_path), platform.node(), "100%", "y", "z")
 
 
-def test_what_the_daemon_section_sets_is_known_everywhere(read):
+def test_daemon_section_environment_expands_everywhere(read):
     text = "[program:x]\ncommand = run %(ENV_A)s\n[supervisord]\nenvironment = A=%(ENV_B)s\n"
 
     assert read(text, {"B": "b"}).programs["x"].command == ("run", "b")
 
 
-def test_what_a_program_sets_is_known_to_it_alone(complaints):
+def test_program_environment_expands_in_its_own_section_only(complaints):
     text = f"{DAEMON}[program:a]\ncommand = run %(ENV_A)s\nenvironment = A=1\n[program:b]\ncommand = run %(ENV_A)s\n"
 
     (found,) = complaints(text)

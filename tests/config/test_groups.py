@@ -15,7 +15,7 @@ def test_a_section_stands_for_several_processes(read):
     assert programs["w:w_05"].stdout_logfile.name == "w.w_05-stdout.log"
 
 
-def test_one_process_more_leaves_the_others_as_they_are(read):
+def test_adding_a_process_leaves_the_others_unchanged(read):
     text = f"{DAEMON}[program:w]\ncommand = run\n{NAMED}"
 
     two, three = (read(f"{text}numprocs = {count}\n").programs for count in (2, 3))
@@ -31,7 +31,7 @@ def test_several_processes_need_names_of_their_own(complaints):
     ]
 
 
-def test_what_is_wrong_with_every_process_is_said_once(complaints):
+def test_problem_of_every_process_is_reported_once(complaints):
     (found,) = complaints(DAEMON + THREE + NAMED + "umask = 999\n")
 
     assert "umask is '999'" in found

@@ -44,7 +44,7 @@ def test_a_program_is_no_listener(read: Callable[..., Config]):
     assert read(DAEMON + "[program:a]\ncommand=x\n").programs["a"].listener is None
 
 
-def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[str]]):
+def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[..., list[str]]):
     def of(*lines: str, head: str = "[eventlistener:ear]\ncommand=x\n") -> str:
         (found,) = complaints(DAEMON + head + "\n".join(lines))
         return found
@@ -66,9 +66,7 @@ def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[
     assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
 
 
-def test_what_a_program_prints_can_be_heard_where_it_can_be_read(
-    read: Callable[..., Config], complaints: Callable[..., list[str]]
-):
+def test_output_events_need_captured_output(read: Callable[..., Config], complaints: Callable[..., list[str]]):
     keys = "stdout_events_enabled=true\nstderr_capture_maxbytes=1MB\n"
 
     program = read(f"{DAEMON}[program:a]\ncommand=x\n{keys}").programs["a"]

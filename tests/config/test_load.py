@@ -125,7 +125,7 @@ def test_programs_come_in_the_order_of_start(read):
     assert list(found.programs) == ["c", "a", "b"]
 
 
-def test_the_same_file_gives_an_equal_configuration(read):
+def test_same_file_gives_an_equal_configuration(read):
     text = DAEMON + "[program:x]\n" + "\n".join(JOB)
 
     assert read(text) == read(text)
@@ -319,7 +319,7 @@ def test_without_root_a_program_of_another_user_is_refused(complaints):
     assert "user is root but the daemon runs as nobody ([supervisord] user)" in found
 
 
-def test_what_belongs_to_the_client_does_not_keep_the_daemon(read):
+def test_problem_of_the_client_section_does_not_stop_the_daemon(read):
     client = "[supervisorctl]\nserverrl = x\nhistory_file = %(ENV_NOPE)s\n[ctlplugin:x]\nsupervisor.ctl_factory = a:b\n"
 
     remarks = [str(each).rpartition("/")[2] for each in read(DAEMON + client).warnings]
@@ -335,7 +335,7 @@ def test_a_client_s_section_that_is_right_needs_no_remark(read):
     assert (config.warnings, config.supervisorctl.serverurl) == ((), "unix:///x")
 
 
-def test_there_may_be_several_servers_of_a_kind(read):
+def test_several_servers_of_a_kind_are_allowed(read):
     text = (
         "[unix_http_server]\nfile = a.sock\n[unix_http_server:b]\nfile = b.sock\n"
         "[inet_http_server:c]\nport = 127.0.0.1:9001\n[inet_http_server:d]\nport = 127.0.0.1:9002\n"
@@ -380,7 +380,7 @@ def test_a_daemon_that_would_tell_nobody_is_refused(complaints, read):
     assert read(quiet + "x.log\n").supervisord.silent
 
 
-def test_what_contradicts_each_other_is_said_though_another_key_is_wrong_too(complaints):
+def test_contradiction_is_reported_beside_a_bad_value(complaints):
     job = (
         "checkpoint_dir = c\nentrypoint = m:f\nstrategy = tpu\nreplicas = 2\nflush_timeout = soon\nautorestart = yes?\n"
     )

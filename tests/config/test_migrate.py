@@ -137,7 +137,7 @@ def test_each_fate_has_its_text(tmp_path: Path, section: str, line: str, fate: M
     assert [each.reason for each in judged if each.reason] == filled
 
 
-def test_what_holds_for_every_program_is_said_once(tmp_path: Path):
+def test_migration_note_for_every_program_appears_once(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text("[supervisord]\n[program:x]\ncommand = x\n[program:y]\ncommand = y\n")
 
@@ -184,7 +184,7 @@ def test_the_command_prints_it_and_says_whether_the_file_can_be_used(tmp_path: P
     assert good.stdout.endswith(f"{path}: can be used as it is\n")
 
 
-def test_what_is_said_to_be_different_is_a_key_that_is_there():
+def test_migration_notes_name_existing_keys():
     models = {
         "supervisord": [SupervisordConfig],
         "program": [ProgramConfig],

@@ -87,7 +87,7 @@ def test_a_profiler_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_what_is_no_option_is_refused(capsys: pytest.CaptureFixture[str]):
+def test_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]):
     assert "unrecognized arguments: --nope" in refusal(capsys, "--nope")
     assert "unrecognized arguments: start" in refusal(capsys, "start")
 

@@ -54,7 +54,7 @@ def test_two_sections_share_no_default():
     assert Kitchen.build({"stove": "a"}).labels is not Kitchen.build({"stove": "b"}).labels
 
 
-def test_what_was_said_is_what_is_not_the_default(program):
+def test_set_keys_are_those_that_differ_from_the_default(program):
     said = program(
         "entrypoint = a:b", "checkpoint_dir = /x", "checkpoint_interval = 500 steps", "priority = 999"
     ).non_defaults()

@@ -28,7 +28,7 @@ def test_the_committed_copy_is_what_the_code_says():
     )
 
 
-def test_it_is_valid_openapi():
+def test_api_description_is_valid_openapi():
     validate(json.loads(json.dumps(description())))
 
 
@@ -163,7 +163,7 @@ def test_the_daemon_serves_its_own_description(daemon: Daemon):
 
 
 @pytest.mark.integration
-def test_what_is_read_without_a_command_is_served_as_described(daemon: Daemon):
+def test_plain_get_paths_are_served_as_described(daemon: Daemon):
     for path, request in (
         ("/metrics", "/metrics"),
         ("/api/v1/tail", "/api/v1/tail?name=digits&bytes=10"),

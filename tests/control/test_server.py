@@ -184,7 +184,7 @@ def test_each_outcome_is_told_and_is_as_described(daemon: Daemon):
         ([], 400),
     ],
 )
-def test_what_is_no_order_for_many_is_refused_whole(daemon: Daemon, body: object, status: int):
+def test_malformed_bulk_request_is_refused_whole(daemon: Daemon, body: object, status: int):
     pid = daemon.status("sleeper")["pid"]
 
     answer = each(daemon, body)

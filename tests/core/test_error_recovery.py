@@ -74,7 +74,7 @@ def test_a_worker_that_was_to_end_stays_ended():
     assert (job.state, job.deadline()) == (State.STOPPED, None)
 
 
-def test_who_asks_to_stop_gets_the_signal_sent():
+def test_stop_request_sends_the_signal():
     job = running()
 
     effects = job.recover(fact.StopRequested(), ERROR, 2.0)

@@ -52,7 +52,7 @@ def test_steps_that_are_done_a_second_time_are_replays_by_their_share():
     assert booked(account)["training"] == 5.0
 
 
-def test_what_a_checkpoint_cost_is_taken_from_the_training_around_it():
+def test_cost_of_a_save_is_subtracted_from_training():
     account = training()
     account.steps_done(2, 12.0)
     account.checkpoint_committed(3.0)
@@ -107,7 +107,7 @@ def test_without_a_process_a_wanted_program_is_down(state: State):
 @pytest.mark.parametrize(
     ("state", "wanted"), [(State.SUCCEEDED, False), (State.STOPPED, False), (State.STOPPING, False)]
 )
-def test_what_nobody_wants_is_not_counted(state: State, wanted: bool):
+def test_unwanted_time_is_not_counted(state: State, wanted: bool):
     account = training()
     account.state_changed(facts(state, wanted), 20.0)
     account.settle_known_time(120.0)

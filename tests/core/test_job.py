@@ -181,7 +181,7 @@ def test_time_waiting_for_gpus_does_not_count_into_a_learned_limit():
         (ProgramClosed("shutdown"), Cause.STOPPED, State.STOPPED),
     ],
 )
-def test_what_ends_a_start_that_waits_for_its_gpus_is_why_it_ended(end: Event, cause: Cause, state: State):
+def test_end_of_a_wait_for_gpus_is_its_recorded_reason(end: Event, cause: Cause, state: State):
     job = Job(JOB)
     job.handle(StartRequested(), 0.0)
     job.handle(SpawnDelayed(1, 40.0), 0.0)
@@ -215,7 +215,7 @@ def test_an_attempt_that_lives_is_heard_whatever_numbers_are_found_on_the_disk_m
     assert (job.state, job.facts.attempt) == (State.STARTING, 2)
 
 
-def test_what_is_held_back_is_not_launched_after_a_pause_or_a_stop_either():
+def test_held_back_job_is_not_launched_after_a_pause_or_stop():
     waits = running()
     die(waits, 20.0)
     die(waits, 21.0)

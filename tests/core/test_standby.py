@@ -62,7 +62,7 @@ def ready(now: float = 0.0, kind: standby.StandbyKind = WARM) -> Standby:
     return machine
 
 
-def test_it_is_prepared_once_training_has_settled():
+def test_standby_is_prepared_once_training_has_settled():
     machine = Standby(WARM)
     machine.handle(JobChanged(StandbyNeed.CALM), 10.0)
 
@@ -112,7 +112,7 @@ def test_the_next_one_is_prepared_with_the_new_split():
     assert machine.handle(looked(), 2.0 + SETTLE_S) == [PrepareStandby(HOT, 2)]
 
 
-def test_it_ends_as_soon_as_no_attempt_will_follow():
+def test_standby_ends_when_no_attempt_will_follow():
     machine = ready()
 
     (drop,) = machine.handle(JobChanged(StandbyNeed.NONE), 1.0)
@@ -136,7 +136,7 @@ def test_none_is_prepared_while_one_is_ending():
     assert machine.handle(looked(), 101.0) == [PrepareStandby(WARM, 1)]
 
 
-def test_one_that_dies_comes_back_later_each_time():
+def test_dying_standby_is_retried_with_growing_pauses():
     machine, pauses = loading(), []
     now = 0.0
     for _ in range(8):
@@ -165,7 +165,7 @@ def test_memory_decides_whether_there_is_one():
     ]
 
 
-def test_it_gives_way_when_memory_is_scarce_and_stays_away_for_a_while():
+def test_standby_is_dropped_when_memory_is_scarce():
     machine = ready()
 
     (drop,) = machine.handle(looked(MemoryHeadroom(400 * MIB, 4096 * MIB)), 10.0)
@@ -183,7 +183,7 @@ def test_loads_of_several_jobs_take_turns():
     assert machine.handle(looked(), SETTLE_S + 1.0) == [PrepareStandby(WARM, 1)]
 
 
-def test_one_that_never_gets_ready_is_ended_and_counts_as_dead():
+def test_standby_that_never_gets_ready_is_ended():
     machine = loading()
 
     (drop,) = machine.handle(looked(), 600.0)
@@ -220,7 +220,7 @@ def facts_of(state: State, **values: object) -> ProgramFacts:
         (ProgramFacts(Policy("p", True, AutoRestart.NEVER), state=State.RUNNING, wanted=True), StandbyNeed.NONE),
     ],
 )
-def test_what_a_job_needs(facts: ProgramFacts, need: StandbyNeed):
+def test_memory_headroom_of_a_job(facts: ProgramFacts, need: StandbyNeed):
     assert need_of(facts) is need
 
 
@@ -277,7 +277,7 @@ class Together:
     st.sampled_from(standby.StandbyKind),
     st.lists(st.tuples(happenings() | ITS_OWN, st.floats(0, 60), st.booleans()), max_size=80),
 )
-def test_there_is_never_a_second_worker_nor_a_second_standby(
+def test_never_two_workers_nor_two_standbys(
     policy: Policy, kind: standby.StandbyKind, story: list[tuple[object, float, bool]]
 ) -> None:
     both, now = Together(policy, kind), 0.0

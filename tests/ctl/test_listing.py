@@ -199,7 +199,7 @@ def test_history_tells_each_attempt_and_what_it_refused(daemon, ctl):
 
 @pytest.mark.parametrize("action", ["checkpoints", "goodput", "history", "timeline"])
 @pytest.mark.parametrize("name", ["all", "w:*", "w:"])
-def test_what_is_told_of_one_program_is_not_asked_of_many(daemon, ctl, action, name):
+def test_details_of_one_program_are_not_requested_for_many(daemon, ctl, action, name):
     result = ctl(action, name)
 
     assert result.out.startswith(f"Error: {action} requires one process name\n")

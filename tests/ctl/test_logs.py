@@ -51,7 +51,7 @@ def test_bytes_that_are_no_text_are_replaced(daemon, ctl):
         (["tail", "a", "b", "c"], "Error: too many arguments"),
     ],
 )
-def test_what_can_not_be_shown_says_so_with_1(daemon, ctl, words, line):
+def test_log_that_can_not_be_shown_exits_with_1(daemon, ctl, words, line):
     daemon.logs["web", "stdout"] = b"x"
 
     result = ctl(*words)

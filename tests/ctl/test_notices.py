@@ -37,7 +37,7 @@ def test_notices_are_listed_with_the_health_of_their_sources(daemon, ctl):
     assert result.status == 0
 
 
-def test_where_nothing_is_said_and_nobody_listens_it_says_so(daemon, ctl):
+def test_notices_without_sources_say_so(daemon, ctl):
     daemon.answers["notices"] = {"notices": [], "sources": [], "shortest_s": None}
 
     out = ctl("notices").out
@@ -128,7 +128,7 @@ def test_a_drill_without_name_or_time_is_not_given(daemon, ctl, arguments):
     assert daemon.asked == []
 
 
-def test_who_may_not_change_things_may_not_drill(daemon, ctl):
+def test_drill_needs_permission_to_change(daemon, ctl):
     daemon.answers["drill"] = Fault(
         "FORBIDDEN", "only root, the daemon's user and the socket's owner may", 403, is_whole=True
     )

@@ -48,7 +48,7 @@ def test_whole_folder_of_tensorflows_is_fine(manager: Path, capsys: pytest.Captu
     ]  # fmt: skip
 
 
-def test_one_damaged_makes_the_status_1_and_says_which(manager: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_checkpoint_is_named_and_exits_with_1(manager: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (manager / "ckpt-2.data-00000-of-00001").unlink()
 
     status = verify(manager)
@@ -57,7 +57,7 @@ def test_one_damaged_makes_the_status_1_and_says_which(manager: Path, capsys: py
     assert "damaged: ckpt-2.data-00000-of-00001 is missing" in capsys.readouterr().out
 
 
-def test_one_prefix_is_judged_alone(manager: Path) -> None:
+def test_single_prefix_is_verified_alone(manager: Path) -> None:
     (manager / "ckpt-2.data-00000-of-00001").unlink()
 
     assert verify(manager / "ckpt-3") == 0
@@ -84,7 +84,7 @@ def test_ours_are_proven_by_their_manifest_and_never_moved(tmp_path: Path, capsy
     assert "damaged: state has hash" in capsys.readouterr().out
 
 
-def test_what_was_set_aside_is_shown_and_not_held_against_the_rest(
+def test_quarantined_checkpoints_are_shown_and_do_not_fail_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit(tmp_path, 5)
@@ -103,7 +103,7 @@ def test_nothing_there_is_status_1(
     assert "no checkpoints there" in capsys.readouterr().out
 
 
-def test_it_needs_one_path(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_needs_one_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*NO_DAEMON, "checkpoints", "--verify"]) == 1
     assert "requires one folder or checkpoint" in capsys.readouterr().out
 

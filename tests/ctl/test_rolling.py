@@ -47,7 +47,7 @@ def test_all_means_what_is_up(daemon, ctl):
 
 
 @pytest.mark.integration
-def test_one_that_is_down_is_only_started(daemon, ctl):
+def test_rolling_restart_only_starts_a_stopped_program(daemon, ctl):
     daemon.answers |= {"stop": Fault("NOT_RUNNING"), "start": lambda asked: asked}
 
     assert ctl("restart", "--rolling", "a").out == "a: ERROR (not running)\na: started\n"

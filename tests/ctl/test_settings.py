@@ -52,7 +52,7 @@ def test_options_win_over_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["x", "unix://", "unix://a/b", "http://", "https://a", "http://a:b", "file:///x"])
-def test_what_is_no_url_is_refused(url):
+def test_server_url_must_be_a_url(url):
     with pytest.raises(SettingsError, match="is not a URL"):
         settings(Options(url=url), {})
 

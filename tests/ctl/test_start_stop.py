@@ -204,7 +204,7 @@ def test_json_of_restart_is_one_object(daemon, ctl):
     assert json.loads(ctl("--json", "restart", "a").out)["started"] == [{"name": "a", "error": None}]
 
 
-def test_what_is_not_permitted_says_so_with_4(daemon, ctl):
+def test_refused_permission_exits_with_4(daemon, ctl):
     daemon.answers["stop"] = Fault("FORBIDDEN", "uid 33 may look but not change things", 403, is_whole=True)
 
     result = ctl("stop", "a", "b")
@@ -232,7 +232,7 @@ def test_a_daemon_that_begins_to_leave_meanwhile_says_so_of_each(daemon, ctl):
     assert result.status == 1
 
 
-def test_what_ends_before_all_outcomes_came_is_no_success(daemon, ctl):
+def test_connection_lost_before_all_outcomes_is_a_failure(daemon, ctl):
     daemon.answers["stop"] = lambda arguments: {"name": arguments["name"]}
     daemon.loses = "b"
 

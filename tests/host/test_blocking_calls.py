@@ -43,7 +43,7 @@ async def test_a_folder_that_hangs_holds_up_no_other():
     assert await asyncio.wait_for(stuck, 20)
 
 
-async def test_what_goes_wrong_is_raised_where_it_was_asked():
+async def test_error_of_a_blocking_call_is_raised_to_its_caller():
     disks = BlockingCalls()
 
     with pytest.raises(FileNotFoundError):

@@ -127,7 +127,7 @@ async def test_a_lack_of_threads_passes(tmp_path: Path, no_threads: pytest.Monke
     assert await asyncio.wait_for(store.highest_attempt(tmp_path), PATIENCE_S) == 0
 
 
-async def test_one_directory_answers_one_question_at_a_time(tmp_path: Path) -> None:
+async def test_calls_for_one_directory_run_one_at_a_time(tmp_path: Path) -> None:
     store, order = CheckpointStore(), list[int]()
 
     await asyncio.gather(*(store._run(tmp_path, lambda number=number: order.append(number)) for number in range(20)))
@@ -135,7 +135,7 @@ async def test_one_directory_answers_one_question_at_a_time(tmp_path: Path) -> N
     assert order == list(range(20))
 
 
-async def test_who_stops_waiting_is_not_answered_and_blocks_nobody(tmp_path: Path) -> None:
+async def test_cancelled_call_blocks_nobody(tmp_path: Path) -> None:
     store, done = CheckpointStore(), list[int]()
     read, write = os.pipe()
     held = asyncio.create_task(store._run(tmp_path, lambda: os.read(read, 1)))

@@ -35,7 +35,7 @@ def test_any_other_is_not_and_its_words_say_why():
     assert why == "healthcheck_command exited with status 3: port 80 is closed"
 
 
-def test_what_does_not_answer_is_killed_with_all_it_started(tmp_path: Path):
+def test_hanging_health_check_is_killed_with_its_children(tmp_path: Path):
     starts = f"sleep 1000 & echo $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; wait"
 
     assert asked("/bin/sh", "-c", starts, timeout_s=2.0) == "healthcheck_command took more than 2 s"

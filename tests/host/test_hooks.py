@@ -81,7 +81,7 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: 
     hooks.close(0.0)
 
 
-def test_what_the_queue_does_not_hold_is_dropped_and_counted(hooks: HookRunner, tmp_path: Path):
+def test_hook_events_beyond_the_queue_are_dropped_and_counted(hooks: HookRunner, tmp_path: Path):
     os.mkfifo(tmp_path / "gate")
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\nread line < {tmp_path}/gate\n")
 
@@ -114,7 +114,7 @@ def test_without_a_place_for_its_words_a_command_is_run_all_the_same(
     assert hooks.failure_summary is None
 
 
-def test_what_is_told_while_there_is_no_thread_is_run_with_the_next(
+def test_hook_event_without_a_thread_runs_with_the_next_one(
     hooks: HookRunner, tmp_path: Path, no_threads: pytest.MonkeyPatch
 ):
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\ncat >> {tmp_path}/told\n")

@@ -68,7 +68,7 @@ def test_lines_that_are_nothing_are_all_told():
         (b"x" * (MAX_FILE_BYTES + 1), "larger than 1048576 bytes"),
     ],
 )
-def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, text):
+def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path, content, text):
     path = tmp_path / "a.conf"
     path.write_bytes(content)
 
@@ -84,7 +84,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/none/a.conf", "a\0b", "n" * 5000])
-def test_what_is_no_file_is_refused(path):
+def test_path_that_is_no_file_is_refused(path):
     with pytest.raises(ConfigError, match="cannot read the configuration"):
         read_ini(Path(path), {})
 

@@ -76,7 +76,7 @@ def test_read_file_reads_no_more_than_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(10)  # a reader of the pipe would wait for ever
-def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
 

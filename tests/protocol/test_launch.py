@@ -125,7 +125,7 @@ def test_a_value_of_the_wrong_type_is_named(name: str, value: object, wanted: st
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, '{"replicas": NaN}', "\udcff"])
-def test_what_is_not_a_json_object_is_refused(text: str) -> None:
+def test_launch_record_must_be_a_json_object(text: str) -> None:
     with pytest.raises(LaunchError, match=VARIABLE):
         from_environment({VARIABLE: text})
 

@@ -8,7 +8,7 @@ from supervisor.protocol.plurals import counted, listed
 @pytest.mark.parametrize(
     ("number", "words"), [(0, "0 programs"), (1, "1 program"), (2, "2 programs"), (11, "11 programs")]
 )
-def test_one_is_no_plural(number: int, words: str):
+def test_count_of_one_is_singular(number: int, words: str):
     assert counted(number, "program") == words
 
 

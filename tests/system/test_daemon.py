@@ -131,7 +131,7 @@ def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_pat
 
 
 @pytest.mark.slow
-def test_who_starts_it_with_the_ends_of_children_ignored_hides_none_from_it(tmp_path: Path):
+def test_inherited_ignored_sigchld_hides_no_exit(tmp_path: Path):
     keys = "healthcheck_command=/bin/false\nhealthcheck_interval=0.2\nhealthcheck_retries=1\n"
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exec keeps that
     try:

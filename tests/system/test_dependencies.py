@@ -25,7 +25,7 @@ def said(daemon: Daemon, event: str, **facts: str) -> int:
     )
 
 
-def test_it_starts_once_the_job_trains_and_the_job_stops_after_it(tmp_path: Path) -> None:
+def test_dependent_starts_after_the_job_trains_and_stops_before_it(tmp_path: Path) -> None:
     programs = SLEEPER.format("board", "depends_on=digits\npriority=1") + job(
         "digits", tmp_path, STEPS=1_000_000, LOAD_S=0.5, EVERY=1_000_000
     )
@@ -48,7 +48,7 @@ def test_a_start_starts_what_it_needs(tmp_path: Path) -> None:
         assert [each["state"] for each in daemon.call("status")["programs"]] == ["RUNNING"] * 3
 
 
-def test_it_waits_for_what_failed_until_somebody_stops_it(tmp_path: Path) -> None:
+def test_dependent_waits_for_a_failed_program_until_it_is_stopped(tmp_path: Path) -> None:
     with Daemon(tmp_path, BROKEN + SLEEPER.format("b", "depends_on=broken")) as daemon:
         daemon.until_state("broken", "FAILED")
         waiting = daemon.until(

@@ -78,7 +78,7 @@ def test_events_are_kept_filtered_and_continued_from_a_cursor(daemon: Daemon):
 
 
 @pytest.mark.parametrize("query", [{"since": "x"}, {"since": "a-b"}, {"kind": "NOPE"}, {"since": "-1"}])
-def test_what_is_not_understood_is_refused(daemon: Daemon, query: dict[str, str]):
+def test_unknown_event_requests_are_refused(daemon: Daemon, query: dict[str, str]):
     connection = connected(daemon)
     connection.request("GET", f"/api/v1/events?{urlencode(query)}")
     answer = connection.getresponse()

@@ -101,7 +101,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_it_is_survived(daemon: Daemon, name: str):
+def test_fault_is_survived(daemon: Daemon, name: str):
     ends_well(daemon, name)
 
     first = history(daemon, name)[0]
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_does_not_fit_is_passed_over_and_set_aside_once_an_old
         assert aside == ["step-0000000010.a1"]
 
 
-def test_where_no_checkpoint_fits_it_fails_and_moves_nothing(tmp_path: Path):
+def test_job_without_a_fitting_checkpoint_fails_and_moves_nothing(tmp_path: Path):
     with Daemon(tmp_path, section("none", tmp_path, tmp_path / "c")) as daemon:
         ends_well(daemon, "none")
         before = sorted(os.listdir(tmp_path / "c"))

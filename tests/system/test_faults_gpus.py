@@ -50,7 +50,7 @@ class Host:
         new.rename(self._file)
 
 
-def test_what_the_driver_says_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_driver_errors_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     host = Host(tmp_path)
     monkeypatch.setenv("NVML_STATE", str(tmp_path / "gpus.json"))
     gpus = Gpus(stand_in)
@@ -95,7 +95,7 @@ def test_a_start_waits_until_the_memory_of_the_last_attempt_is_free(tmp_path: Pa
         assert [each["cause"] for each in daemon.call("history", name="t")["attempts"]] == ["crash", None]
 
 
-def test_it_can_be_stopped_while_it_waits_and_starts_anyway_in_the_end(tmp_path: Path):
+def test_job_waiting_for_gpus_can_be_stopped_and_starts_after_the_timeout(tmp_path: Path):
     host = Host(tmp_path)
     keys = f"gpu_wait=3\nstop_command=/usr/bin/touch {tmp_path}/told"
     with Daemon(tmp_path, job("t", tmp_path, keys, STEPS=ENDLESS, EVERY=10), environment=host.environment) as daemon:

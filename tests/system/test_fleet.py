@@ -50,7 +50,7 @@ def test_removed_group_stays_removed_over_a_restart_until_added(tmp_path: Path) 
         daemon.until_state("w:w0", "RUNNING")  # autostart counts again, not the stop before the removal
 
 
-def test_one_program_of_a_group_can_be_removed_and_added(tmp_path: Path) -> None:
+def test_single_program_of_a_group_can_be_removed_and_added(tmp_path: Path) -> None:
     with Daemon(tmp_path, GROUP) as daemon:
         daemon.until_state("w:w0", "RUNNING")
         daemon.call("stop", name="w:w0")

@@ -128,7 +128,7 @@ def test_the_end_of_the_program_ends_fg_though_nothing_is_typed(daemon: Daemon):
         (("off",), "ERROR: process not running"),
     ],
 )
-def test_what_fg_refuses_it_says_in_supervisors_words(daemon: Daemon, arguments: tuple[str, ...], said: str):
+def test_fg_refuses_with_supervisors_messages(daemon: Daemon, arguments: tuple[str, ...], said: str):
     terminal = ctl(daemon, "fg", *arguments)
     terminal.expect_exact(said)
     terminal.expect(pexpect.EOF)

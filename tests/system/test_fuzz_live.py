@@ -156,7 +156,7 @@ ANSWERS = st.sampled_from(
 @pytest.mark.fuzz
 @cases(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans(), st.lists(ANSWERS | st.binary(max_size=20), max_size=6).map(b"".join), st.integers(1, 3000))
-def test_whatever_a_listener_says_the_daemon_goes_on(hearing: Daemon, asked: bool, said: bytes, times: int):
+def test_daemon_survives_anything_a_listener_writes(hearing: Daemon, asked: bool, said: bytes, times: int):
     pid, over = hearing.status("lasting")["pid"], hearing.folder / "over"
     over.unlink(missing_ok=True)
     (hearing.folder / "said").write_bytes(said * times)

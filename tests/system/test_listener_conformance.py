@@ -134,7 +134,7 @@ def printed(side: Side) -> dict[str, str]:
     return found
 
 
-def test_what_is_printed_is_told_in_the_same_words(sides: tuple[Side, Side]):
+def test_output_events_match_supervisors(sides: tuple[Side, Side]):
     stock, ours = (printed(side) for side in sides)
 
     assert len(ours) == 3
@@ -150,7 +150,7 @@ def test_a_program_s_life_is_told_in_the_same_words(both: tuple[Any, Any], proce
     assert of(stock, process) == of(ours, process)
 
 
-def test_what_is_of_no_program_is_told_in_the_same_order(both: tuple[Any, Any]):
+def test_daemon_events_match_supervisors_order(both: tuple[Any, Any]):
     stock, ours = ([words(each) for each in side if "processname:" not in each["payload"]] for side in both)
 
     assert stock == ours

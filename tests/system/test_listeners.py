@@ -54,7 +54,7 @@ def test_payloads_of_any_text_arrive_whole_and_the_listener_keeps_step(tmp_path:
 
 
 @pytest.mark.parametrize("answer", ["FAIL", "die", "nonsense"])
-def test_what_is_not_accepted_comes_again_and_then_the_rest(tmp_path: Path, answer: str):
+def test_rejected_event_is_sent_again_before_the_rest(tmp_path: Path, answer: str):
     with Daemon(tmp_path, ear(tmp_path, "REMOTE_COMMUNICATION", answers=answer)) as daemon:
         tell(daemon, "first", "second")
         if answer == "nonsense":  # nothing is sent to it until somebody starts it again
@@ -95,7 +95,7 @@ def metrics(daemon: Daemon) -> str:
     return text
 
 
-def test_what_does_not_fit_is_counted_and_said(tmp_path: Path):
+def test_events_beyond_the_buffer_are_counted_and_reported(tmp_path: Path):
     hung = ear(tmp_path, "REMOTE_COMMUNICATION", "buffer_size=2\nstopsignal=KILL", "hang")
     with Daemon(tmp_path, hung) as daemon:
         tell(daemon, "taken")

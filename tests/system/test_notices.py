@@ -114,7 +114,7 @@ def test_a_host_that_outlives_its_deadline_trains_on(tmp_path: Path):
         daemon.until_step("count", step + 20)
 
 
-def test_who_is_to_train_on_saves_its_last_time_and_trains_until_it_is_killed(tmp_path: Path):
+def test_job_that_trains_on_saves_once_more_and_trains_until_killed(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, f"{AT_ONCE}\non_notice = train", **ENDLESS)) as daemon:
         pid = daemon.until_step("count", 5)["pid"]
 

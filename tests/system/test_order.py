@@ -103,7 +103,7 @@ def test_update_starts_what_is_new_by_priority(tmp_path: Path) -> None:
         assert stopped(daemon, 6) == IN_ORDER[::-1]
 
 
-def test_what_ran_when_the_host_broke_down_starts_by_priority_again(tmp_path: Path) -> None:
+def test_programs_restart_by_priority_after_a_host_crash(tmp_path: Path) -> None:
     with Daemon(tmp_path, programs()) as daemon:
         started(daemon, 6)
         daemon.until_state("m", "RUNNING")

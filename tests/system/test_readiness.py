@@ -42,7 +42,7 @@ def say(daemon: Daemon, text: str) -> None:
     daemon.call("send_stdin", name="server", chars=f"{text}\n")
 
 
-def test_who_depends_on_it_starts_after_its_word_and_its_status_is_shown(tmp_path: Path):
+def test_dependent_starts_after_the_readiness_message(tmp_path: Path):
     with daemon_with(tmp_path) as daemon:
         daemon.until(lambda: daemon.status("server")["says"] == "loading", "its status is heard")
         assert daemon.status("server")["state"] == "STARTING"
@@ -75,7 +75,7 @@ def test_its_readiness_outlives_the_daemon_and_the_next_one_hears_it(tmp_path: P
         daemon.until(lambda: daemon.status("server")["says"] == "still here", "the next daemon hears it")
 
 
-def test_one_that_was_not_ready_tells_the_next_daemon(tmp_path: Path):
+def test_readiness_message_reaches_the_next_daemon(tmp_path: Path):
     with daemon_with(tmp_path) as daemon:
         pid = daemon.until(lambda: daemon.status("server")["says"] and daemon.status("server")["pid"], "it is there")
         daemon.until(lambda: daemon.events("logger.started"), "somebody else reads what it prints")
@@ -98,7 +98,7 @@ def test_without_its_word_the_start_fails_with_the_reason(tmp_path: Path):
         daemon.call("start", name="server")
 
 
-def test_one_that_says_so_and_ends_at_once_was_ready(tmp_path: Path):
+def test_program_that_reports_ready_and_exits_was_ready(tmp_path: Path):
     (tmp_path / "short.py").write_text(SERVER.replace('say("STATUS=loading")', 'say("READY=1"); sys.exit(0)'))
     program = f"[program:short]\ncommand={sys.executable} {tmp_path}/short.py\nnotify=true\n"
     with Daemon(tmp_path, program) as daemon:
@@ -113,7 +113,7 @@ def test_one_that_says_so_and_ends_at_once_was_ready(tmp_path: Path):
         ("runtime_dir=/run/" + "x" * 90, "notify=true", "set a shorter runtime_dir"),
     ],
 )
-def test_what_can_not_work_is_refused_when_it_is_read(tmp_path: Path, settings: str, keys: str, said: str):
+def test_impossible_readiness_settings_are_refused(tmp_path: Path, settings: str, keys: str, said: str):
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\n{settings}\n[program:server]\ncommand=/bin/cat\n{keys}\n")
 

@@ -311,7 +311,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root takes nice and a high oom score back")
-def test_it_loads_as_the_last_of_all_and_works_as_everybody(tmp_path: Path):
+def test_standby_yields_while_loading_and_runs_normally_after(tmp_path: Path):
     keys = f"{STANDBY}\noom_score_adjust=100"
     with Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=ENDLESS, LOAD_S=3)) as daemon:
         worker = daemon.until_step("digits", 30)["pid"]

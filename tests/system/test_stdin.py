@@ -122,7 +122,7 @@ def test_more_than_a_pipe_holds_arrives_whole_from_several_senders(daemon: Daemo
 @pytest.mark.parametrize(
     ("name", "code"), [("nope", "BAD_NAME"), ("off", "NOT_RUNNING"), ("shut", "NO_FILE"), ("train", "NO_FILE")]
 )
-def test_what_can_not_be_written_to_says_why(daemon: Daemon, name: str, code: str):
+def test_standard_input_that_can_not_be_written_says_why(daemon: Daemon, name: str, code: str):
     daemon.until(lambda: daemon.status("train")["pid"], "the job is there")
     with pytest.raises(Refused) as refused:
         daemon.call("send_stdin", name=name, chars="x")

@@ -35,7 +35,7 @@ GROWER = (
 
 
 @pytest.mark.slow
-def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_over(tmp_path: Path) -> None:
+def test_job_that_grows_instead_of_stopping_is_killed_early(tmp_path: Path) -> None:
     (tmp_path / "grow.py").write_text(GROWER)
     once = f"[ -e {tmp_path}/ate ] && exec sleep 1000; touch {tmp_path}/ate; exec {sys.executable} grow.py"
     (tmp_path / "run.sh").write_text(once)
@@ -48,7 +48,7 @@ def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_ove
 
 
 @pytest.mark.slow
-def test_one_that_is_not_well_is_seen_while_what_an_earlier_daemon_left_of_another_still_ends(tmp_path: Path) -> None:
+def test_unhealthy_program_is_seen_while_leftovers_of_another_end(tmp_path: Path) -> None:
     checked = f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick'\nhealthcheck_interval=0.2\nstartsecs=0\n"
     marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "slow", 1)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, env=marked, start_new_session=True)

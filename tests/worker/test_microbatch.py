@@ -86,7 +86,7 @@ def test_shares_add_up_and_no_example_is_lost() -> None:
     assert sum(share for _, share in parts) == pytest.approx(1.0)
 
 
-def test_there_are_at_most_as_many_parts_as_examples() -> None:
+def test_microbatches_are_at_most_as_many_as_examples() -> None:
     assert [share for _, share in microbatch.parts_of(tf.range(3), 8)] == [1 / 3] * 3
 
 

@@ -79,7 +79,7 @@ def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
 
 @pytest.mark.integration
 @needs_root
-def test_who_may_not_is_written_too(daemon: Daemon):
+def test_refused_commands_are_audited_too(daemon: Daemon):
     daemon.socket.chmod(0o777)
 
     ask_as(NOBODY, daemon, "stop")
@@ -103,7 +103,7 @@ def each(daemon: Daemon, **asked: object) -> None:
 
 @pytest.mark.integration
 @needs_root
-def test_who_may_not_is_told_so_and_written_whatever_was_sent(daemon: Daemon):
+def test_unpermitted_request_is_refused_and_audited_whatever_it_holds(daemon: Daemon):
     daemon.socket.chmod(0o777)
 
     answers = [
@@ -125,7 +125,7 @@ def test_who_may_not_is_told_so_and_written_whatever_was_sent(daemon: Daemon):
 
 
 @pytest.mark.integration
-def test_what_is_not_understood_and_what_is_for_nobody_is_written(daemon: Daemon):
+def test_unknown_commands_and_programs_are_audited(daemon: Daemon):
     with pytest.raises(Refused):
         daemon.call("stop")
     each(daemon, command="nope", names=["cat"])
@@ -207,7 +207,7 @@ def test_supervisors_methods_are_written(daemon: Daemon):
 
 
 @pytest.mark.integration
-def test_what_programs_are_told_is_not_written(daemon: Daemon):
+def test_standard_input_is_not_audited(daemon: Daemon):
     with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
         proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
         proxy.supervisor.sendProcessStdin("cat", "hunter2\n")
@@ -235,7 +235,7 @@ def test_on_tcp_the_login_and_the_address_are_written(tmp_path: Path):
 
 
 @pytest.mark.integration
-def test_who_hangs_up_with_a_reset_is_written_all_the_same(tmp_path: Path):
+def test_client_that_resets_the_connection_is_audited(tmp_path: Path):
     port = free_port()
     with Daemon(tmp_path, f"{PROGRAMS}[inet_http_server]\nport=127.0.0.1:{port}\n") as daemon:
         with socket.create_connection(("127.0.0.1", port)) as hasty:

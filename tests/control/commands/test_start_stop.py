@@ -69,7 +69,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
 
 
 @pytest.mark.integration
-async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: CommandContext):
+async def test_program_removed_meanwhile_fails_alone(daemon: CommandContext):
     turns = StartTurns(2)
     first, second = turns
 
@@ -83,7 +83,7 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
 
 
 @pytest.mark.integration
-async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: CommandContext):
+async def test_program_removed_while_it_waits_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
     first.startable = asyncio.Event()
     starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartStopRequest("needy", wait=False)))

@@ -75,7 +75,7 @@ def test_another_user_whom_the_mode_lets_in_may_look_but_not_change(daemon: Daem
 
 
 @needs_root
-def test_whoever_may_look_may_read_metrics_and_the_description(daemon: Daemon):
+def test_read_permission_covers_metrics_and_the_api_description(daemon: Daemon):
     daemon.socket.chmod(0o777)
 
     for path, content in (("/metrics", "stepkeeper_build_info{"), ("/openapi.json", '"openapi": "3.1.0"')):

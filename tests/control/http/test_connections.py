@@ -92,7 +92,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, path:
     assert answer.startswith(b"HTTP/1.1 408")
 
 
-async def test_one_client_too_many_is_told_so_and_the_others_are_served(tmp_path: Path):
+async def test_connection_over_the_limit_gets_503_and_the_others_are_served(tmp_path: Path):
     async with serving(tmp_path / "s", connections=3):
         idle = [await asyncio.open_unix_connection(tmp_path / "s") for _ in range(3)]
         refused = await until_closed(tmp_path / "s")
@@ -213,7 +213,7 @@ async def test_a_body_in_a_great_many_chunks_holds_nobody_up(tmp_path: Path):
     assert [each.path for each in told.asked] == ["/one", "/many"]
 
 
-async def test_who_asks_for_the_head_gets_that_and_no_body(tmp_path: Path):
+async def test_head_request_gets_no_body(tmp_path: Path):
     async with answering(tmp_path / "s", Told()):
         answer = await until_closed(tmp_path / "s", asking("/", "HEAD", b"", "Connection: close"))
 
@@ -248,7 +248,7 @@ async def test_who_asks_for_the_head_gets_that_and_no_body(tmp_path: Path):
         "stranger",
     ],
 )
-async def test_what_cant_be_answered_is_told_why_and_done_with(tmp_path: Path, request_: bytes, status: bytes):
+async def test_invalid_request_is_answered_and_closed(tmp_path: Path, request_: bytes, status: bytes):
     told = Told()
 
     async with answering(tmp_path / "s", told):
@@ -275,7 +275,7 @@ async def test_a_client_that_has_no_more_to_say_still_gets_its_answer(tmp_path: 
     assert bodies(answer) == [b'"done"']
 
 
-async def test_who_sent_all_its_requests_at_once_and_no_more_gets_all_answers(tmp_path: Path):
+async def test_pipelined_requests_get_all_answers(tmp_path: Path):
     async with answering(tmp_path / "s", Told()):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
         writer.write(asking("/a") + asking("/b"))
@@ -324,7 +324,7 @@ async def test_an_answer_that_breaks_off_cant_be_taken_for_whole(tmp_path: Path)
 
 
 @pytest.mark.parametrize("bytes_", [BLOCK_BYTES, 40 * BLOCK_BYTES], ids=["as-it-hangs-up", "in-the-middle"])
-async def test_who_does_not_take_an_answer_is_dropped(tmp_path: Path, bytes_: int):
+async def test_client_that_does_not_read_is_dropped(tmp_path: Path, bytes_: int):
     async def answer(request: web.Request) -> web.Response:
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         return web.Response(b"x" * bytes_)
@@ -341,7 +341,7 @@ async def test_who_does_not_take_an_answer_is_dropped(tmp_path: Path, bytes_: in
     assert refused.startswith(b"HTTP/1.1 503") and served.startswith(b"HTTP/1.1 200")
 
 
-async def test_who_asks_on_and_on_and_takes_no_answer_gets_no_further(tmp_path: Path):
+async def test_client_that_only_sends_is_not_served_further(tmp_path: Path):
     async def answer(request: web.Request) -> web.Response:
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         return web.Response(b"x" * BLOCK_BYTES)
@@ -408,7 +408,7 @@ def test_any_bytes_are_answered_or_not_and_the_next_client_is_served(tmp_path: P
     assert not logged
 
 
-async def test_who_hung_up_before_it_was_known_is_refused_without_ado(tmp_path: Path):
+async def test_client_that_hung_up_early_is_refused_quietly(tmp_path: Path):
     came, may_go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Login):

@@ -254,7 +254,7 @@ def test_second_report_of_one_restore_counts_no_steps_as_repeated():
     assert counters.repeated_steps == 10
 
 
-def test_what_an_adopted_worker_did_before_is_not_counted_again():
+def test_adopted_worker_is_not_counted_twice():
     counters = ProgramCounters()
     counters.on_effect(order.RequestIdentity(1), now=0.0)
     for message in (

@@ -87,14 +87,14 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=3))
-def test_what_the_standard_client_writes_is_read(values: list[object]):
+def test_calls_of_the_standard_client_are_parsed(values: list[object]):
     body = xmlrpc.client.dumps(tuple(values), "supervisor.x")
 
     assert parse_call(body.encode()) == ("supervisor.x", values)
 
 
 @given(VALUES)
-def test_what_is_answered_is_read_by_the_standard_client(value: object):
+def test_answers_are_parsed_by_the_standard_client(value: object):
     ((read,), _) = xmlrpc.client.loads(response(value))  # type: ignore[arg-type]
 
     assert read == value
@@ -142,7 +142,7 @@ def test_bytes_are_no_list_of_numbers() -> None:
         b"\xff\xfe<\x00m\x00>\x00",
     ],
 )
-def test_what_is_no_call_is_refused(body: bytes):
+def test_body_that_is_no_call_is_refused(body: bytes):
     with pytest.raises(MalformedXml):
         parse_call(body)
 
@@ -256,7 +256,7 @@ def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["stopProcess", "stopAllProcesses"])
-def test_what_stops_to_start_again_can_be_stopped(tmp_path: Path, method: str):
+def test_program_between_stop_and_restart_can_be_stopped(tmp_path: Path, method: str):
     unwell = "healthcheck_command=/bin/false\nhealthcheck_interval=0.1\nhealthcheck_retries=1\n"
     with Daemon(tmp_path, STUBBORN.replace("stopwaitsecs=3", "stopwaitsecs=60") + unwell) as daemon:
         pid = daemon.until_state("stubborn", "STOPPING")["pid"]
@@ -273,7 +273,7 @@ def test_what_stops_to_start_again_can_be_stopped(tmp_path: Path, method: str):
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: Path):
+def test_characters_xml_can_not_hold_are_replaced_in_answers_only(tmp_path: Path):
     with Daemon(tmp_path, STUBBORN) as daemon:
         log = Path(daemon.status("stubborn")["stdout_logfile"])
         daemon.until(lambda: b"end" in content(log), "it has printed")
@@ -321,7 +321,7 @@ def test_a_multicall_of_many_calls_holds_nobody_up(daemon: Daemon):
 
 
 @pytest.mark.integration
-def test_what_a_multicall_gives_is_bounded_and_the_rest_is_told_so(tmp_path: Path):
+def test_multicall_answers_are_bounded_and_the_rest_is_refused(tmp_path: Path):
     log = tmp_path / "long.log"
     log.write_bytes(b"x" * (6 << 20))
     with Daemon(tmp_path, f"[program:off]\ncommand=/bin/true\nautostart=false\nstdout_logfile={log}\n") as daemon:

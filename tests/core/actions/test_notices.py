@@ -110,7 +110,7 @@ def test_on_notice_train_goes_on_after_the_last_flush():
     assert job.deadline() == 97.0 + 50.0, "only the hang is waited for now"
 
 
-def test_where_there_is_no_time_for_two_the_first_flush_is_the_last():
+def test_short_notice_gets_a_single_flush():
     assert noticed(deadline_at=27.0).facts.current.flush.then is Then.STOP
 
 
@@ -487,7 +487,7 @@ def test_host_shutdown_without_a_notice_records_a_preemption_and_the_job_stays_w
     assert job.facts.wanted
 
 
-def test_that_the_host_shuts_down_may_be_known_only_after_the_flush_was_asked_for():
+def test_host_shutdown_may_be_known_after_the_flush_request():
     job = running(POLICY)
     job.handle(ProgramClosed("shutdown"), 21.0)
 
@@ -497,7 +497,7 @@ def test_that_the_host_shuts_down_may_be_known_only_after_the_flush_was_asked_fo
     assert die(job, 22.5, code=143)[0] == RecordEnd(1, "preemption", "stopped (host shutdown)")
 
 
-def test_what_an_operator_stopped_before_the_host_shuts_down_stays_stopped():
+def test_job_stopped_before_the_host_shuts_down_stays_stopped():
     job = running(POLICY)
     job.handle(StopRequested(), 20.0)
     job.handle(ProgramClosed("host shutdown", host_leaves=True), 21.0)

@@ -108,7 +108,7 @@ def test_unfit_checkpoints_have_their_own_budget_which_an_operators_start_refill
     assert SelectCheckpoint(job.facts.attempt + 1) in job.handle(StartRequested(), 2000.0)
 
 
-def test_the_same_checkpoint_again_means_that_there_is_no_older_one():
+def test_same_checkpoint_again_means_no_older_one_exists():
     job = killed()
     misfit(job, *names(50), 10.0)
     assert job.state is State.STARTING
@@ -197,7 +197,7 @@ def test_another_death_after_it_goes_back_no_further():
     assert SelectCheckpoint(3) in effects
 
 
-def test_where_to_go_back_to_is_kept_if_the_next_attempt_dies_before_it_was_chosen():
+def test_rollback_target_survives_a_death_before_selection():
     job = running()
     diverge(job, 12, 2.0)
     job.handle(WorkerExited(2, signal=9), 3.0)

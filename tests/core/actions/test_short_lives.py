@@ -95,7 +95,7 @@ def test_an_operators_start_forgets_the_crashes():
     assert live(job, now + 5.1, 5.0) == now + 10.1
 
 
-def test_it_is_never_given_up():
+def test_short_lived_job_is_never_given_up():
     job = started()
 
     assert len(pauses(job, 5.0, 200)) == 200

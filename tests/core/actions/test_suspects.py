@@ -80,7 +80,7 @@ def test_the_suspect_is_tried_again_if_the_older_one_dies_too():
     assert [avoided(dies(job, NEW, step)) for step in (204, 205, 206, 207)] == [set()] * 4, "once is enough"
 
 
-def test_the_same_step_from_different_checkpoints_is_blamed_with_its_batch():
+def test_repeated_failure_at_one_step_blames_its_batch():
     job = started()
     for _ in range(3):
         dies(job, NEW, 206, "epoch 2, batch 50")

@@ -112,7 +112,7 @@ def test_a_save_that_ended_is_learned_from():
     assert job.facts.hang_detector.longest[LoopSection.SAVE] == 30.0
 
 
-def test_what_was_learned_goes_to_the_ledger_once():
+def test_learned_hang_limit_is_stored_once():
     job = running()
 
     first = job.handle(CheckpointCommitted(1, 1), 20.0)
@@ -174,7 +174,7 @@ def test_a_job_that_always_hangs_is_given_up_within_hours(hangs_in: str):
     assert hours < 7, "ten retries of at most 40 minutes"
 
 
-def test_what_is_learned_has_a_ceiling():
+def test_learned_hang_limit_has_a_ceiling():
     detector = HangDetector()
     for _ in range(20):
         detector.since = 0.0

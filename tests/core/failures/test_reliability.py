@@ -18,7 +18,7 @@ def test_much_seen_outweighs_what_was_assumed() -> None:
     assert seen.between_failures_s == pytest.approx(300.0, rel=0.12)
 
 
-def test_one_early_crash_does_not_make_failures_frequent() -> None:
+def test_single_early_crash_does_not_make_failures_frequent() -> None:
     assert Reliability().with_attempt(5.0, Cause.CRASH).between_failures_s > PRIOR_S / 5
 
 

@@ -55,7 +55,7 @@ def test_dependents_are_the_same_edges_the_other_way(needs: dict[str, frozenset[
     assert {(a, b) for a, each in needs.items() for b in each} == {(a, b) for b, each in turned.items() for a in each}
 
 
-def test_what_runs_trains_or_did_its_work_is_ready():
+def test_running_training_or_finished_program_is_ready():
     ready = {state for state in State if dependencies.is_ready(state, was_done=False)}
 
     assert ready == {State.RUNNING, State.FLUSHING, State.SUCCEEDED}

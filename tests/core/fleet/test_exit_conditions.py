@@ -21,7 +21,7 @@ def test_without_exit_on_it_never_ends_by_itself():
     assert daemon_exit((), endings(State.FAILED, State.SUCCEEDED)) is None
 
 
-def test_one_that_is_given_up_is_fatal_while_others_run():
+def test_failed_program_is_fatal_while_others_run():
     assert daemon_exit((ExitOn.FATAL,), endings(State.RUNNING, State.FAILED)) is DaemonExit.FATAL
     assert daemon_exit(BOTH, endings(State.RUNNING, State.FAILED)) is DaemonExit.FATAL
 
@@ -40,11 +40,11 @@ def test_all_that_ended_as_they_should_are_done():
 
 
 @pytest.mark.parametrize("state", [State.EXITED, State.FAILED])
-def test_one_that_did_not_makes_the_end_fatal(state: State):
+def test_unfinished_program_makes_the_end_fatal(state: State):
     assert daemon_exit((ExitOn.DONE,), endings(State.SUCCEEDED, state)) is DaemonExit.FATAL
 
 
-def test_what_was_never_started_keeps_nobody():
+def test_program_never_started_does_not_delay_the_exit():
     idle = ProgramOutcome(State.STOPPED, ran=False)
 
     assert daemon_exit((ExitOn.DONE,), [idle, ProgramOutcome(State.SUCCEEDED)]) is DaemonExit.DONE
@@ -52,5 +52,5 @@ def test_what_was_never_started_keeps_nobody():
     assert daemon_exit((ExitOn.DONE,), []) is None
 
 
-def test_what_was_done_before_a_restart_is_done():
+def test_job_done_before_a_restart_counts_as_done():
     assert daemon_exit((ExitOn.DONE,), [ProgramOutcome(State.STOPPED, ran=False, was_done=True)]) is DaemonExit.DONE

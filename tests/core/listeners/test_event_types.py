@@ -25,7 +25,7 @@ def test_ticks_come_when_their_period_is_over():
     assert event_types.next_tick(64.999) == 65
 
 
-def test_who_wants_ticks_is_known():
+def test_tick_subscriptions_are_known():
     assert event_types.wants_ticks(["EVENT"])
     assert event_types.wants_ticks(["TICK_3600"])
     assert not event_types.wants_ticks(["PROCESS_STATE", "REMOTE_COMMUNICATION"])

@@ -187,7 +187,7 @@ def test_a_wrong_answer_gives_the_event_to_another(said: bytes):
     assert sent(effects) == [("b", "E0")]
 
 
-def test_where_there_is_no_room_the_oldest_event_goes_and_is_counted():
+def test_full_pool_drops_and_counts_the_oldest_event():
     made = pool(capacity=2)
 
     effects = offer(made, 0) + offer(made, 1) + offer(made, 2) + offer(made, 3)
@@ -222,7 +222,7 @@ WORDS = st.sampled_from([b"READY\n", OK, FAIL, b"RESULT 0\n", b"RESULT ", b"\n",
 @pytest.mark.fuzz
 @cases(500)
 @given(st.lists(st.one_of(WORDS, st.binary(max_size=12)), max_size=12), st.lists(st.integers(1, 9), max_size=40))
-def test_whatever_a_listener_says_in_whatever_pieces_no_event_is_lost(said: list[bytes], cuts: list[int]):
+def test_no_listener_reply_loses_an_event(said: list[bytes], cuts: list[int]):
     text = b"".join(said)
     whole, pieces = pool("a"), pool("a")
     for made in (whole, pieces):

@@ -65,7 +65,7 @@ def test_a_process_that_is_gone_has_no_pid_any_more():
         (STOPPING, BACKOFF, ["EXITED from_state:STOPPING expected:0 pid:7", "BACKOFF from_state:EXITED tries:1"]),
     ],
 )
-def test_where_we_go_in_one_step_listeners_hear_of_the_state_between(before, to, told):
+def test_listeners_get_the_intermediate_state_of_a_direct_change(before, to, told):
     moves = [(STARTING, 1, 7)] if before is STARTING else [(STARTING, 1, 7), (RUNNING, 1, 7)]
     moves += [(STOPPING, 1, 7)] if before is STOPPING else []
 

@@ -54,11 +54,11 @@ def test_a_job_is_expected_to_end_when_it_is_done():
     assert lines(SPAWNED, UP, done, SPAWNED, UP, ended("exit status 0"))[-1].endswith("(exit status 0; not expected)")
 
 
-def test_what_our_exit_codes_mean_is_left_out():
+def test_meaning_of_own_exit_codes_is_left_out():
     assert lines(SPAWNED, ended("exit status 74 (save failed)"))[-1].endswith("(exit status 74; not expected)")
 
 
-def test_what_is_adopted_was_running():
+def test_adopted_program_is_logged_as_running():
     adopted = of("worker.adopted", pid=8)
 
     made = lines(adopted, of("worker.killed"), ended("terminated by SIGKILL"))
@@ -113,7 +113,7 @@ def test_names_that_clients_invent_are_not_remembered():
     assert len(render._workers) == 0
 
 
-def test_what_a_terminal_would_obey_is_quoted():
+def test_terminal_control_characters_are_quoted():
     (line,) = lines({"event": "change.asked", "program": "x\r\x1b[2J"})
 
     assert line.isprintable()
@@ -126,7 +126,7 @@ def test_the_daemons_own_lines():
     ) == ["INFO supervisord started with pid 3", "WARN received SIGTERM indicating exit request"]
 
 
-def test_what_supervisor_has_no_line_for_keeps_its_facts():
+def test_records_without_a_supervisor_line_keep_their_facts():
     saved = of("checkpoint.committed", step=12, path="/a b")
     flushing = of("program.changed", was="RUNNING", state="FLUSHING")
     broken = {"event": "internal.failed", "level": "error", "exception": "Traceback ..."}

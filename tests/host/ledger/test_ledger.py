@@ -53,7 +53,7 @@ def _lost(ledger: Ledger) -> list[int | None]:
     return [record.lost_steps for record in ledger.history("digits")]
 
 
-def test_what_is_wanted_is_remembered(ledger: Ledger, tmp_path: Path) -> None:
+def test_wanted_state_is_stored(ledger: Ledger, tmp_path: Path) -> None:
     ledger.record_wanted("digits", True)
     ledger.record_wanted("charlm", True)
     ledger.record_wanted("charlm", False)
@@ -171,7 +171,7 @@ def test_an_attempt_of_an_earlier_boot_is_known_as_such(ledger: Ledger, tmp_path
     ]
 
 
-def test_how_long_the_last_saves_took_is_told(ledger: Ledger) -> None:
+def test_durations_of_the_last_saves_are_stored(ledger: Ledger) -> None:
     for number in range(5):
         ledger.checkpoint_committed("digits", 1, f"step-{number}", number, 1, float(number), 0.1, 1000.0 + number)
     ledger.checkpoint_committed("charlm", 1, "step-9", 9, 1, 7.5, 0.1, 1000.0)
@@ -202,7 +202,7 @@ def test_a_locked_ledger_is_not_set_aside(tmp_path: Path, monkeypatch: pytest.Mo
         assert later.set_aside is None
 
 
-def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:
+def test_removed_group_stays_removed_until_added(ledger: Ledger) -> None:
     ledger.record_removed("digits")
     ledger.record_removed("digits")
     ledger.record_removed("charlm")
@@ -318,7 +318,7 @@ def test_a_newer_ledger_is_refused_and_left_alone(ledger: Ledger, tmp_path: Path
     assert path.read_bytes() == before
 
 
-def test_where_no_file_can_be_it_says_so(tmp_path: Path) -> None:
+def test_ledger_that_can_not_be_created_says_so(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot open the ledger"):
         Ledger(tmp_path / "missing" / "ledger.sqlite3")
     with pytest.raises(LedgerError, match="cannot open the ledger"):
@@ -381,7 +381,7 @@ def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, mon
     assert time.monotonic() - began < CLOSE_WAIT_S  # it does not wait for the next try, until it would give up
 
 
-def test_what_comes_after_close_is_lost_without_harm(ledger: Ledger) -> None:
+def test_writes_after_close_are_dropped_without_error(ledger: Ledger) -> None:
     ledger.close()
     ledger.record_wanted("digits", True)
     ledger.close()

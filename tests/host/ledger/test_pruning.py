@@ -43,7 +43,7 @@ def test_no_more_attempts_stay_than_are_to_be_kept(tmp_path: Path):
     assert kept == list(range(2 * PRUNED_AT_ONCE + 22, 2 * PRUNED_AT_ONCE + 52))
 
 
-def test_what_is_old_goes_but_for_the_last_few(tmp_path: Path):
+def test_old_attempts_are_pruned_except_the_last_few(tmp_path: Path):
     filled(tmp_path / "ledger.sqlite3", 50, time.time() - 10 * 86400)
 
     kept = left(tmp_path / "ledger.sqlite3", Pruning(attempts=1000, days=5), LEAST_ATTEMPTS)

@@ -120,7 +120,7 @@ async def test_the_pipes_belong_to_the_jobs_user(tmp_path: Path) -> None:
     assert owners == [(12345, 12346)] * 3
 
 
-async def test_what_an_earlier_daemon_left_is_removed_first(tmp_path: Path) -> None:
+async def test_leftovers_of_an_earlier_daemon_are_removed_first(tmp_path: Path) -> None:
     (tmp_path / "a1" / "sub").mkdir(parents=True)
     (tmp_path / "a1" / layout.FROM_WORKER).write_bytes(encode_message(Done(1, 1)))
 
@@ -131,7 +131,7 @@ async def test_what_an_earlier_daemon_left_is_removed_first(tmp_path: Path) -> N
         assert sorted(os.listdir(tmp_path / "a1")) == [layout.FROM_WORKER, layout.TO_WORKER]
 
 
-async def test_where_no_pipe_can_be_made_it_raises_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_failure_to_make_pipes_raises_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(OSError, match="Not a directory"):

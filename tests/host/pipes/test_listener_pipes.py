@@ -47,7 +47,7 @@ def test_more_than_a_pipe_holds_gets_through_without_waiting():
     assert asyncio.run(act()) == b"x" * 300_000 + b"end"
 
 
-def test_what_was_written_last_is_heard_when_they_are_closed():
+def test_last_output_is_read_when_the_pipes_close():
     async def act() -> bytes:
         ear = Ear()
         pipes, stdin, stdout = opened(ear)
@@ -73,7 +73,7 @@ def test_a_listener_that_lives_without_reading_is_deaf():
     asyncio.run(act())
 
 
-def test_one_that_is_gone_is_not_and_neither_is_its_successor():
+def test_exited_listener_is_not_deaf_and_neither_is_its_successor():
     async def act() -> bool:
         ear = Ear()
         pipes, stdin, stdout = opened(ear)

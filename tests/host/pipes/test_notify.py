@@ -64,7 +64,7 @@ def sender() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         each.wait()
 
 
-def test_what_a_datagram_says():
+def test_datagram_fields_are_parsed():
     assert parse_notification(b"READY=1") == NotifyMessage(ready=True)
     assert parse_notification(b"READY=1\nSTATUS=loading 3 of 7\nMAINPID=4\n") == NotifyMessage(True, "loading 3 of 7")
     assert parse_notification("STATUS=bereit für alles".encode()) == NotifyMessage(False, "bereit für alles")
@@ -126,7 +126,7 @@ async def test_others_are_not_believed_also_of_the_same_user(
 
 
 @pytest.mark.integration
-async def test_one_that_is_gone_already_is_believed_as_its_user(
+async def test_sender_that_has_exited_is_trusted_by_its_user(
     tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
 ):
     heard = Heard(tmp_path / "a1", worker=os.getpid() + 1_000_000)

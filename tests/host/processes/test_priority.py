@@ -41,7 +41,7 @@ def test_all_threads_of_the_group_yield_and_come_back():
     assert back == ({0}, psutil.IOPRIO_CLASS_NONE)
 
 
-def test_who_yields_gets_what_another_session_leaves():
+def test_yielding_session_gets_the_remaining_cpu():
     burn = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(1, flush=True)\nwhile True: pass"
     cpu = str(min(os.sched_getaffinity(0)))
     pair = [

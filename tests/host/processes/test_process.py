@@ -176,7 +176,7 @@ def _script(path: Path, content: str, mode: int) -> str:
 
 
 @pytest.mark.integration
-async def test_what_can_not_be_started_is_said_and_why(start: Start, tmp_path: Path) -> None:
+async def test_failed_start_says_why(start: Start, tmp_path: Path) -> None:
     plain = _script(tmp_path / "plain", "#!/bin/sh\n", 0o644)
     no_line = _script(tmp_path / "no-line", "\0\1\2", 0o755)
     no_interpreter = _script(tmp_path / "no-interpreter", "#!/no/such/python\n", 0o755)

@@ -118,7 +118,7 @@ def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
 
 
 @pytest.mark.integration
-async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> None:
+async def test_stopping_adopted_process_is_waited_for_until_the_timeout(fifo: Path) -> None:
     child = waiting(fifo)
     start_time = read_start_time(child.pid) or 0
 
@@ -157,7 +157,7 @@ class Ends:
         os.close(self.says)
 
 
-async def test_what_was_said_while_no_daemon_was_there_is_heard(tmp_path: Path) -> None:
+async def test_messages_sent_without_a_daemon_are_received(tmp_path: Path) -> None:
     folder = tmp_path / "a1"
     ends = Ends(folder)
     os.write(ends.hears, b'{"type":"fl')  # the daemon died in the middle of a line
@@ -176,7 +176,7 @@ async def test_what_was_said_while_no_daemon_was_there_is_heard(tmp_path: Path) 
     ends.close()
 
 
-async def test_what_is_no_pipe_is_refused(tmp_path: Path) -> None:
+async def test_file_that_is_no_pipe_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a1"
     folder.mkdir()
     (folder / layout.TO_WORKER).touch()

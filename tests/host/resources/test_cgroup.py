@@ -117,7 +117,7 @@ def test_the_daemon_moves_to_a_group_of_its_own_and_finds_it_again(given: Path):
 
 
 @pytest.mark.integration
-def test_what_nobody_gave_is_left_alone(given: Path):
+def test_limits_that_are_not_set_are_left_alone(given: Path):
     os.removexattr(given, "user.delegate")
 
     assert prepared_in(given).startswith("None")

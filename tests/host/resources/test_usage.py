@@ -62,7 +62,7 @@ def test_processor_time_only_grows_by_what_was_used():
 
 
 @pytest.mark.integration
-def test_who_is_gone_is_left_out():
+def test_exited_processes_are_left_out():
     gone = started("sh", "-c", "echo up")
     gone.communicate()
 

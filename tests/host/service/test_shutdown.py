@@ -33,7 +33,7 @@ async def test_only_a_system_that_is_stopping_is_shut_down(
     assert await systemd.host_is_shutting_down(answering(tmp_path, monkeypatch, script), timeout_s=60.0) is expected
 
 
-async def test_who_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shutdown_does_not_wait_for_a_silent_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not await systemd.host_is_shutting_down(answering(tmp_path, monkeypatch, "exec sleep 100"), timeout_s=0.2)
 
 

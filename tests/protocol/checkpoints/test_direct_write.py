@@ -88,7 +88,7 @@ def test_the_file_has_what_was_given(
     assert path.read_bytes() == b"".join(parts)
 
 
-def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_aligned_data_is_written_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, written = content(2 * PIECE_BYTES + 5, begins_a_page=True), []
     place = ctypes.addressof(ctypes.c_char.from_buffer(given))
 
@@ -110,7 +110,7 @@ def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypa
     assert (tmp_path / "file").read_bytes() == given
 
 
-def test_where_there_is_no_such_way_the_cache_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_direct_writes_the_page_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_write, "_made_direct", lambda descriptor: False)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     direct = DirectWriter(descriptor)

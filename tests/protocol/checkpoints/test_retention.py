@@ -57,7 +57,7 @@ def test_a_second_look_gives_up_nothing_more(checkpoints: list[RetainedCheckpoin
     assert select_expendable([kept for kept in checkpoints if kept.name not in gone], policy) == []
 
 
-def test_what_an_attempt_that_went_back_has_just_saved_stays_though_older_ones_are_of_later_steps() -> None:
+def test_newest_save_of_a_rolled_back_attempt_is_kept() -> None:
     passed_over = [RetainedCheckpoint(CheckpointName(step, 1), step * HOUR) for step in (20, 30)]
     saved = [RetainedCheckpoint(CheckpointName(step, 2), step * HOUR) for step in (11, 12)]
 
@@ -69,7 +69,7 @@ def test_all_but_the_newest_go() -> None:
     assert _steps(select_expendable(_hourly(6), RetentionPolicy(checkpoint_keep=2))) == [0, 1, 2, 3]
 
 
-def test_one_of_every_so_many_hours_stays() -> None:
+def test_one_checkpoint_per_period_is_kept() -> None:
     assert _steps(select_expendable(_hourly(8), RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=3))) == [
         1,
         2,
@@ -89,7 +89,7 @@ def test_without_the_metric_nothing_is_the_best() -> None:
     assert _steps(select_expendable(_hourly(3), RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 1]
 
 
-def test_one_every_goes_on_after_the_clock_was_set_back() -> None:
+def test_periodic_retention_survives_a_clock_set_back() -> None:
     set_back = [RetainedCheckpoint(CheckpointName(100 + step, 1), step * HOUR - 24 * HOUR, {}) for step in range(8)]
     checkpoints = [*_hourly(8), *set_back]
 

@@ -20,7 +20,7 @@ def make(directory: Path, step: int) -> str:
     return str(name)
 
 
-def test_what_is_not_from_before_is_never_chosen_again(tmp_path: Path):
+def test_rolled_back_checkpoints_are_never_chosen_again(tmp_path: Path):
     _, old, newer, newest = (make(tmp_path, step) for step in (5, 10, 11, 15))
 
     given_up = roll_back(tmp_path, 11)

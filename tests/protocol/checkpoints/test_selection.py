@@ -117,7 +117,7 @@ def test_the_newest_is_that_of_the_highest_step_then_of_the_later_attempt(checkp
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
-def test_what_the_file_system_itself_calls_damaged_is_set_aside(
+def test_checkpoint_the_file_system_calls_damaged_is_quarantined(
     number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older, newer = checkpoint(step=100), checkpoint(step=200)
@@ -183,14 +183,14 @@ def test_if_none_is_whole_it_says_so_with_the_list(checkpoint: Commit, tmp_path:
     assert len(raised.value.rejected) == 2
 
 
-def test_what_was_set_aside_earlier_still_forbids_step_0(checkpoint: Commit, tmp_path: Path) -> None:
+def test_earlier_quarantine_still_forbids_step_0(checkpoint: Commit, tmp_path: Path) -> None:
     empty(checkpoint(100) / DATA)
     for _ in range(2):  # the second time, only quarantine knows of it
         with pytest.raises(NoValidCheckpoint, match="is 0 bytes"):
             checkpoints.select_checkpoint(tmp_path)
 
 
-def test_what_was_set_aside_earlier_is_listed_but_not_refused_again(checkpoint: Commit, tmp_path: Path) -> None:
+def test_earlier_quarantine_is_listed_but_not_refused_again(checkpoint: Commit, tmp_path: Path) -> None:
     rejected = []
     empty(checkpoint(100) / DATA)
     for _ in range(2):
@@ -201,7 +201,7 @@ def test_what_was_set_aside_earlier_is_listed_but_not_refused_again(checkpoint: 
     assert rejected == [["step-0000000100.a1"], []]
 
 
-def test_where_there_never_was_a_checkpoint_training_begins_at_0(tmp_path: Path) -> None:
+def test_training_begins_at_0_without_any_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / "step-0000000100.a1").symlink_to(tmp_path)
 
@@ -249,7 +249,7 @@ def test_a_second_one_of_the_same_name_is_kept_beside_the_first(checkpoint: Comm
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
-def test_what_root_sets_aside_stays_the_jobs_users(checkpoint: Commit, tmp_path: Path) -> None:
+def test_quarantined_by_root_stays_owned_by_the_jobs_user(checkpoint: Commit, tmp_path: Path) -> None:
     damaged = checkpoint(100)
     for path in (tmp_path, damaged):
         os.chown(path, 12345, 12346)
@@ -298,7 +298,7 @@ def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, t
     assert checkpoints.highest_attempt(tmp_path) == 7
 
 
-def test_what_is_to_be_avoided_is_passed_over_and_stays_where_it_is(tmp_path: Path, checkpoint: Commit):
+def test_avoided_checkpoints_are_passed_over_and_stay(tmp_path: Path, checkpoint: Commit):
     older, newer = checkpoint(100), checkpoint(200)
 
     assert checkpoints.select_checkpoint(tmp_path, avoid={newer.name}).path == older

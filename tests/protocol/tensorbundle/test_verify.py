@@ -39,7 +39,7 @@ def prefix(tmp_path: Path) -> Path:
         ("sharded/ckpt", 10, 3864, 4, True),
     ],
 )
-def test_what_tensorflow_wrote_is_whole(
+def test_bundles_written_by_tensorflow_verify(
     name: str, tensors: int, size_bytes: int, shards: int, object_based: bool
 ) -> None:
     proven, looked = verify.verify_bundle(BUNDLES / name), verify.read_counters(BUNDLES / name)

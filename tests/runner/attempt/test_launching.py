@@ -37,7 +37,7 @@ def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: StandbyKin
     assert standby_kind_of(load_config(path, {}).programs["digits"]) is kind
 
 
-def test_the_same_configuration_has_the_same_digest_in_whatever_order_it_is_written(program):
+def test_digest_of_a_configuration_ignores_the_order_of_keys(program):
     one = program('environment=A="1",B="2"\nexitcodes=0,2,9\ncheckpoint_dir=/c\ncheckpoint_interval=5 steps')
     other = program('checkpoint_interval=5 steps\ncheckpoint_dir=/c\nexitcodes=9,0,2\nenvironment=B="2",A="1"')
 

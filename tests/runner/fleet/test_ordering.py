@@ -27,7 +27,7 @@ async def test_turns_come_in_order_whoever_is_ready_first():
     assert went == [0, 1, 2]
 
 
-async def test_who_gives_up_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch):
+async def test_program_that_gives_up_its_turn_blocks_nobody(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ordering, "STALL_LIMIT_S", 60.0)
     turns, went = StartTurns(2), list[str]()
     first, second = turns
@@ -64,7 +64,7 @@ async def test_many_that_hang_hold_the_others_up_once_and_not_for_ever():
     await caller
 
 
-async def test_one_that_fails_leaves_nobody_waiting_for_a_turn_and_is_told_once_all_are_done():
+async def test_failing_work_blocks_no_turn_and_is_raised_at_the_end():
     turns, went = StartTurns(3), list[str]()
     first, second, third = turns
     late = asyncio.Event()
@@ -86,7 +86,7 @@ async def test_one_that_fails_leaves_nobody_waiting_for_a_turn_and_is_told_once_
     assert went == ["second", "third"]
 
 
-async def test_who_still_works_when_the_works_are_given_up_gets_its_turn():
+async def test_work_in_progress_finishes_when_the_rest_is_cancelled():
     turns, went = StartTurns(2), asyncio.Event()
     _, second = turns
 

@@ -48,7 +48,7 @@ async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(p
 @pytest.mark.parametrize(("is_late", "host_leaves", "cause"), [
     (False, True, "preemption"), (True, True, "preemption"), (False, False, "stopped"),
 ])  # fmt: skip
-async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
+async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
     tmp_path: Path, services: Services, is_late: bool, host_leaves: bool, cause: str
 ):
     conf = tmp_path / "long.conf"
@@ -79,9 +79,7 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
     assert services.ledger.wanted_programs() in ({"first": True}, {}), "it runs again after the boot"
 
 
-async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_itself_to_be_started(
-    tmp_path: Path, services: Services
-):
+async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_path: Path, services: Services):
     path = tmp_path / "more.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
     programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)

@@ -32,7 +32,7 @@ def test_only_the_last_are_kept():
     assert serials(stream, stream.next_serial - 1) == [event_log.KEPT + 2]
 
 
-def test_what_clients_send_is_bounded_in_bytes():
+def test_client_events_are_bounded_in_bytes():
     stream = EventLog()
     for _ in range(3):
         stream.append(remote_communication("t", "x" * (event_log.MAX_BYTES // 2)))
@@ -52,7 +52,7 @@ def test_watchers_do_not_wait_for_what_will_not_come():
     assert asyncio.run(watch())
 
 
-def test_who_waits_is_woken_by_the_next():
+def test_waiting_reader_wakes_on_the_next_event():
     async def watch() -> list[int]:
         stream = EventLog()
         waiting = asyncio.create_task(stream.wait_for_more())

@@ -47,7 +47,7 @@ def test_all_of_a_thread_s_words_arrive_in_order_with_turns_for_others():
     assert taken >= 5
 
 
-def test_what_does_not_fit_is_missed_and_said_once():
+def test_output_beyond_the_buffer_is_dropped_and_reported_once():
     async def run() -> int:
         delivered: list[bytes] = []
         printing = OutputPublisher()

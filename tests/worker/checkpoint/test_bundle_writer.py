@@ -89,7 +89,7 @@ def test_an_index_of_many_blocks_and_tensors_larger_than_a_piece_too(tmp_path: P
     assert verify.verify_bundle(tmp_path / "ours" / "ckpt").tensors == 6002
 
 
-def test_what_only_tensorflow_can_write_is_known() -> None:
+def test_types_only_tensorflow_can_write_are_recognised() -> None:
     assert bundle_writer.is_writable(tf.bfloat16) and bundle_writer.is_writable(tf.string)
     assert (
         not bundle_writer.is_writable(tf.variant)
@@ -153,7 +153,7 @@ def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: p
 
 
 @pytest.mark.integration
-def test_what_is_forked_does_not_hold_a_copy() -> None:
+def test_forked_child_holds_no_copy() -> None:
     """Else a data loader's process doubles it at the next save."""
     copy = BufferPool().allocate(100_000)
     copy.append(b"x" * 100_000)

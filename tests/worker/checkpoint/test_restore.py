@@ -261,7 +261,7 @@ def test_random_state_that_has_no_place_leaves_with_65(
     assert "random state of 2 Keras layers, this program has 1" in error
 
 
-def test_what_only_the_checkpoint_holds_is_named(
+def test_values_only_in_the_checkpoint_are_named(
     daemon: DaemonEnd, begin: Begin, directory: Path, two_replicas: Any
 ) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=directory))

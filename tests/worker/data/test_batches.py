@@ -112,7 +112,7 @@ def test_dataset_without_batches_is_an_error() -> None:
         epochs(tf.data.Dataset.range(0), 1)
 
 
-def test_what_cannot_be_resumed_is_an_error() -> None:
+def test_data_that_can_not_be_resumed_are_an_error() -> None:
     with pytest.raises(TypeError, match=r"middle of a list.*worker\.Examples"):
         BatchReader([1, 2, 3], None, Position())
 
@@ -127,7 +127,7 @@ def test_examples_keep_the_structure_of_dicts_and_tuples() -> None:
     assert labels.numpy().tolist() == (found * 2).tolist()
 
 
-def test_one_structure_is_the_batch_itself() -> None:
+def test_single_structure_is_the_batch_itself() -> None:
     examples = worker.Examples({"a": np.arange(4), "b": np.arange(4)}, batch_size=2, shuffle=False)
 
     batch = next(BatchReader(examples, None, Position()).rest_of_epoch())

@@ -148,7 +148,7 @@ GOOD: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize(("make", "expected"), BAD.values(), ids=BAD.keys())
-def test_what_can_not_be_drawn_again_is_named(
+def test_randomness_that_can_not_be_repeated_is_named(
     make: Callable[[], Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (found,) = messages(reading(make()), tmp_path, capsys)
@@ -158,7 +158,7 @@ def test_what_can_not_be_drawn_again_is_named(
 
 
 @pytest.mark.parametrize("make", GOOD.values(), ids=GOOD.keys())
-def test_what_resumes_exactly_is_not_named(
+def test_data_that_resume_exactly_are_not_named(
     make: Callable[[], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert messages(reading(make()), tmp_path, capsys) == []

@@ -70,7 +70,7 @@ def train(run: FilesRun, files: Counting) -> list[float]:
     return drawn
 
 
-def test_it_goes_on_where_it_was_with_both_generators(tmp_path: Path) -> None:
+def test_files_run_resumes_with_both_generators(tmp_path: Path) -> None:
     files = Counting()
     with FilesRun(files, total_steps=6, directory=tmp_path, interval="3 steps") as run:
         first = train(run, files)
@@ -217,7 +217,7 @@ def test_damaged_newest_is_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restored", ["theirs", "prefix"])
-def test_what_another_program_wrote_leaves_with_65(
+def test_checkpoint_of_another_program_exits_with_65(
     restored: str, tmp_path: Path, begin: Begin, daemon: DaemonEnd
 ) -> None:
     with FilesRun(Counting(), total_steps=0, directory=tmp_path / "theirs"):

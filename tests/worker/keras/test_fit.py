@@ -205,7 +205,7 @@ def test_a_tf_dataset_is_one_epoch(two_replicas: Any) -> None:
         (lambda model: tf.keras.Sequential(), {}, "not compiled"),
     ],
 )
-def test_what_can_not_be_resumed_is_refused(
+def test_fit_refuses_data_that_can_not_be_resumed(
     make: Callable[[Any], Any], options: dict[str, Any], words: str, two_replicas: Any
 ) -> None:
     with pytest.raises(ValueError, match=words):

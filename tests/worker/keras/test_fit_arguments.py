@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_can_not_be_resumed_is_refused_with_what_to_write(
+def test_arguments_that_can_not_be_resumed_are_refused_with_a_remedy(
     make: Callable[[], dict[str, Any]], words: str, tmp_path: Path
 ) -> None:
     given = make()

@@ -153,7 +153,7 @@ CLOWNS = "🤡" * 9000
         ),
     ],
 )
-def test_what_is_too_long_for_a_line_arrives_without_its_longest_parts(
+def test_message_too_long_for_a_line_loses_its_longest_parts(
     said: FromWorker, heard: FromWorker, daemon: DaemonEnd, channel: WorkerChannel
 ) -> None:
     channel.send_message(said)
@@ -276,7 +276,7 @@ def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(
     assert read_last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
 
 
-def test_what_must_arrive_reaches_a_daemon_that_comes_later(daemon: DaemonEnd, channel: WorkerChannel) -> None:
+def test_reliable_messages_reach_a_later_daemon(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     for step in range(1, 901):  # several pipes full
         channel.send_message(_committed(step))
         channel.send_progress(Progress(1, step))

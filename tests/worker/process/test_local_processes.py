@@ -86,7 +86,7 @@ def test_when_another_is_killed_all_end_and_the_first_says_who(start: Start) -> 
     until_gone([each["pid"] for each in found.values()])
 
 
-def test_what_another_says_at_its_end_the_first_tells_the_daemon(start: Start, daemon: DaemonEnd) -> None:
+def test_first_process_forwards_the_exit_report_of_another(start: Start, daemon: DaemonEnd) -> None:
     process = start("1:unfit", control=daemon.control())
     process.communicate(timeout=100)
     failed = daemon.wait_for(Failed)
@@ -106,7 +106,7 @@ def test_an_exception_of_another_arrives_with_its_traceback_and_kind(start: Star
     assert "member.py" in failed.traceback
 
 
-def test_they_may_end_one_after_the_other_once_training_is_over(start: Start) -> None:
+def test_processes_may_exit_one_after_the_other_once_training_is_done(start: Start) -> None:
     process = start("0:end", "1:die", workers=2)  # whichever is first: it is no failure any more, or it is one
     process.communicate(timeout=100)
 
@@ -118,7 +118,7 @@ def test_they_may_end_one_after_the_other_once_training_is_over(start: Start) ->
 
 
 @pytest.mark.slow
-def test_one_that_does_not_end_with_training_is_ended(start: Start) -> None:
+def test_process_that_outlives_training_is_ended(start: Start) -> None:
     process = start("0:end", "1:wait", workers=2)
     found = introduced(process, 2)
     process.communicate(timeout=100)

@@ -74,7 +74,7 @@ def waiting(tmp_path: Path, myself: DaemonIdentity) -> Iterator[Waiting]:
 
 
 @pytest.mark.integration
-def test_it_waits_before_it_trains_and_becomes_the_attempt_it_is_told(waiting: Waiting):
+def test_standby_waits_and_becomes_the_attempt_that_go_names(waiting: Waiting):
     ready = waiting.end.wait_for(Ready, PATIENCE_S)
     untouched = not waiting.checkpoints.exists()
     waiting.promote(7)
@@ -90,7 +90,7 @@ def test_it_waits_before_it_trains_and_becomes_the_attempt_it_is_told(waiting: W
 
 
 @pytest.mark.integration
-def test_it_restores_what_go_names(waiting: Waiting, tmp_path: Path, myself: DaemonIdentity):
+def test_standby_restores_the_checkpoint_that_go_names(waiting: Waiting, tmp_path: Path, myself: DaemonIdentity):
     waiting.end.wait_for(Ready, PATIENCE_S)
     waiting.promote(1)
     waiting.ended()
@@ -138,7 +138,7 @@ def test_a_source_that_changed_while_it_was_loaded_counts_as_changed(tmp_path: P
 
 
 @pytest.mark.integration
-def test_it_ends_with_its_daemon(tmp_path: Path):
+def test_standby_ends_with_its_daemon(tmp_path: Path):
     daemon = subprocess.Popen(["sleep", "600"])
     one = Waiting(tmp_path, DaemonIdentity(daemon.pid, read_start_time(daemon.pid) or 0))
     try:
@@ -155,7 +155,7 @@ def test_it_ends_with_its_daemon(tmp_path: Path):
 
 
 @pytest.mark.integration
-def test_it_does_not_even_load_where_its_daemon_is_gone_already(tmp_path: Path):
+def test_standby_without_a_daemon_does_not_load(tmp_path: Path):
     other_start = DaemonIdentity(
         os.getpid(), (read_start_time(os.getpid()) or 0) + 1
     )  # the pid is somebody else's by now
@@ -185,7 +185,7 @@ def test_an_attempt_outlives_the_daemon_that_promoted_it(tmp_path: Path):
 
 
 @pytest.mark.integration
-def test_what_fails_while_it_loads_is_said_as_a_standby(tmp_path: Path, myself: DaemonIdentity):
+def test_error_while_loading_is_reported_as_a_standby(tmp_path: Path, myself: DaemonIdentity):
     (tmp_path / "corpus.py").write_text("raise LookupError('no such corpus')\n")
     one = Waiting(tmp_path, myself)
     failed = one.end.wait_for(Failed, PATIENCE_S)
@@ -204,7 +204,7 @@ def test_files_of_installed_packages_are_not_watched_one_by_one():
     assert str(Path(pytest.__file__).parents[1]) in watched, "their folder is: a package may come as another version"
 
 
-def test_what_is_gone_has_changed(tmp_path: Path):
+def test_deleted_file_counts_as_changed(tmp_path: Path):
     path = tmp_path / "a.py"
     path.write_text("A = 1\n")
     os.utime(path, (1, 1))

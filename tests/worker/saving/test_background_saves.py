@@ -140,7 +140,7 @@ def test_other_trackables_are_taken_as_a_plain_write_takes_them(tmp_path: Path) 
     assert (tmp_path / "plain.data-00000-of-00001").read_bytes() == (tmp_path / "taken" / FILES[1]).read_bytes()
 
 
-def test_what_cannot_be_copied_is_saved_while_training_waits(
+def test_state_that_can_not_be_copied_is_saved_while_training_waits(
     daemon: DaemonEnd, start: Callable[..., None], directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(checkpoint_interval=Interval(steps=1))
@@ -156,7 +156,7 @@ def test_what_cannot_be_copied_is_saved_while_training_waits(
     assert "iterator/.ATTRIBUTES/ITERATOR_STATE is of type variant" in remark
 
 
-def test_where_there_is_no_memory_for_a_copy_training_waits_while_there_is_none(
+def test_training_waits_for_saves_while_memory_for_a_copy_is_short(
     daemon: DaemonEnd,
     start: Callable[..., None],
     directory: Path,

@@ -111,7 +111,7 @@ def test_automatic_interval_follows_cost_within_bounds(cost_s: float, save_s: fl
     assert auto.interval_s == interval_s
 
 
-def test_one_slow_save_does_not_decide_alone() -> None:
+def test_single_slow_save_does_not_decide_the_interval() -> None:
     auto = AutoInterval(lowest_s=1.0)
     auto.record_save(1.0, 1.0)
     usual = auto.interval_s

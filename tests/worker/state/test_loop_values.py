@@ -219,7 +219,7 @@ def not_a_plain_value(run: Run) -> None:
 
 
 @pytest.mark.parametrize("loop", [usual_temporaries, made_from_the_run, kept_in_the_state, not_a_plain_value])
-def test_what_each_pass_makes_anew_or_the_state_keeps_is_not_named(loop: Callable[[Run], None]) -> None:
+def test_values_made_anew_or_kept_in_state_are_not_named(loop: Callable[[Run], None]) -> None:
     run = Run()
 
     loop(run)

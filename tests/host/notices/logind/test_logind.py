@@ -171,7 +171,7 @@ async def test_missing_package_is_reported_once_and_ends_nothing(
 
 @pytest.mark.integration
 @pytest.mark.skipif(shutil.which("systemd-inhibit") is None, reason="systemd-inhibit, the foreign judge, is not here")
-async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None:
+async def test_fake_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None:
     argv = ["systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=judge", "--why=test", "true"]
     environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": logind.address}
 
