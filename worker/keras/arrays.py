@@ -60,6 +60,8 @@ class ArrayData(FitData):
 
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         left = math.ceil((self._count - self._consumed(position)) / self._batch_size)
+        order = "shuffled" if self._shuffle else "as they are"
+        passes.described = {"number of examples": self._count, "batch size": self._batch_size, "order": order}
         return EpochBatches(self._batches(position), model, left)
 
     def has_no_batch_left(self, position: Position) -> bool:

@@ -81,6 +81,7 @@ class PyDatasetData(FitData):
         self._restored = None
         count = self.count_batches(position)
         left = None if count is None else max(0, count - position.batch)
+        passes.described = {"number of batches": -1 if count is None else count}
         rest = _RestOfPyDataset(self._dataset, self._order(position.epoch, count), position.batch, left, self._ahead)
         adapter = PyDatasetAdapter(rest, class_weight=self._class_weight, shuffle=False)
         adapter._output_signature = self._signature

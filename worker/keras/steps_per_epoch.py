@@ -48,6 +48,7 @@ class StepsPerEpoch(FitData):
             )
         if self._open is None or self._open_at != (number, first + position.batch):
             self._open = self._data.open(self._inner(position), model, passes)
+        passes.described = {**(passes.described or {}), "steps_per_epoch": self._steps}
         self._open_at = number, first + position.batch + left
         return self._open.of_length(left)
 

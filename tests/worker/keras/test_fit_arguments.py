@@ -371,3 +371,30 @@ def test_fit_killed_at_the_edges_ends_like_an_undisturbed_one(data: str, start: 
     disturbed = read_until(fitting("rough"), "hash")
 
     assert disturbed == undisturbed
+
+
+CHANGED: dict[str, tuple[dict[str, Any], str]] = {
+    "batch size": ({"x": X, "y": Y, "batch_size": 6}, "batch size of the data is 6, was 4"),
+    "fewer arrays": ({"x": X[:20], "y": Y[:20], "batch_size": 4}, "number of examples of the data is 20, was 22"),
+}
+
+
+@pytest.mark.parametrize(("then", "words"), CHANGED.values(), ids=CHANGED.keys())
+def test_other_arrays_than_before_are_said(
+    then: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, SOURCES["arrays"], epochs=1)
+    assert "other data" not in capsys.readouterr().err
+
+    trained(tmp_path, lambda: then, epochs=2)
+
+    assert words in capsys.readouterr().err
+
+
+def test_other_steps_per_epoch_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for steps in (4, 3):
+        trained(
+            tmp_path, lambda steps=steps: {"x": pairs().batch(4).repeat(), "steps_per_epoch": steps}, epochs=7 - steps
+        )
+
+    assert "steps_per_epoch of the data is 3, was 4" in capsys.readouterr().err
