@@ -18,7 +18,7 @@ assert sorted(worker.__all__) == [name for name in dir(worker) if not name.start
 heavy = {"tensorflow", "keras", "torch", "numpy"} & set(sys.modules)
 assert not heavy, f"import worker imported {heavy}"
 
-from worker.files import FilesRun, NotFinite, Unfit
+from worker.files import FilesRun, NotFinite, Unfit, prepare
 assert "tensorflow" not in sys.modules and "torch" not in sys.modules
 for name in ("Runn", "_DEFINED_INN", "checkpointing"):
     assert not hasattr(worker, name), name

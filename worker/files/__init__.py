@@ -3,8 +3,8 @@
 May import saving, progress, devices, state and process.
 """
 
-from worker.files.files_run import FilesRun
+from worker.files.files_run import FilesRun, prepare
 from worker.saving.commit import NotFinite
 from worker.saving.directory import Unfit
 
-__all__ = ["FilesRun", "NotFinite", "Unfit"]
+__all__ = ["FilesRun", "NotFinite", "Unfit", "prepare"]

@@ -6,6 +6,7 @@ Python and NumPy.
 """
 
 import json
+import random
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,20 @@ from worker.state.plain_values import NotRestorable
 from worker.state.reachability import Root
 from worker.state.state_file import Position
 
-__all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
+__all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit", "prepare"]
+
+
+SEED = 1
+
+
+def prepare(seed: int = SEED) -> None:
+    """Seeds Python's and NumPy's global generators. Call it before the program makes its state.
+
+    NumPy's libraries for linear algebra read their number of threads, on which sums depend, when they are imported: set
+    OMP_NUM_THREADS and OPENBLAS_NUM_THREADS in the job's `environment`.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 class FilesRun(RunBase):

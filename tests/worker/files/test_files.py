@@ -21,7 +21,7 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.worker.daemon_end import DaemonEnd
 from worker.devices import conditions
-from worker.files import FilesRun, NotFinite, Unfit
+from worker.files import FilesRun, NotFinite, Unfit, prepare
 from worker.saving import scheduler
 
 Begin = Callable[[Launch], None]
@@ -637,3 +637,11 @@ def test_an_end_that_fails_hides_no_error_of_the_script_and_lets_go_of_all(
     assert run._tensorboard is None
     with FilesRun(Counting(), directory=tmp_path / "c"):
         """The directory is free again."""
+
+
+def test_prepare_seeds_both_generators() -> None:
+    prepare(5)
+    first = random.random(), np.random.rand()
+    prepare(5)
+
+    assert (random.random(), np.random.rand()) == first
