@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from supervisor.host.folder_removal import remove_folder, try_to_remove_folder
 from supervisor.protocol import layout
 from supervisor.protocol.codec import Decoder, ProtocolError, encode_message
 from supervisor.protocol.messages import STANDBY, FromWorker, Message, ToWorker
@@ -55,7 +55,7 @@ class ControlPipes:
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
             if not found:
-                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+                undo.callback(try_to_remove_folder, folder)
                 _create(folder, owner)
             self._writing = _open(folder / layout.TO_WORKER)
             undo.callback(os.close, self._writing)
@@ -89,7 +89,7 @@ class ControlPipes:
         Messages that it sent as a standby are dropped.
         """
         if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
+            remove_folder(folder)
         self._folder.rename(folder)
         self._folder, self._attempt = folder, attempt
 
@@ -109,7 +109,7 @@ class ControlPipes:
         self._errors.close()
         os.close(self._reading)
         os.close(self._writing)
-        shutil.rmtree(self._folder, ignore_errors=True)  # the next daemon removes what remains
+        try_to_remove_folder(self._folder)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
         """Reads the last message, which the worker wrote to the file beside the pipes in case no daemon ran."""
@@ -219,7 +219,7 @@ def create_empty_folder(folder: Path, mode: int) -> None:
     except FileExistsError:
         if not folder.is_dir() or folder.is_symlink():
             raise
-        shutil.rmtree(folder)
+        remove_folder(folder)
         folder.mkdir(mode=mode)
 
 

@@ -25,7 +25,6 @@ adopted, because its pipes ended with the daemon that held them.
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ import psutil
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
 from supervisor.host.checkpoint_store import CheckpointStore, ListedCheckpoint
+from supervisor.host.folder_removal import try_to_remove_folder
 from supervisor.host.ledger.ledger import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, process_status
@@ -139,7 +139,7 @@ async def reconstruct_end(
     """
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
-    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    await asyncio.to_thread(try_to_remove_folder, folder)
     done = any(isinstance(each, messages.Done) for each in words)
     failed = next((each for each in words if isinstance(each, messages.Failed)), None)
     newest = await _newest_checkpoint(config, attempt, checkpoints)

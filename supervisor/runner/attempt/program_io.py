@@ -1,7 +1,6 @@
 """How a plain program is reached besides by signals: its standard input, and the socket where it says it is ready."""
 
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
+from supervisor.host.folder_removal import try_to_remove_folder
 from supervisor.host.pipes import stdin
 from supervisor.host.pipes.control_pipes import create_empty_folder
 from supervisor.host.pipes.notify import NotifyMessage, NotifySocket
@@ -109,7 +109,7 @@ class ProgramIO:
         if self._notify is not None:
             self._notify.drain()
         self.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try_to_remove_folder(self._folder)
 
     def close(self) -> None:
         """Leaves them, as they are, to the next daemon."""

@@ -1,13 +1,13 @@
 """Takes over what an earlier daemon left: adopts workers, ends leftover processes, records attempts that ended."""
 
 import asyncio
-import shutil
 import signal
 import time
 from collections.abc import Callable
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import State
+from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
 from supervisor.host.processes import leftovers
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
@@ -23,6 +23,7 @@ UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured
 
 def last_attempts(services: Services) -> dict[str, int]:
     """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
+    resume_removal(services.runtime_dir)
     last = services.ledger.last_attempts()
     for name, attempt in layout.highest_attempts(services.runtime_dir).items():
         last[name] = max(last.get(name, 0), attempt)
@@ -96,7 +97,7 @@ class Takeover:
 
     async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:
         folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(try_to_remove_folder, folder)
         recorded_cause, how = (Cause.PREEMPTION, "the host went away") if host_left else (cause, text)
         self._services.ledger.attempt_ended(name, attempt, recorded_cause, how, None, None, None, time.time())
 
