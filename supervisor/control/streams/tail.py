@@ -12,6 +12,7 @@ from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
 from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.guarded_open import open_guarded
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
@@ -86,7 +87,7 @@ def _path(context: CommandContext, name: str, channel: str) -> Path:
 
 def open_log(path: Path) -> BinaryIO:
     """Opens a log without blocking. Raises OSError, also if it is not a regular file, which might block a reader."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_guarded(path, os.O_RDONLY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file")

@@ -1,11 +1,13 @@
 """A log file that rotates, follows its name when somebody moves it, and survives a full disk."""
 
 import contextlib
+import itertools
 import os
 import stat
 import time
 from pathlib import Path
 
+from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted
@@ -69,8 +71,10 @@ class LogFile:
         if self._descriptor is None:
             truncate_with_backups(self.path)
             return
-        for number in range(1, self.backups + 1):
-            self._backup(number).unlink(missing_ok=True)
+        with guarded_folder(self.path.parent) as folder:
+            for number in range(1, self.backups + 1):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._backup_name(number), dir_fd=folder)
         self._check_at = 0.0
         self._follow_name()
         self._truncate()
@@ -131,10 +135,11 @@ class LogFile:
         if not self.backups:
             self._truncate()
             return
-        for number in range(self.backups - 1, 0, -1):
-            with contextlib.suppress(FileNotFoundError):
-                self._backup(number).replace(self._backup(number + 1))
-        self.path.replace(self._backup(1))
+        with guarded_folder(self.path.parent) as folder:
+            for number in range(self.backups - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    self._rename(self._backup_name(number), number + 1, folder)
+            self._rename(self.path.name, 1, folder)
         self._open()
 
     def _truncate(self) -> None:
@@ -143,8 +148,11 @@ class LogFile:
             os.ftruncate(self._descriptor, 0)
             self._size, self._at_line_start = 0, True
 
-    def _backup(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}")
+    def _rename(self, name: str, number: int, folder: int) -> None:
+        os.replace(name, self._backup_name(number), src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _backup_name(self, number: int) -> str:
+        return f"{self.path.name}.{number}"
 
     def _follow_name(self) -> None:
         """Opens the file again if its name now belongs to another file, or to none. Checks once in CHECK_EVERY_S."""
@@ -162,8 +170,7 @@ class LogFile:
 
     def _open(self) -> None:
         self.close()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-        self._descriptor = os.open(self.path, flags, 0o644)
+        self._descriptor = open_guarded(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
         self._is_regular = stat.S_ISREG(status.st_mode)
@@ -173,9 +180,12 @@ class LogFile:
 
 def truncate_with_backups(path: Path) -> None:
     """Empties a log file that no logger may have open, and deletes its backups, up to the first missing number."""
-    number = 1
-    while (backup := path.with_name(f"{path.name}.{number}")).exists():
-        backup.unlink(missing_ok=True)
-        number += 1
     with contextlib.suppress(FileNotFoundError):
-        os.truncate(path, 0)
+        with guarded_folder(path.parent) as folder, contextlib.suppress(FileNotFoundError):
+            for number in itertools.count(1):
+                os.unlink(f"{path.name}.{number}", dir_fd=folder)
+        descriptor = open_guarded(path, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from supervisor.config import ProgramConfig
 from supervisor.host.blocking_calls import BlockingCalls
+from supervisor.host.guarded_open import open_guarded
 
 LIMIT_S = 0.2  # how long an exit waits for its line; the logger writes it within milliseconds
 LOGGER_START_LIMIT_S = 1.0  # the same while the logger starts, which takes half a second
@@ -44,7 +45,7 @@ async def last_error_line(
 def _read_tail(path: Path, since_wall_at: float) -> _Look | None:
     """In a thread: size, time and last line; None if it is no file, or was not written to since then."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_guarded(path, os.O_RDONLY)
     except FileNotFoundError:  # the logger creates it
         return None
     try:
