@@ -73,6 +73,7 @@ class Run(FilesRun):
                          summaries=summaries, summary_every=summary_every, **options)  # fmt: skip
 
     def __enter__(self) -> Self:
+        self._saver_files.checks_finite = self._on_nan != "off"
         self._saver_files.record_non_finite()
         super().__enter__()
         return self
@@ -96,6 +97,8 @@ class _SaverFiles:  # its name is the `kind` in state.json
             self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: the Saver deletes nothing
             floats = [each for each in tf.compat.v1.global_variables() if each.dtype.base_dtype.is_floating]
             self._finite = {each.op.name: tf.reduce_all(tf.math.is_finite(each)) for each in floats}
+        self.checks_finite = True
+        """Whether to refuse a state with values that are not finite, except where it had them before the first step."""
         self._expected_not_finite: frozenset[str] = frozenset()
         self._copier = _SessionCopier(session)
 
@@ -122,7 +125,7 @@ class _SaverFiles:  # its name is the `kind` in state.json
         self._expected_not_finite = frozenset(self._not_finite())
 
     def _not_finite(self) -> list[str]:
-        if current_attempt().launch.on_nan == "off" or not self._finite:
+        if not self.checks_finite or not self._finite:
             return []
         found = self._session.run(self._finite)
         return sorted(name for name, is_finite in found.items() if not is_finite)

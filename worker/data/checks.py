@@ -5,12 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from worker.checks.dataset_checks import find_in_dataset, find_in_functions
+from worker.checks.findings import Finding
+from worker.checks.graph_checks import find_random_operations
+from worker.checks.reachability import Root
 from worker.data.examples import Examples
-from worker.state.dataset_checks import find_in_dataset, find_in_functions
 from worker.state.dataset_passes import PassLog, open_iterators, original_dataset
-from worker.state.findings import Finding
-from worker.state.graph_checks import find_random_operations
-from worker.state.reachability import Root
 
 _READ_THROUGH_RUN = (
     "read through run.batches(dataset), which keeps the position; an iterator of a dataset that is not distributed may "

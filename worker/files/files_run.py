@@ -19,6 +19,8 @@ import numpy as np
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.messages import Done, Restored, WorkerExit
+from worker.checks.findings import Finding
+from worker.checks.reachability import Root
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
@@ -33,9 +35,7 @@ from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_dire
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
-from worker.state.findings import Finding
 from worker.state.plain_values import NotRestorable
-from worker.state.reachability import Root
 from worker.state.state_file import Position
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit", "prepare"]

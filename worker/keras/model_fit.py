@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from worker.checks import reachability
 from worker.data.resume_dataset import explain_uncuttable, is_none_spec
 from worker.keras.arguments import DataArguments, make_fit_data
 from worker.keras.building import build_with_train_step
@@ -24,7 +25,6 @@ from worker.keras.run import FitRun
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.state import reachability
 from worker.state.state_file import Position
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from worker.state import reachability
+from worker.checks import reachability
+from worker.state.plain_values import LIBRARIES
 
 MAX_BYTES = 1_000_000  # of arrays in one variable; larger ones are data, which is not hashed for each checkpoint
 MAX_VALUES = 10_000
@@ -67,7 +68,7 @@ def _functions_of(callback: Any) -> list[types.FunctionType]:
 
 
 def _is_of_script(function: types.FunctionType) -> bool:
-    return (function.__module__ or "").partition(".")[0] not in reachability.LIBRARIES
+    return (function.__module__ or "").partition(".")[0] not in LIBRARIES
 
 
 def _variables_of(function: types.FunctionType) -> Iterator[OuterVariable]:

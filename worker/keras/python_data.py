@@ -17,11 +17,11 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from worker.checks.findings import Finding
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.keras.kept_attributes import KeptAttributes
 from worker.keras.read_ahead import LookAhead, ReadAhead
 from worker.state.dataset_passes import PassLog
-from worker.state.findings import Finding
 from worker.state.state_file import Position
 
 _UNSEEDED = ("default_rng", "RandomState", "Random")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from worker.state import missing_variables, reachability
+from worker.checks import missing_variables, reachability
 from worker.state.random_generators import read_generator, write_generator
 
 _GLOBAL: tuple[Any, ...] = (random, np.random.mtrand._rand)

@@ -8,14 +8,14 @@ from typing import Any
 
 from supervisor.protocol.messages import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
+from worker.checks import reachability
+from worker.checks.findings import Finding
 from worker.keras.end_of_data import ExampleCounter
 from worker.keras.fit_data import FitData
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.run.run import Run
-from worker.state import reachability
 from worker.state.dataset_passes import PassLog
-from worker.state.findings import Finding
 from worker.state.state_file import Position
 
 _REMEDY = (

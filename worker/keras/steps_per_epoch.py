@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from worker.checks.findings import Finding
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.state.dataset_passes import PassLog
-from worker.state.findings import Finding
 from worker.state.state_file import Position
 
 

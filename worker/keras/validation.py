@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from worker.checks.dataset_checks import find_in_dataset
+from worker.checks.findings import Finding
 from worker.keras.kept_attributes import KeptAttributes
-from worker.state.dataset_checks import find_in_dataset
 from worker.state.dataset_passes import PassLog
-from worker.state.findings import Finding
 
 
 class Validation:

@@ -22,6 +22,16 @@ from typing import Any
 
 from supervisor.protocol.launch import ON_NAN
 from supervisor.protocol.messages import Progress
+from worker.checks.findings import Finding
+from worker.checks.loop_source import (
+    Entered,
+    explain_loop_that_begins_again,
+    names_in_loops,
+    script_frame_of,
+    script_frames,
+)
+from worker.checks.loop_values import ContainerWatch, carried_values
+from worker.checks.reachability import Root, roots_of_frame
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
@@ -29,16 +39,6 @@ from worker.process.startup import current_attempt
 from worker.progress.arguments import check_list, check_total_steps
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.state import random_generators
-from worker.state.findings import Finding
-from worker.state.loop_source import (
-    Entered,
-    explain_loop_that_begins_again,
-    names_in_loops,
-    script_frame_of,
-    script_frames,
-)
-from worker.state.loop_values import ContainerWatch, carried_values
-from worker.state.reachability import Root, roots_of_frame
 from worker.state.run_state import HasState, RunState
 from worker.state.state_file import Position
 

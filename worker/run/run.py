@@ -14,6 +14,8 @@ from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported, WorkerExit
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.tensorflow_writer import StepBoundary
+from worker.checks import reachability
+from worker.checks.findings import Finding
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -38,9 +40,8 @@ from worker.run.epoch_head import copy_saved_state
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.misuse import check_tracked, explain
 from worker.run.run_checkpoints import RunCheckpoints
-from worker.state import extra_state, reachability
+from worker.state import extra_state
 from worker.state.dataset_passes import PassLog
-from worker.state.findings import Finding
 from worker.state.replica_values import MetricState
 from worker.state.run_state import HasState
 from worker.state.state_file import Position

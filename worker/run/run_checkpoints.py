@@ -13,6 +13,8 @@ from supervisor.protocol.messages import Restored, WorkerExit
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.restore import RestoredCheckpoint, build_variables, restore_checkpoint
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
+from worker.checks import missing_variables, reachability
+from worker.checks.findings import Finding
 from worker.devices import conditions, tensorflow_conditions
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
@@ -21,8 +23,7 @@ from worker.saving.commit import CheckpointOrigin, NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
-from worker.state import extra_state, missing_variables, reachability, run_state
-from worker.state.findings import Finding
+from worker.state import extra_state, run_state
 from worker.state.plain_values import NotRestorable
 from worker.state.run_state import RunState
 from worker.state.state_file import TrainingState

@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 from supervisor.protocol.messages import Committed, SaveFailed, WorkerExit
+from worker.checks.findings import Finding, describe
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.saving.cadence import Cadence, StepPace
 from worker.saving.commit import SaveError
 from worker.saving.directory import AttemptSuperseded, OpenedDirectory
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
-from worker.state.findings import Finding, describe
 
 LAST_SAVE_PAUSES_S = (
     1.0,

@@ -16,8 +16,15 @@ import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol.plurals import counted
-from worker.state.plain_values import PLAIN, NotRestorable, NotSaveable, SavedValue, ValueRestorer, describe_present
-from worker.state.reachability import LIBRARIES
+from worker.state.plain_values import (
+    LIBRARIES,
+    PLAIN,
+    NotRestorable,
+    NotSaveable,
+    SavedValue,
+    ValueRestorer,
+    describe_present,
+)
 from worker.state.replica_values import assign_copies, replica_copies
 
 __all__ = ["NotRestorable", "NotSaveable", "ObjectRestorer", "SavedObject"]

@@ -18,6 +18,8 @@ import xxhash
 
 from worker.state.random_generators import read_generator, write_generator
 
+LIBRARIES = frozenset({"tensorflow", "keras", "torch", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
+"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
 PLAIN = (bool, int, float, str, type(None))
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from worker.state.findings import Finding
-from worker.state.reachability import (
+from worker.checks.findings import Finding
+from worker.checks.reachability import (
     GENERATORS,
     GLOBAL_GENERATORS,
     MAX_OBJECTS,

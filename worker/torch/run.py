@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from supervisor.protocol.plurals import counted
+from worker.checks.findings import Finding
+from worker.checks.reachability import Root
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.state.findings import Finding
-from worker.state.reachability import Root
 from worker.state.state_file import Position
 from worker.torch.loaders import BatchPlan, plan_batches
 from worker.torch.missing_state import find_missing, find_unread_loaders

@@ -17,8 +17,8 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.state.missing_variables import find_missing
-from worker.state.reachability import MAX_NAMED, roots_of_frame
+from worker.checks.missing_variables import find_missing
+from worker.checks.reachability import MAX_NAMED, roots_of_frame
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]

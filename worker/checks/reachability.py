@@ -9,18 +9,17 @@ import dis
 import functools
 import itertools
 import random
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from worker.state.plain_values import LIBRARIES
+
 MAX_OBJECTS = 200_000  # a limit for unusual programs; a large Keras model has some ten thousand
 MAX_ENTRIES = 10_000  # searched in one container: longer ones hold data
 MAX_NAMED = 20  # names in one message
-LIBRARIES = frozenset({"tensorflow", "keras", "torch", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
-"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 """Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.state import missing_variables, reachability
+from worker.checks import missing_variables, reachability
+from worker.checks.findings import Finding
 from worker.state.dataset_passes import original_dataset, parts_of_dataset, random_parts, seeds_of
-from worker.state.findings import Finding
 
 _GLOBAL_GENERATORS = {id(random.getstate.__self__): "random", id(np.random.mtrand._rand): "numpy.random"}  # type: ignore[attr-defined]
 _NO_SEED = (

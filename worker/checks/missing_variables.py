@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.state import extra_state
-from worker.state.object_values import identities
-from worker.state.reachability import (
+from worker.checks.reachability import (
     GENERATORS,
     GLOBAL_GENERATORS,
     MAX_OBJECTS,
@@ -20,6 +18,8 @@ from worker.state.reachability import (
     plain_referents,
     script_methods_of,
 )
+from worker.state import extra_state
+from worker.state.object_values import identities
 from worker.state.replica_values import SEED_NAME
 
 _STATE = (

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from worker.state.findings import Finding
-from worker.state.loop_source import Loop, ScriptFrame, assigned_values, statements, takes_batches
+from worker.checks.findings import Finding
+from worker.checks.loop_source import Loop, ScriptFrame, assigned_values, statements, takes_batches
 from worker.state.plain_values import NotSaveable, SavedValue, is_tensorflow_tensor, is_torch_tensor
 from worker.state.run_state import RunState
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker.state import missing_variables, random_operations, reachability
-from worker.state.findings import Finding
+from worker.checks import missing_variables, reachability
+from worker.checks.findings import Finding
+from worker.state import random_operations
 
 RANDOM_OPERATIONS = frozenset(
     {"RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal", "RandomUniform", "RandomUniformInt",

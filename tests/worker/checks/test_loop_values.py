@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.state.loop_source import script_frames
-from worker.state.loop_values import ContainerWatch, carried_values
+from worker.checks.loop_source import script_frames
+from worker.checks.loop_values import ContainerWatch, carried_values
 from worker.state.run_state import RunState
 
 
