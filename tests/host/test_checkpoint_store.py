@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.checkpoint_store import CheckpointStore, ListedCheckpoint
+from supervisor.host.checkpoint_calls import ListedCheckpoint
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints.manifest import Manifest

@@ -6,7 +6,7 @@ from supervisor.control.base.context import CommandContext, ProgramName, find_jo
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
-from supervisor.host.checkpoint_store import ListedCheckpoint
+from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.protocol.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
 
@@ -77,9 +77,10 @@ def _not_training(runner: Runner) -> CommandError:
 
 async def checkpoints(context: CommandContext, request: CheckpointsRequest) -> CheckpointList:
     """Lists a job's checkpoints, newest first, each verified unless told otherwise; then those in quarantine."""
-    _, job = find_job(context, request.name)
+    runner, job = find_job(context, request.name)
+    user = runner.config.user
     try:
-        listed = await context.checkpoints.list_checkpoints(job.checkpoint_dir, verify=request.verify)
+        listed = await context.checkpoints.list_checkpoints(job.checkpoint_dir, verify=request.verify, user=user)
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot list {job.checkpoint_dir}: {error.strerror}") from error
     return CheckpointList(tuple(listed))

@@ -67,6 +67,13 @@ class NoValidCheckpoint(Exception):
             f"restore one from a copy, or {what_else}"
         )
 
+    @classmethod
+    def from_text(cls, text: str, rejected: tuple[RejectedCheckpoint, ...]) -> "NoValidCheckpoint":
+        """The error that another process met."""
+        error = cls(Path(), rejected)
+        error.args = (text,)
+        return error
+
 
 def committed_checkpoints(directory: Path) -> list[CheckpointName]:
     """The names of all checkpoint directories, newest first; a directory that does not exist has none.

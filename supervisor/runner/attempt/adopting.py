@@ -34,7 +34,8 @@ import psutil
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
-from supervisor.host.checkpoint_store import CheckpointStore, ListedCheckpoint
+from supervisor.host.checkpoint_calls import ListedCheckpoint
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.folder_removal import try_to_remove_folder
 from supervisor.host.ledger.ledger import OpenAttempt
 from supervisor.host.pipes import control_pipes
@@ -167,7 +168,7 @@ async def _newest_checkpoint(
         return None
     with contextlib.suppress(TimeoutError, OSError):
         listing = await asyncio.wait_for(
-            checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False), SLOW_DISK_S
+            checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False, user=config.user), SLOW_DISK_S
         )
         mine = [each for each in listing if each.attempt == attempt and not each.quarantined]
         return max(mine, key=lambda each: each.step, default=None)

@@ -22,12 +22,12 @@ RECORDED = 50  # refused checkpoints of one selection that log and ledger tell o
 
 
 class CheckpointSelector:
-    """The checkpoint directory of one job. The disk is read in threads of the checkpoint store.
+    """The checkpoint directory of one job. `user`: whom it belongs to, None: to the daemon's own.
 
     `observers` learn of every checkpoint that is damaged or does not fit; `post` takes the event that follows.
     """
 
-    __slots__ = ("_job", "_log", "_observers", "_post", "_program", "_services")
+    __slots__ = ("_job", "_log", "_observers", "_post", "_program", "_services", "_user")
 
     def __init__(
         self,
@@ -37,8 +37,10 @@ class CheckpointSelector:
         observers: ProgramObserver,
         post: Callable[[events.Event], None],
         log: FilteringBoundLogger,
+        user: str | None = None,
     ) -> None:
         self._program = program
+        self._user = user
         self._job = job
         self._services = services
         self._observers = observers
@@ -60,14 +62,17 @@ class CheckpointSelector:
         store = self._services.checkpoints
         try:
             if effect.below_step is not None:
-                self._record_refused(attempt, await store.roll_back(directory, effect.below_step))
-            selection = await store.select(directory, self._job.initial_checkpoint, effect.avoid | unfit.keys())
+                self._record_refused(attempt, await store.roll_back(directory, effect.below_step, self._user))
+            selection = await store.select(
+                directory, self._job.initial_checkpoint, effect.avoid | unfit.keys(), self._user
+            )
         except NoValidCheckpoint as error:
             self._record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
         except OSError as error:
             text = (
-                f"cannot read checkpoint_dir {directory}: {error.strerror}; make it a folder that the daemon can read"
+                f"cannot read checkpoint_dir {directory}: {error.strerror}; make it a folder that "
+                f"{self._user or 'the daemon'} can read"
             )
             return events.SelectionFailed(attempt, text, permanent=error.errno not in TRANSIENT_ERRNOS)
         self._record_refused(attempt, selection.rejected)
@@ -86,7 +91,7 @@ class CheckpointSelector:
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""
         try:
-            refused = await self._services.checkpoints.quarantine(self._job.checkpoint_dir, effect.unfit)
+            refused = await self._services.checkpoints.quarantine(self._job.checkpoint_dir, effect.unfit, self._user)
         except OSError as error:
             names = sorted(dict(effect.unfit))
             self._log.warning("checkpoint.not_set_aside", attempt=effect.attempt, error=error.strerror, names=names)

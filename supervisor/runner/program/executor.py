@@ -87,7 +87,7 @@ class EffectExecutor:
         observers.add([MessageRecorder(config, services, log)])
         self._selector: CheckpointSelector | None = None
         if config.job is not None:
-            self._selector = CheckpointSelector(config.name, config.job, services, observers, post, log)
+            self._selector = CheckpointSelector(config.name, config.job, services, observers, post, log, config.user)
         self._attempt: LiveAttempt | None = None
         self._exiting: tuple[LiveAttempt, events.WorkerExited] | None = None  # it waits for its last line
         self._has_last_message = False  # the worker sent `done` or `failed`

@@ -71,7 +71,7 @@ class PersistedStateStore(ProgramObserver):
             await self._restore_reliability()
             await self._restore_account(last_attempt)
             goes_on = await self._restore_facts()
-            listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir)
+            listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
         return goes_on

@@ -1,0 +1,177 @@
+"""The questions about checkpoint directories, as records, and the answers. Blocks: for threads and processes."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
+from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
+from supervisor.protocol.checkpoints.selection import Selection
+from supervisor.protocol.damage import RejectedCheckpoint
+
+MAX_LISTED = 3000  # of each kind; beyond that a list is no use, and would be larger than an answer may be
+MAX_REASON = 300  # characters in a list
+MAX_SIZE = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint:
+    """One checkpoint as a list shows it.
+
+    `valid`: whether it was verified as whole or as damaged; None if it was not verified. `reason`: why it is not
+    valid. `created_wall_at`: Unix time.
+    """
+
+    name: str
+    step: int
+    attempt: int
+    created_wall_at: float | None
+    size_bytes: int | None
+    valid: bool | None
+    reason: str | None
+    quarantined: bool
+
+
+class Question(StrEnum):
+    """What is asked about a directory."""
+
+    SELECT = "select"
+    ROLL_BACK = "roll_back"
+    QUARANTINE = "quarantine"
+    LIST = "list"
+    HIGHEST_ATTEMPT = "highest_attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """One question and what it needs: SELECT `initial`, `avoid`; ROLL_BACK `before`; QUARANTINE `reasons`."""
+
+    question: Question
+    directory: Path
+    initial: Path | None = None
+    avoid: tuple[str, ...] = ()
+    before: int = 0
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """The checkpoints that were moved to quarantine."""
+
+    checkpoints: tuple[RejectedCheckpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Committed checkpoints, newest first, then quarantined ones; at most MAX_LISTED of each."""
+
+    checkpoints: tuple[ListedCheckpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The highest attempt in any checkpoint's name, 0 if there is none."""
+
+    highest: int
+
+
+CheckpointAnswer = Selection | SetAside | Listing | Attempts
+
+
+def answer(request: CheckpointRequest) -> CheckpointAnswer:
+    """Reads, and changes, the directory. Raises OSError, and NoValidCheckpoint for SELECT."""
+    return _ANSWERS[request.question](request)
+
+
+def _select(request: CheckpointRequest) -> Selection:
+    return selection.select_checkpoint(request.directory, request.initial, request.avoid)
+
+
+def _roll_back(request: CheckpointRequest) -> SetAside:
+    return SetAside(selection.roll_back(request.directory, request.before))
+
+
+def _quarantine(request: CheckpointRequest) -> SetAside:
+    directory, reasons = request.directory, request.reasons
+    found = [name for name in selection.committed_checkpoints(directory) if str(name) in reasons]
+    for name in found:
+        move_to_quarantine(directory, name, reasons[str(name)])
+    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)]) for name in found))
+
+
+def _list(request: CheckpointRequest) -> Listing:
+    directory = request.directory
+    names = selection.committed_checkpoints(directory)[:MAX_LISTED]
+    committed = (_describe_committed(directory / str(name), name, request.verify) for name in names)
+    quarantine = directory / layout.QUARANTINE
+    aside = list_quarantined(directory)[:MAX_LISTED]
+    quarantined = (_describe_quarantined(quarantine, each) for each in aside)
+    return Listing((*filter(None, committed), *filter(None, quarantined)))
+
+
+def _highest_attempt(request: CheckpointRequest) -> Attempts:
+    return Attempts(selection.highest_attempt(request.directory))
+
+
+_ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
+    Question.SELECT: _select,
+    Question.ROLL_BACK: _roll_back,
+    Question.QUARANTINE: _quarantine,
+    Question.LIST: _list,
+    Question.HIGHEST_ATTEMPT: _highest_attempt,
+}
+
+
+def shortened(rejected: Collection[RejectedCheckpoint]) -> tuple[RejectedCheckpoint, ...]:
+    """At most MAX_LISTED of them, with reasons of at most MAX_REASON characters."""
+    return tuple(RejectedCheckpoint(each.name, each.reason[:MAX_REASON]) for each in [*rejected][:MAX_LISTED])
+
+
+def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:
+    try:
+        found = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
+    except ManifestError as error:
+        if name not in selection.committed_checkpoints(folder.parent):
+            return None  # retention has deleted it meanwhile
+        return _listed(folder.name, name, _readable_manifest(folder), False, str(error))
+    except OSError as error:
+        return _listed(folder.name, name, None, None, f"cannot be read: {error.strerror}")
+    return _listed(folder.name, name, found, True if verify else None, None)
+
+
+def _describe_quarantined(quarantine: Path, refused: RejectedCheckpoint) -> ListedCheckpoint | None:
+    name = layout.checkpoint_name_in(refused.name)
+    if name is None:
+        return None
+    return _listed(refused.name, name, _readable_manifest(quarantine / refused.name), False, refused.reason, True)
+
+
+def _readable_manifest(folder: Path) -> Manifest | None:
+    try:
+        return manifest.read_manifest(folder)
+    except (ManifestError, OSError):
+        return None
+
+
+def _listed(
+    text: str,
+    name: layout.CheckpointName,
+    found: Manifest | None,
+    valid: bool | None,
+    reason: str | None,
+    quarantined: bool = False,
+) -> ListedCheckpoint:
+    return ListedCheckpoint(
+        name=text,
+        step=name.step,
+        attempt=name.attempt,
+        created_wall_at=found.created_wall_at if found else None,
+        size_bytes=min(found.size_bytes, MAX_SIZE) if found else None,
+        valid=valid,
+        reason=reason[:MAX_REASON] if reason else reason,
+        quarantined=quarantined,
+    )

@@ -1,0 +1,194 @@
+"""Answers one question about a checkpoint directory in a process of the job's user.
+
+What a user's folder holds is read, verified and moved with that user's rights: links in it lead nowhere that the user
+could not go, and content made to cost time or memory costs that process's. It starts as root, imports what it needs
+(which the user may not be able to read), and then becomes the user for good, before it touches the directory. Its one
+line of JSON is limited, and parsed as what a stranger sent. It ends when the daemon does, or at its time limit.
+"""
+
+import errno
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import supervisor
+from supervisor.host import checkpoint_calls
+from supervisor.host.checkpoint_calls import (
+    Attempts,
+    CheckpointAnswer,
+    CheckpointRequest,
+    Listing,
+    Question,
+    SetAside,
+    shortened,
+)
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
+from supervisor.protocol.codec import ProtocolError, decode_record, parse_object
+from supervisor.protocol.damage import RejectedCheckpoint
+
+READ_LIMIT_S = 3600.0  # to verify what a slow disk holds
+LOOK_LIMIT_S = 60.0  # for names and manifests
+MEMORY_BYTES = 2 << 30  # address space: an index of a million tensors takes a third
+MAX_ANSWER_BYTES = 8 << 20
+MAX_WRITTEN_BYTES = 1 << 20  # of a file: it writes reasons only
+READ_BYTES = 64 * 1024
+
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.host.checkpoint_process import main; main()"
+_KINDS: Mapping[Question, type[CheckpointAnswer]] = {
+    Question.SELECT: Selection,
+    Question.ROLL_BACK: SetAside,
+    Question.QUARANTINE: SetAside,
+    Question.LIST: Listing,
+    Question.HIGHEST_ATTEMPT: Attempts,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom the process becomes."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What was raised instead of an answer; without `errno` it is NoValidCheckpoint."""
+
+    text: str
+    errno: int | None = None
+    rejected: tuple[RejectedCheckpoint, ...] = ()
+
+
+def answer_as(identity: Identity, request: CheckpointRequest, limit_s: float | None = None) -> CheckpointAnswer:
+    """The answer of a process of that user; blocks. Raises what `checkpoint_calls.answer` raises.
+
+    An answer that does not come within the limit, or is none, is an OSError.
+    """
+    reads_all = request.verify or request.question in (Question.SELECT, Question.ROLL_BACK)
+    limit = limit_s if limit_s is not None else READ_LIMIT_S if reads_all else LOOK_LIMIT_S
+    ids = [str(identity.uid), str(identity.gid), ",".join(map(str, identity.groups))]
+    import_folder = str(Path(supervisor.__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-I", "-X", "utf8", "-c", _PROGRAM, import_folder, *ids],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(_encode(request))
+            process.stdin.flush()  # stays open: its end tells the process that the daemon is gone
+            content = _read_answer(process.stdout.fileno(), time.monotonic() + limit, limit)
+        finally:
+            process.kill()
+    return _parse_answer(content, _KINDS[request.question])
+
+
+def _read_answer(descriptor: int, ends_at: float, limit_s: float) -> bytes:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    content = b""
+    while not content.endswith(b"\n"):
+        if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, f"its user's process took longer than {limit_s:g} s")
+        piece = os.read(descriptor, READ_BYTES)
+        if not piece:
+            raise OSError(errno.EAGAIN, "its user's process ended without an answer")
+        content += piece
+        if len(content) > MAX_ANSWER_BYTES:
+            raise OSError(errno.EMSGSIZE, f"its user's process answered with more than {MAX_ANSWER_BYTES} bytes")
+    return content
+
+
+def _parse_answer(content: bytes, kind: type[CheckpointAnswer]) -> CheckpointAnswer:
+    try:
+        body = parse_object(content)
+        failure = decode_record(body["failure"], _Failure, "failure") if "failure" in body else None
+        result = decode_record(body["result"], kind, "result") if failure is None else None
+    except (ProtocolError, KeyError, TypeError) as error:
+        raise OSError(errno.EBADMSG, f"its user's process gave no valid answer: {str(error)[:200]}") from error
+    if result is not None:
+        return result
+    assert failure is not None
+    if failure.errno is not None:
+        raise OSError(failure.errno, failure.text)
+    raise NoValidCheckpoint.from_text(failure.text, failure.rejected)
+
+
+def _encode(record: Any) -> bytes:
+    body = asdict(record) if not isinstance(record, dict) else record
+    return json.dumps(body, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+
+
+# --- in the process --------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Reads a request from standard input, becomes the user of the arguments, and writes the answer."""
+    request = decode_record(parse_object(sys.stdin.buffer.readline()), CheckpointRequest, "request")
+    threading.Thread(target=_end_with_daemon, daemon=True).start()
+    uid, gid, groups = sys.argv[2:]
+    _limit()
+    os.setgroups([int(group) for group in groups.split(",") if group])
+    os.setresgid(int(gid), int(gid), int(gid))
+    os.setresuid(int(uid), int(uid), int(uid))
+    os.umask(0o022)
+    line = _encode(_answer(request))
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def _end_with_daemon() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
+def _limit() -> None:
+    for what, limit in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_FSIZE, MAX_WRITTEN_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(what, (limit, limit))
+
+
+def _answer(request: CheckpointRequest) -> dict[str, Any]:
+    try:
+        return {"result": asdict(_reduced(checkpoint_calls.answer(request)))}
+    except NoValidCheckpoint as error:
+        failure = _Failure(str(error), None, shortened(error.rejected))
+    except OSError as error:
+        failure = _Failure(error.strerror or str(error), error.errno or errno.EIO)
+    except MemoryError:
+        failure = _Failure(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory", errno.ENOMEM)
+    except Exception as error:  # noqa: BLE001 - the daemon says it
+        failure = _Failure(f"{error!r:.200}", errno.EIO)
+    return {"failure": asdict(failure)}
+
+
+def _reduced(found: CheckpointAnswer) -> CheckpointAnswer:
+    """Without what the daemon does not need: whatever a job wrote into it could be as large as a manifest."""
+    if isinstance(found, SetAside):
+        return SetAside(shortened(found.checkpoints))
+    if not isinstance(found, Selection):
+        return found
+    if found.manifest is not None:
+        found = replace(found, manifest=replace(found.manifest, files=(), versions={}, topology={}, metrics={}))
+    if found.foreign is not None:
+        bundle = replace(found.foreign.bundle, counters={})
+        found = replace(found, foreign=replace(found.foreign, bundle=bundle))
+    return replace(found, rejected=shortened(found.rejected))
