@@ -15,7 +15,7 @@ from supervisor.protocol.messages import Done, Exported, WorkerExit
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
-from worker.checks.findings import Finding
+from worker.checks.findings import Finding, own_restore
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -130,6 +130,7 @@ class Run(RunBase):
         self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
+        self._steps_before = 0  # that the optimizer had made when training began at step 0
 
     def __enter__(self) -> Self:
         self._enter()
@@ -139,6 +140,7 @@ class Run(RunBase):
         except BaseException:
             self._checkpoints.close()
             raise
+        self._steps_before = extra_state.optimizer_steps(self._tracked) if found is None else 0
         if found is not None:
             self._passes = PassLog(found.passes)
             self.step, self._metrics = found.step, found.metrics
@@ -381,6 +383,8 @@ class Run(RunBase):
         found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
         if self._attempt.launch.deterministic and not tensorflow_conditions.has_op_determinism():
             found.append(_NOT_DETERMINISTIC)
+        if self._steps_before:
+            found.append(own_restore(self._steps_before))
         return found
 
     def _check_microbatches(self) -> None:

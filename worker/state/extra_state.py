@@ -64,6 +64,12 @@ def tracked_objects(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
     return [found for found in tf.train.TrackableView(checkpoint).descendants() if isinstance(found, kind)]
 
 
+def optimizer_steps(checkpoint: tf.train.Checkpoint) -> int:
+    """How many steps the tracked optimizers have made; 0 if there is none."""
+    optimizers = tracked_objects(checkpoint, tf.keras.optimizers.Optimizer)
+    return max((int(each.iterations.numpy()) for each in optimizers), default=0)
+
+
 def read_seeds(extra: ExtraVariables) -> tuple[tuple[int, ...], ...]:
     """The seed states' values."""
     return tuple(tuple(_read_seed(seed)) for seed in extra.seeds)
