@@ -27,6 +27,8 @@ LAST_WORDS = "last-words"  # beside the pipes: a copy of `done` and `failed`, fo
 
 _NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")
 _ATTEMPT = re.compile(r"a([1-9]\d{0,8})")
+MAX_TRACED_ATTEMPT = 900_000_000
+"""Folder names with higher attempts do not count: a user may make them, and the next number must still fit a name."""
 _COUNTER = re.compile(r"\.[0-9]+$")
 
 
@@ -82,7 +84,7 @@ def highest_attempts(runtime_dir: Path) -> dict[str, int]:
 
 def _highest_attempt(folder: Path) -> int:
     found = (match for each in _inside(folder) if (match := _ATTEMPT.fullmatch(each.name)) is not None)
-    return max((int(match[1]) for match in found), default=0)
+    return max((attempt for match in found if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT), default=0)
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -504,6 +504,7 @@ def test_leftovers_of_an_earlier_daemon_end_with_this_one(in_a_hurry: bool, tmp_
 
 
 def test_stop_all_stops_what_waits_for_the_last_of_an_earlier_daemon_too(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o711)
     marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "p", 1)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()
@@ -533,6 +534,7 @@ def test_stop_all_stops_what_waits_for_the_last_of_an_earlier_daemon_too(tmp_pat
 
 def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: Path) -> None:
     """Until something of an earlier attempt has ended nothing starts, and then the old configuration does first."""
+    (tmp_path / "state").mkdir(mode=0o711)
     marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "p", 1)}
     stray = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()

@@ -50,6 +50,7 @@ def test_job_that_grows_instead_of_stopping_is_killed_early(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_unhealthy_program_is_seen_while_leftovers_of_another_end(tmp_path: Path) -> None:
     checked = f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick'\nhealthcheck_interval=0.2\nstartsecs=0\n"
+    (tmp_path / "state").mkdir(mode=0o711)
     marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "slow", 1)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()

@@ -1,34 +1,53 @@
 """Recognises the processes that a daemon started, even after their parent, session and the daemon itself are gone.
 
-Every process is started with an environment variable, its mark, that names the daemon's state folder, the program and
-the attempt. Children inherit it, and /proc/PID/environ shows it for as long as a process lives.
+Every process is started with an environment variable, its mark: `STATE_DIR:PROGRAM:ATTEMPT:SIGNATURE`. Children inherit
+it, and /proc/PID/environ shows it for as long as a process lives.
+
+Anybody can start a process with any environment, so a mark counts only if its signature is right: a keyed hash of
+the rest, with a random key that is made once and kept in the state folder, readable by the daemon's user
+alone. The key is also what tells this daemon's processes from those of one in another container, whose state folder has
+the same path.
 """
 
 import contextlib
+import functools
+import hashlib
+import hmac
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
+import structlog
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of the configuration that the program was started from
+KEY_FILE = "identity"  # in the state folder
+_KEY_BYTES = 32
 _STANDBY = "standby-"
+
+log = structlog.get_logger()
 
 
 def mark_of_attempt(state_dir: Path, program: str, attempt: int) -> str:
     """The mark of one attempt. The name of a program may have a colon (`GROUP:PROCESS`), but never a slash."""
-    return f"{state_dir}:{program.replace(':', '/')}:{attempt}"
+    return _sign(_key_of(state_dir), state_dir, program, str(attempt))
 
 
 def mark_of_standby(state_dir: Path, program: str, token: str) -> str:
     """The mark of a standby, which keeps it when it becomes an attempt. `token`: unique to this standby."""
-    return f"{mark_of_attempt(state_dir, program, 0)[:-1]}{_STANDBY}{token}"
+    return _sign(_key_of(state_dir), state_dir, program, f"{_STANDBY}{token}")
 
 
 def is_standby(value: str) -> bool:
     """Whether a mark belongs to a process that began as a standby."""
-    return value.rsplit(":", 1)[-1].startswith(_STANDBY)
+    return _attempt_text(value).startswith(_STANDBY)
+
+
+def is_of_program(value: str | None, state_dir: Path, program: str) -> bool:
+    """Whether this daemon signed a mark for an attempt or a standby of the program."""
+    return value is not None and program_of(value) == program and _is_signed(value, _key_of(state_dir), state_dir)
 
 
 def read_mark(pid: int) -> str | None:
@@ -38,12 +57,12 @@ def read_mark(pid: int) -> str | None:
 
 def program_of(value: str) -> str:
     """The program in a mark."""
-    return value.rsplit(":", 2)[-2].replace("/", ":")
+    return value.rsplit(":", 3)[-3].replace("/", ":") if value.count(":") > 2 else ""
 
 
 def attempt_of(value: str) -> int:
-    """The attempt in a mark; 0 in that of a standby, and in one that the daemon did not write."""
-    text = value.rsplit(":", 1)[-1]
+    """The attempt in a mark; 0 in that of a standby."""
+    text = _attempt_text(value)
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
@@ -60,10 +79,10 @@ def processes_of_attempt(value: str) -> list[psutil.Process]:
 def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     """The live processes that daemons with this state folder started, by mark. Reads all of /proc."""
     found: dict[str, list[psutil.Process]] = {}
-    start = f"{state_dir}:"
-    for value, process in _marked_processes(
-        lambda mark: mark.startswith(start) and mark.count(":", len(start) - 1) == 2
-    ):
+    key = _read_key(state_dir)
+    if key is None:
+        return found
+    for value, process in _marked_processes(lambda mark: _is_signed(mark, key, state_dir)):
         found.setdefault(value, []).append(process)
     return found
 
@@ -86,3 +105,60 @@ def _read(pid: int, variable: str = VARIABLE) -> str | None:
         return None
     _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())
     return os.fsdecode(rest.partition(b"\0")[0]) if is_there else None
+
+
+def _attempt_text(value: str) -> str:
+    return value.rsplit(":", 2)[-2] if value.count(":") > 1 else ""
+
+
+def _sign(key: bytes, state_dir: Path, program: str, attempt: str) -> str:
+    text = f"{state_dir}:{program.replace(':', '/')}:{attempt}"
+    return f"{text}:{hmac.digest(key, os.fsencode(text), hashlib.sha256)[:16].hex()}"
+
+
+def _is_signed(value: str, key: bytes, state_dir: Path) -> bool:
+    if not value.startswith(f"{state_dir}:") or value.count(":", len(str(state_dir))) != 3:
+        return False
+    expected = _sign(key, state_dir, program_of(value), _attempt_text(value))
+    return hmac.compare_digest(os.fsencode(value), os.fsencode(expected))
+
+
+@functools.cache
+def _key_of(state_dir: Path) -> bytes:
+    """The key in the state folder, which is made if there is none; one for this process alone if it can't be kept."""
+    key = _read_key(state_dir)
+    if key is not None:
+        return key
+    try:
+        return _create_key(state_dir)
+    except OSError as error:
+        effect = "processes left by this daemon will not be recognised by the next one"
+        remedy = "make room in state_dir or let the daemon write to it, then reload"
+        path, reason = str(state_dir / KEY_FILE), error.strerror
+        log.warning("identity.not_kept", path=path, reason=reason, effect=effect, remedy=remedy)
+        return secrets.token_bytes(_KEY_BYTES)
+
+
+def _read_key(state_dir: Path) -> bytes | None:
+    """None if there is none, or it is damaged."""
+    try:
+        descriptor = os.open(state_dir / KEY_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        key = file.read(_KEY_BYTES + 1)
+    return key if len(key) == _KEY_BYTES else None
+
+
+def _create_key(state_dir: Path) -> bytes:
+    key = secrets.token_bytes(_KEY_BYTES)
+    path, temporary = state_dir / KEY_FILE, state_dir / f".{KEY_FILE}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.rename(path)  # one daemon at a time has the folder
+    return key

@@ -45,14 +45,6 @@ def read_start_time(pid: int) -> int | None:
         return 0
 
 
-def is_zombie(pid: int) -> bool:
-    """Whether the process is dead and not reaped yet."""
-    try:
-        return _stat_fields(pid)[_STATE] == b"Z"
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-
-
 def exit_of(pidfd: int, pid: int, start_time: int) -> Exit | None:
     """How the dead process behind `pidfd` ended; reaps it if it is our child. None if that is not known (yet).
 

@@ -194,13 +194,16 @@ def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:
 def highest_attempt(directory: Path) -> int:
     """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did.
 
+    Numbers above MAX_TRACED_ATTEMPT do not count.
+
     Raises OSError if the directory exists and can't be read.
     """
     names: list[str] = []
     for folder in (directory, directory / layout.QUARANTINE):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             names += os.listdir(folder)  # noqa: PTH208 - names, not paths
-    return max((found.attempt for found in map(layout.checkpoint_name_in, names) if found is not None), default=0)
+    found = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
+    return max((attempt for attempt in found if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)
 
 
 def delete_partials(directory: Path) -> list[str]:

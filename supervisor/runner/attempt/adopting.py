@@ -3,12 +3,13 @@
 How adoption works, from here (what a job then does is decided in `core/actions/adopting.py`):
 
 1. The daemon starts and `fleet/programs.py` reads, in threads, the attempts without an end from the ledger, and from
-   /proc every process that carries this daemon's mark in its environment. The mark names state folder, program and
-   attempt, and children inherit it, so that nothing that was started is missed, not even by a daemon that was killed
-   between starting a process and writing it down.
-2. `leftovers_by_program` sorts both by program. A process is the worker to adopt if it belongs to the newest attempt,
-   is the pid and start time that the ledger has, and carries the mark. Its companions are left alone; everything of
-   older attempts has to end before anything new is started, because two workers must never write for one job.
+   /proc every process that carries a mark signed by this daemon in its environment. The mark names state folder,
+   program and attempt, and children inherit it, so that nothing that was started is missed, not even by a daemon that
+   was killed between starting a process and writing it down.
+2. `leftovers_by_program` sorts both by program. A process is the worker to adopt if it is the pid and start time that
+   the ledger has for the newest attempt; it needs no mark, as it may have cleared its environment. Its companions are
+   left alone; everything of older attempts has to end before anything new is started, because two workers must never
+   write for one job.
 3. `AttemptFactory.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
    worker holds both ends open, so nothing that it wrote meanwhile is lost. Then the core gets `AttemptFound` and asks
    the worker for its status (state ADOPTING). Of a plain program, the sockets for notifications are opened again.
@@ -49,9 +50,10 @@ REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so th
 
 @dataclass(frozen=True, slots=True)
 class LeftoverWorker:
-    """A live process that is an attempt's worker by the ledger and by its mark. `start_time` in clock ticks.
+    """A live process that is an attempt's worker by the ledger. `start_time` in clock ticks.
 
-    `mark`: of it and all it started, None for a zombie; `began_wall_at`: when the attempt began, by the ledger.
+    `mark`: of it and all it started, None for a zombie or a process that cleared its environment.
+    `began_wall_at`: when the attempt began, by the ledger.
     """
 
     attempt: int
@@ -119,12 +121,10 @@ def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:
 
 
 def _find_worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> LeftoverWorker | None:
-    """The ledger's process, if pid, start time and mark agree; a zombie has no mark any more, but an exit status."""
+    """The ledger's process, if pid and start time agree and it has no mark of another attempt."""
     if not opened.of_this_boot or opened.pid <= 0 or process_status.read_start_time(opened.pid) != opened.start_time:
         return None
     its = next((value for value, found in marked.items() if any(each.pid == opened.pid for each in found)), None)
-    if its is None and not process_status.is_zombie(opened.pid):
-        return None
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None
     return LeftoverWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)

@@ -86,10 +86,10 @@ class GpuGate:
         except TimeoutError:
             why = f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host"
             return GpuVerdict(unusable_because=why)
-        marked = marks.mark_of_attempt(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
+        state_dir, name = self._services.state_dir, self._config.name
         standby = self._standby.pid if self._standby is not None else None
         holders = {pid for each in found for pid in each.pids} - {standby}
-        mine = {pid for pid in holders if pid == last_pid or (marks.read_mark(pid) or "").startswith(marked)}
+        mine = {pid for pid in holders if pid == last_pid or marks.is_of_program(marks.read_mark(pid), state_dir, name)}
         return judge_gpus(found, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine)
 
 

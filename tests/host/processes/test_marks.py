@@ -45,3 +45,46 @@ def test_another_that_got_its_number_meanwhile_is_not(marked: tuple[str, int], m
         other.wait()
 
     assert found == []
+
+
+def test_daemon_with_the_same_path_elsewhere_does_not_own_the_processes(marked: tuple[str, int], tmp_path: Path):
+    """As in two containers, each with a state folder of its own at this path."""
+    mark, pid = marked
+    (tmp_path / marks.KEY_FILE).write_bytes(os.urandom(32))
+
+    assert marks.processes_of_daemon(tmp_path) == {}
+    assert [each.pid for each in marks.processes_of_attempt(mark)] == [pid]
+
+
+@pytest.mark.parametrize("signature", ["", ":", f":{'0' * 32}", ":\udcff"])
+def test_mark_that_the_daemon_did_not_sign_is_nobodys(signature: str, tmp_path: Path):
+    marks.mark_of_attempt(tmp_path, "p", 1)
+    forged = {**os.environ, marks.VARIABLE: f"{tmp_path}:p:1000000000{signature}"}
+    child = subprocess.Popen(["/bin/sleep", "60"], env=forged)
+    try:
+        found = marks.processes_of_daemon(tmp_path)
+    finally:
+        child.kill()
+        child.wait()
+
+    assert found == {}
+    assert not marks.is_of_program(forged[marks.VARIABLE], tmp_path, "p")
+
+
+def test_key_that_is_damaged_is_made_again(tmp_path: Path):
+    (tmp_path / marks.KEY_FILE).write_bytes(b"short")
+
+    mark = marks.mark_of_attempt(tmp_path, "p", 1)
+
+    assert marks.is_of_program(mark, tmp_path, "p")
+    assert len((tmp_path / marks.KEY_FILE).read_bytes()) == 32
+
+
+def test_parts_of_a_mark_are_read_back(tmp_path: Path):
+    attempt = marks.mark_of_attempt(tmp_path, "group:p", 7)
+    standby = marks.mark_of_standby(tmp_path, "group:p", "3f")
+
+    assert [marks.program_of(each) for each in (attempt, standby)] == ["group:p"] * 2
+    assert [marks.attempt_of(each) for each in (attempt, standby)] == [7, 0]
+    assert [marks.is_standby(each) for each in (attempt, standby)] == [False, True]
+    assert not marks.is_of_program(attempt, tmp_path, "p")

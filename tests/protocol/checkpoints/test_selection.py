@@ -298,6 +298,13 @@ def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, t
     assert checkpoints.highest_attempt(tmp_path) == 7
 
 
+def test_a_folder_with_an_absurd_attempt_does_not_use_up_the_numbers(checkpoint: Commit, tmp_path: Path) -> None:
+    checkpoint(100, attempt=7)
+    (tmp_path / "step-0000000200.a999999999").mkdir()
+
+    assert checkpoints.highest_attempt(tmp_path) == 7
+
+
 def test_avoided_checkpoints_are_passed_over_and_stay(tmp_path: Path, checkpoint: Commit):
     older, newer = checkpoint(100), checkpoint(200)
 
