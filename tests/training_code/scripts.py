@@ -74,6 +74,11 @@ SCRIPTS = (
         ),
     ),
     Script(
+        "tf1_saver",
+        "a TF1 session with a Saver of its own, get_checkpoint_state, a rate that decays, a SavedModel at the end",
+        (FIRST_STEP, (r"saver\.save\(", 2), (r"run\.step_done", 30)),
+    ),
+    Script(
         "torch_classifier",
         "a DataLoader that shuffles, train() and test() by epoch, a scheduler that steps in the tail",
         (FIRST_STEP, (r"scheduler\.step\(\)", 1), (r"run\.step_done", 9), (r"pred = output", 1)),
