@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,22 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
             durable.read_file(tmp_path / name, 10)
         with pytest.raises(OSError, match=r"regular file|symbolic links"):
             durable.hash_file(tmp_path / name)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("read", ["durable.open_regular(terminal)", "durable.read_file(terminal, 10)"])
+def test_a_terminal_in_a_files_place_does_not_become_the_readers(read: str) -> None:
+    """Its Ctrl-C would end a daemon that leads a session and has no terminal."""
+    ours, theirs = os.openpty()
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom supervisor.protocol import durable\n"
+        f"terminal = Path({os.ttyname(theirs)!r})\n"
+        f"try:\n {read}\nexcept OSError:\n pass\n"
+        "try:\n os.open('/dev/tty', os.O_RDWR)\nexcept OSError:\n sys.exit(0)\nsys.exit(3)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False, timeout=60)
+
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0
