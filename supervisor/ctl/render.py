@@ -33,9 +33,9 @@ def one_line(text: str) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes in the unit that fits, 1 KB being 1024 bytes; `?` if it is not known."""
+    """Bytes in the unit that fits, 1 KB being 1024 bytes; `unknown` if it is not known."""
     if count is None:
-        return "?"
+        return "unknown"
     amount, units = float(count), ["bytes", "KB", "MB", "GB", "TB"]
     while amount >= 1024 and len(units) > 1:
         amount, units = amount / 1024, units[1:]
@@ -43,18 +43,18 @@ def size(count: int | None) -> str:
 
 
 def span(length_s: float | None) -> str:
-    """A length of time as H:MM:SS; `?` if it is not known."""
-    return "?" if length_s is None else str(timedelta(seconds=int(max(0.0, length_s))))
+    """A length of time as H:MM:SS; `unknown` if it is not known."""
+    return "unknown" if length_s is None else str(timedelta(seconds=int(max(0.0, length_s))))
 
 
 def age(since_wall: float | None, now_wall: float) -> str:
-    """The time since then as H:MM:SS; `?` if it is not known."""
-    return "?" if since_wall is None else span(now_wall - since_wall)
+    """The time since then as H:MM:SS; `unknown` if it is not known."""
+    return "unknown" if since_wall is None else span(now_wall - since_wall)
 
 
 def moment(wall: float | None) -> str:
-    """Local date and time; `?` if it is not known."""
-    return "?" if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
+    """Local date and time; `unknown` if it is not known."""
+    return "unknown" if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def rate(value: float) -> str:
@@ -63,5 +63,5 @@ def rate(value: float) -> str:
 
 
 def number(value: int | None) -> str:
-    """The number, or `?` if it is not known."""
-    return "?" if value is None else str(value)
+    """The number, or `unknown` if it is not known."""
+    return "unknown" if value is None else str(value)

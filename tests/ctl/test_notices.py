@@ -31,7 +31,7 @@ def test_notices_are_listed_with_the_health_of_their_sources(daemon, ctl):
     lines = [line.split() for line in result.out.splitlines()]
     assert lines[1][:5] == ["aws", "preemption", "certain", "97", "s"]
     assert lines[1][7:] == ["all", "spot", "instance", "is", "terminated"]
-    assert lines[4] == ["file", "?", "listening"]
+    assert lines[4] == ["file", "unknown", "listening"]
     assert lines[5][:3] == ["aws", "120", "s"]
     assert result.out.splitlines()[5].endswith("cannot ask 169.254.169.254: timed out")
     assert result.status == 0
@@ -60,7 +60,7 @@ def test_a_drill_says_when_in_the_units_people_write(daemon, ctl, written, in_s)
     result = ctl("drill", "all", "--in", written)
 
     assert daemon.asked[-1] == ("drill", {"name": "all", "in_s": in_s})
-    assert result.out == f"all: notice given: the host goes away in {written}\n"
+    assert result.out == f"all: drill started: the host is treated as going away in {written}\n"
 
 
 def test_a_drill_may_be_possible_only_and_of_a_kind(daemon, ctl):

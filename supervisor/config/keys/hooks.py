@@ -27,7 +27,11 @@ class HookKeys(SectionModel):
     hook_relaunched: Command = key(
         None, "Command run when a program is started again after it ended unexpectedly.", shown=SHOWN
     )
-    hook_refused: Command = key(None, "Command run for each checkpoint that is found damaged.", shown=SHOWN)
+    hook_refused: Command = key(
+        None,
+        "Command run for each checkpoint that is refused: damaged, rolled back, or unfit for the program.",
+        shown=SHOWN,
+    )
     hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
     hook_notice: Command = key(None, "Command run when a program is notified that the host is going away.", shown=SHOWN)
 

@@ -32,7 +32,7 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
         each["source"],
         each["kind"],
         each["certainty"],
-        "?" if left_s is None else f"{max(0.0, left_s):.0f} s",
+        "unknown" if left_s is None else f"{max(0.0, left_s):.0f} s",
         render.moment(each["deadline_wall_at"]),
         each["program"] or "all",
         each["text"],
@@ -45,7 +45,7 @@ def _sources(answer: dict[str, Any]) -> list[str]:
     rows = [
         (
             each["name"],
-            "?" if each["shortest_s"] is None else f"{each['shortest_s']:g} s",
+            "unknown" if each["shortest_s"] is None else f"{each['shortest_s']:g} s",
             each["trouble"] or "listening",
         )
         for each in answer["sources"]
@@ -71,7 +71,7 @@ def drill(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         request["kind"] = values["--kind"]
     if "--possible" in flags:
         request["certainty"] = "possible"
-    command = BulkCommand("drill", lambda _: f"notice given: the host goes away in {values['--in']}")
+    command = BulkCommand("drill", lambda _: f"drill started: the host is treated as going away in {values['--in']}")
     return run_bulk(terminal, command, _members(terminal, names), **request)
 
 
