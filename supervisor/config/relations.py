@@ -287,7 +287,7 @@ def _check_dependencies(
                 written[name].add_problem(text, "depends_on")
     ring = dependencies.find_cycle(dependency_graph(programs))
     if ring is not None:
-        text = f"depends_on makes a circle: {' needs '.join(ring)}; delete one of these dependencies"
+        text = f"depends_on makes a cycle: {' needs '.join(ring)}; delete one of these dependencies"
         written[ring[0]].add_problem(text, "depends_on")
 
 

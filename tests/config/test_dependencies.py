@@ -37,4 +37,4 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one(tmp_path: Path):
 def test_a_ring_is_an_error_that_shows_it(tmp_path: Path, ring: dict[str, str]):
     said = problems(tmp_path, **ring)
 
-    assert "depends_on makes a circle: " in said and " needs " in said
+    assert "depends_on makes a cycle: " in said and " needs " in said

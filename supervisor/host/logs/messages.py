@@ -1,4 +1,4 @@
-"""The messages between the daemon and its logger: one JSON object a packet, some with a pipe's reading end.
+"""The messages between the daemon and its logger: one JSON object in each packet, some with a pipe's reading end.
 
 An upgrade meets the logger of the version before. Of that one the daemon has to understand `LoggerHello`, `CapturePipe`
 and `CaptureEnded`, and it has to understand `EndCapture`; to those, fields may be added that have defaults.
