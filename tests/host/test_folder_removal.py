@@ -1,13 +1,22 @@
 """Folders that other users fill are removed at once, however deep or large, and no link leads out of them."""
 
 import os
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.host.folder_removal import REMOVED, empty_removed, remove_folder, resume_removal
 from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _removes_deep_trees(tmp_path: Path) -> Iterator[None]:
+    """Removes the test's folder, whose trees are too deep for pytest's own clean-up."""
+    yield
+    subprocess.run(["rm", "-rf", str(tmp_path)], check=True)
 
 
 def nest(folder: Path, depth: int) -> None:

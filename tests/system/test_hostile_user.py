@@ -9,8 +9,9 @@ import json
 import os
 import pwd
 import socket
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ WAITS = "/bin/sleep 600"  # a worker that says nothing: what is selected for it 
 RESPONSE_S = 2.0  # of a daemon that is not held up; the machine may be busy
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
+
+
+@pytest.fixture(autouse=True)
+def _removes_deep_trees(tmp_path: Path) -> Iterator[None]:
+    """Removes the test's folder, whose trees are too deep for pytest's own clean-up."""
+    yield
+    subprocess.run(["rm", "-rf", str(tmp_path)], check=True)
 
 
 def give(folder: Path, user: str = USER) -> Path:
