@@ -10,6 +10,7 @@ A GET never changes anything, and requests from a page in a browser are refused.
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -79,9 +80,15 @@ class _Application:
         if self._endpoint.login is None:
             return None
         try:
-            is_admitted = await self._endpoint.login.is_valid(request.headers.get("authorization"))
+            client = access.client_of(request.connection, request.remote)
+            is_admitted = await self._endpoint.login.is_valid(request.headers.get("authorization"), client)
         except access.MalformedCredentials as error:
             return _error(Code.BAD_ARGUMENTS, f"cannot read the Authorization header: {error}")
+        except access.TooManyGuesses:
+            text = "too many wrong passwords came from this client; wait a minute, then give the right one"
+            _log_refused(request, "too many wrong passwords")
+            refused = web.error_response(HTTPStatus.TOO_MANY_REQUESTS, Code.UNAUTHORIZED.name, text)
+            return replace(refused, headers={"Retry-After": str(math.ceil(access.GUESS_EVERY_S))})
         if is_admitted:
             return None
         text = "authentication failed: user name and password are missing or wrong"
@@ -201,8 +208,12 @@ def _host_of(request: web.Request) -> str:
 
 def _refuse(request: web.Request, code: Code, text: str, reason: str | None = None) -> web.Response:
     """The error, after a line in the log. `reason`: for the log, where it is not `text`."""
-    log.warning("client.refused", path=request.path[: audit.MAX_TEXT], address=request.remote, reason=reason or text)
+    _log_refused(request, reason or text)
     return _error(code, text)
+
+
+def _log_refused(request: web.Request, reason: str) -> None:
+    log.warning("client.refused", path=request.path[: audit.MAX_TEXT], address=request.remote, reason=reason)
 
 
 def _error(code: Code, message: str) -> web.Response:

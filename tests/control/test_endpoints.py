@@ -8,7 +8,9 @@ import random
 import socket
 import subprocess
 import sys
+import time
 import xmlrpc.client
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,14 @@ from hypothesis import strategies as st
 
 from bench import peer
 from supervisor.config.schema.secret import Secret, hash_password
-from supervisor.control.http.access import MalformedCredentials, _credentials
+from supervisor.control.http.access import (
+    GUESS_EVERY_S,
+    MAX_GUESSES,
+    GuessLimit,
+    MalformedCredentials,
+    TooManyGuesses,
+    _credentials,
+)
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused
@@ -140,6 +149,18 @@ def test_without_a_login_only_names_of_this_host_are_served(tmp_path: Path):
     assert statuses == [200, 200, 200, 403]
 
 
+@pytest.mark.integration
+def test_host_in_an_absolute_target_counts_instead_of_the_header(tmp_path: Path):
+    port = free_port()
+
+    with Daemon(tmp_path, f"{SLEEPER}[inet_http_server]\nport=127.0.0.1:{port}\n"):
+        statuses = [
+            ask(port, f"http://{host}/api/v1/status", Host="localhost")[0] for host in ("localhost", "rebound.example")
+        ]
+
+    assert statuses == [200, 403]
+
+
 LOGIN = "username=ann\npassword=secret\n"
 
 
@@ -232,3 +253,48 @@ def test_supervisord_hashes_what_it_is_given():
     made = subprocess.run(command, input="secret\n", capture_output=True, text=True, timeout=60, check=True)
 
     assert Secret(made.stdout.strip()).matches("secret")
+
+
+@pytest.mark.integration
+def test_right_password_is_not_delayed_by_guesses_from_another_address(tmp_path: Path) -> None:
+    port = free_port()
+    inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword={hash_password('let: me in')}\n"
+
+    def guess(source: str, password: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20, source_address=(source, 0))
+        connection.request("POST", "/api/v1/status", b"{}", {"Authorization": basic("ann", password)})
+        return connection.getresponse().status
+
+    with Daemon(tmp_path, SLEEPER + inet), ThreadPoolExecutor(50) as threads:
+        guesses = [threads.submit(guess, "127.0.0.2", f"guess {number}") for number in range(200)]
+        while not any(each.done() for each in guesses):
+            time.sleep(0.01)
+        began_at = time.monotonic()
+        status = guess("127.0.0.1", "let: me in")
+        took_s = time.monotonic() - began_at
+        statuses = [each.result() for each in guesses]
+
+    assert status == 200
+    assert took_s < 4.0  # a few hashes, each 0.1 s on a processor of its own
+    assert set(statuses) == {401, 429}
+    assert statuses.count(401) <= MAX_GUESSES + 5  # and one more every two seconds
+
+
+def test_wrong_guesses_of_one_client_are_forgiven_slowly() -> None:
+    limit = GuessLimit()
+    for _ in range(MAX_GUESSES):
+        limit.check("a", 100.0)
+        limit.count("a", 100.0)
+
+    with pytest.raises(TooManyGuesses):
+        limit.check("a", 100.0 + GUESS_EVERY_S / 2)
+    limit.check("b", 100.0)
+    limit.check("a", 100.0 + GUESS_EVERY_S)
+
+
+def test_right_guesses_cost_nothing() -> None:
+    limit = GuessLimit()
+    for _ in range(10 * MAX_GUESSES):
+        limit.check("a", 100.0)
+        limit.count("a", 100.0)
+        limit.forgive("a")

@@ -5,6 +5,7 @@ gives events. When a client disconnects, the response to it is cancelled, and no
 """
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Coroutine
@@ -18,9 +19,9 @@ import h11
 import structlog
 
 from supervisor.control.base.errors import Code
-from supervisor.control.http import web
+from supervisor.control.http import access, web
 
-MAX_CONNECTIONS = 400  # far more than people and monitors need; also with logs followed, below the usual 1024 fds
+MAX_CONNECTIONS = 400  # at each endpoint; far more than people and monitors need, also with logs followed
 MAX_BODY_BYTES = 1 << 20  # commands are short; no client of ours sends more
 BLOCK_BYTES = 64 * 1024
 LINGER_S = 1.0  # for the rest of a request that was answered before its end
@@ -39,13 +40,17 @@ class ClientTimeouts:
     """How long clients may take. `head_s`: until a request's headers have arrived; `body_s`: for the rest of it.
 
     `answer_s`: for reading each 64 KiB of a response that is held in memory; long, as people read with a pager.
-    `connections`: how many there may be at a time, at all endpoints together.
+    `first_s`: for the headers of a connection's first request, before anybody knows whose it is.
+    `connections`: how many there may be at a time at each endpoint, so that clients of one can't keep others from
+    another; `reserved`: how many more on a unix socket for root and the daemon's user, when others have taken all.
     """
 
     head_s: float = 30.0
+    first_s: float = 5.0
     body_s: float = 30.0
     answer_s: float = 600.0
     connections: int = MAX_CONNECTIONS
+    reserved: int = 20
 
 
 DEFAULT_TIMEOUTS = ClientTimeouts()
@@ -70,7 +75,7 @@ class Connections:
         self._logged_at = float("-inf")
 
     async def listen(self, listener: socket.socket, application: Application) -> asyncio.Server:
-        """Serves the clients that connect, up to the limit of connections."""
+        """Serves the clients that connect, up to the limit of connections of this endpoint."""
         return await asyncio.start_server(partial(self._on_connect, application), sock=listener, backlog=128)
 
     async def close(self, within_s: float) -> None:
@@ -86,8 +91,11 @@ class Connections:
 
     def _on_connect(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(reader, writer, application, self._timeouts)
-        is_beyond_limit = len(self._connected) >= self._timeouts.connections
+        others = sum(each.application is application and each.is_wanted for each in self._connected.values())
+        reserved = self._timeouts.reserved if connection.is_privileged() else 0
+        is_beyond_limit = others >= self._timeouts.connections + reserved
         if is_beyond_limit:
+            connection.is_wanted = False
             self._log_turned_away()
         task = asyncio.create_task(connection.turn_away() if is_beyond_limit else connection.serve())
         self._connected[task] = connection
@@ -98,7 +106,7 @@ class Connections:
         now = time.monotonic()
         if now - self._logged_at >= REPORTED_EVERY_S:
             self._logged_at = now
-            log.warning("client.refused", reason=f"all {self._timeouts.connections} connections are in use")
+            log.warning("client.refused", reason=f"all {self._timeouts.connections} connections of a socket are in use")
 
 
 class _ClientGone(Exception):
@@ -120,7 +128,9 @@ class _Connection:
         """Whether it may send another request."""
         self._reader = reader
         self._writer = writer
-        self._application = application
+        self.application = application
+        self._is_admitted = False
+        """Whether a request of it was."""
         self._timeouts = timeouts
         self._http = h11.Connection(h11.SERVER)
         self._socket: socket.socket = writer.get_extra_info("socket")
@@ -128,6 +138,15 @@ class _Connection:
         self._remote = str(peer[0]) if isinstance(peer, tuple) else None
         if self._socket.family != socket.AF_UNIX:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def is_privileged(self) -> bool:
+        """Whether the client is root or the daemon's user, on a unix socket."""
+        if self._socket.family != socket.AF_UNIX:
+            return False
+        try:
+            return access.peer_of(self._socket).uid in (0, os.geteuid())
+        except OSError:
+            return False
 
     async def turn_away(self) -> None:
         """Refuses a client beyond the limit of connections, and closes."""
@@ -152,7 +171,10 @@ class _Connection:
         """Answers one request; gives whether another may follow."""
         self.is_answering = False
         try:
-            async with asyncio.timeout(self._timeouts.head_s):
+            timeouts = self._timeouts
+            async with asyncio.timeout(
+                timeouts.head_s if self._is_admitted else min(timeouts.first_s, timeouts.head_s)
+            ):
                 head = await self._next_event()
             if not isinstance(head, h11.Request):
                 return False
@@ -163,7 +185,9 @@ class _Connection:
             await self._write_last_response(_malformed_request(error))
             return False
         self.is_answering = True
-        body = await self._application.admit(request) or await self._read_body(request)
+        refused = await self.application.admit(request)
+        self._is_admitted = refused is None
+        body = refused or await self._read_body(request)
         if isinstance(body, web.Response):
             await self._write_last_response(body, request.method)
             return False
@@ -237,7 +261,7 @@ class _Connection:
     # --- what goes ----------------------------------------------------------------------------------------------------
 
     async def _respond(self, request: web.Request) -> None:
-        await self._write_response(await self._application.answer(request), request.method)
+        await self._write_response(await self.application.answer(request), request.method)
 
     async def _write_last_response(self, answer: web.Response, method: str = "") -> None:
         """Writes a response after which the connection is closed, without reading the rest of the request."""

@@ -76,17 +76,27 @@ def http_date(at: float) -> str:
 def request_of(
     method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], connection: socket, remote: str | None
 ) -> Request:
-    """The request with this head; names of `headers` are in lower case. Raises ValueError if its target is no URL."""
+    """The request with this head; names of `headers` are in lower case.
+
+    Raises ValueError if its target is no URL, or if it gives its length in two ways (request smuggling; RFC 9112, 6.1).
+    """
     text = target.decode("ascii")
+    found = _firsts((name.decode("ascii"), value.decode("latin-1")) for name, value in headers)
+    if "transfer-encoding" in found and "content-length" in found:
+        raise ValueError("it has both Transfer-Encoding and Content-Length")
     if not text.startswith("/"):  # as for a proxy: scheme and host come first
         parts = urlsplit(text)
+        if parts.scheme and (not parts.hostname or "@" in parts.netloc):
+            raise ValueError("its target names no host")
+        if parts.netloc:
+            found["host"] = parts.netloc  # which counts instead of the header (RFC 9112, 3.2.2)
         text = f"{parts.path}?{parts.query}"
     path, _, query = text.partition("?")
     return Request(
         method.decode("ascii"),
         path,
         _firsts(parse_qsl(query, keep_blank_values=True)),
-        _firsts((name.decode("ascii"), value.decode("latin-1")) for name, value in headers),
+        found,
         connection,
         remote,
     )

@@ -97,3 +97,32 @@ def test_requests_of_web_pages_are_refused(daemon: Daemon):
 
     assert refused["error"]["code"] == "FORBIDDEN"  # type: ignore[index]
     assert daemon.status("sleeper")["state"] == "RUNNING"
+
+
+HOARD = """
+import os, socket, sys
+os.setgroups([]); os.setgid({uid}); os.setuid({uid})
+held = []
+for _ in range(420):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect({path!r})
+    held[-1].sendall(b"POST /api")
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_half_requests_of_another_user_leave_room_for_root(folder: Path) -> None:
+    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
+        daemon.socket.chmod(0o777)
+        script = HOARD.format(uid=NOBODY, path=str(daemon.socket))
+        hoarder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert hoarder.stdout is not None and hoarder.stdout.readline()
+            programs = daemon.call("status")["programs"]
+        finally:
+            hoarder.kill()
+            hoarder.communicate()
+
+    assert [each["name"] for each in programs] == ["sleeper"]

@@ -93,7 +93,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, path:
 
 
 async def test_connection_over_the_limit_gets_503_and_the_others_are_served(tmp_path: Path):
-    async with serving(tmp_path / "s", connections=3):
+    async with serving(tmp_path / "s", connections=3, reserved=0):
         idle = [await asyncio.open_unix_connection(tmp_path / "s") for _ in range(3)]
         refused = await until_closed(tmp_path / "s")
         reader, writer = idle[0]
@@ -110,16 +110,35 @@ async def test_connection_over_the_limit_gets_503_and_the_others_are_served(tmp_
     assert again.startswith(b"HTTP/1.1 200")
 
 
-async def test_clients_of_all_endpoints_are_counted_together(tmp_path: Path):
-    endpoints = tmp_path / "a", tmp_path / "b"
+async def test_clients_of_one_endpoint_keep_nobody_from_another(tmp_path: Path):
+    closing = DOCUMENT.replace(b"Host: x", b"Host: x\r\nConnection: close")
 
-    async with serving(*endpoints, connections=2):
-        idle = [await asyncio.open_unix_connection(each) for each in endpoints]
-        answers = [await until_closed(each) for each in endpoints]
+    async with serving(tmp_path / "a", tmp_path / "b", connections=2, reserved=0):
+        idle = [await asyncio.open_unix_connection(tmp_path / "a") for _ in range(2)]
+        answers = [await until_closed(tmp_path / "a"), await until_closed(tmp_path / "b", closing)]
         for _, writer in idle:
             writer.close()
 
-    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 2
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503", b"HTTP/1.1 200"]
+
+
+async def test_first_request_of_a_client_has_little_time_and_the_next_has_more(tmp_path: Path):
+    async with serving(tmp_path / "s", first_s=0.2):
+        began_at = time.monotonic()
+        await until_closed(tmp_path / "s", b"GET / HTTP/1.1\r\n")
+        waited_s = time.monotonic() - began_at
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        answers = []
+        for _ in range(2):
+            writer.write(DOCUMENT)
+            answers.append(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIME_S))
+            length = int(re.findall(rb"(?i)content-length: (\d+)", answers[-1])[0])
+            await asyncio.wait_for(reader.readexactly(length), TIME_S)
+            await asyncio.sleep(0.5)  # longer than the first request may take
+        writer.close()
+
+    assert waited_s < 4.0
+    assert [each[:12] for each in answers] == [b"HTTP/1.1 200"] * 2
 
 
 # --- one client, and an application that does as the test says --------------------------------------------------------
@@ -231,6 +250,9 @@ async def test_head_request_gets_no_body(tmp_path: Path):
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", b"400"),
+        (b"GET http:///status HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
+        (b"GET http://x@y/ HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
         (b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
         (asking("/", "POST", b"x" * (MAX_BODY_BYTES + 1)), b"413"),
         (asking("/", "POST", b"x" * 500_000, "X-Stranger: yes"), b"403"),
@@ -243,6 +265,9 @@ async def test_head_request_gets_no_body(tmp_path: Path):
         "odd-length",
         "coding",
         "chunks",
+        "two-lengths",
+        "no-host-in-target",
+        "user-in-target",
         "target",
         "too-much",
         "stranger",
@@ -329,7 +354,7 @@ async def test_client_that_does_not_read_is_dropped(tmp_path: Path, bytes_: int)
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         return web.Response(b"x" * bytes_)
 
-    async with answering(tmp_path / "s", Told(answer), answer_s=0.3, connections=1):
+    async with answering(tmp_path / "s", Told(answer), answer_s=0.3, connections=1, reserved=0):
         with socket.socket(socket.AF_UNIX) as slow:
             slow.connect(str(tmp_path / "s"))
             slow.sendall(asking("/", "GET", b"", "Connection: close"))
@@ -412,7 +437,7 @@ async def test_client_that_hung_up_early_is_refused_quietly(tmp_path: Path):
     came, may_go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Login):
-        async def is_valid(self, header: str | None) -> bool:
+        async def is_valid(self, header: str | None, client: str) -> bool:
             if header is not None:
                 came.set()
                 await may_go_on.wait()
