@@ -46,10 +46,11 @@ def give(folder: Path, user: str = USER) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path) -> Iterator[Path]:
     let_others_in(tmp_path)
     (tmp_path / "home").mkdir()
-    return give(tmp_path / "home")
+    yield give(tmp_path / "home")
+    subprocess.run(["rm", "-rf", tmp_path / "state"], check=False)  # pytest's own way of cleaning up is recursive
 
 
 @pytest.fixture
