@@ -43,7 +43,13 @@ def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Seq
 
 def _programs(parsed_args: argparse.Namespace) -> list[str]:
     """The names of programs, from the daemon; only `all` if it does not answer."""
-    options = Options(parsed_args.configuration, parsed_args.serverurl, parsed_args.username, parsed_args.password)
+    options = Options(
+        parsed_args.configuration,
+        parsed_args.serverurl,
+        parsed_args.username,
+        parsed_args.password,
+        password_file=parsed_args.password_file,
+    )
     try:
         found = settings(options, os.environ)
         programs = Client(found.url, found.username, found.password).call("status")["programs"]

@@ -1,10 +1,12 @@
 """supervisorctl: options, then one action or the interactive shell. Slow modules are imported where they are used."""
 
 import argparse
+import getpass
 import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,8 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _bad_options(str(error))
     try:
+        if found.username and found.password is None and options.action and sys.stdin.isatty():
+            found = replace(found, password=getpass.getpass(f"Password of {found.username}: "))
         return _act(options, found)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D instead of a password
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
@@ -72,6 +76,7 @@ def _options(options: argparse.Namespace) -> Options:
         username=options.username,
         password=options.password,
         history_file=options.history_file,
+        password_file=options.password_file,
     )
 
 
@@ -115,7 +120,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("-s", "--serverurl", metavar="URL", help="where supervisord listens: unix:///path or http://host:port")
     add("-u", "--username", metavar="NAME", help="user name for the daemon")
-    add("-p", "--password", metavar="TEXT", help="password for the daemon")
+    add("-p", "--password", metavar="TEXT", help="password for the daemon; others see it in the list of processes")
+    add("--password-file", type=Path, metavar="FILE", help="file whose first line is the password for the daemon")
     add("-r", "--history_file", type=Path, metavar="FILE", help="history file of the interactive shell")
     add(
         "-i",

@@ -15,6 +15,7 @@ from supervisor.ini.problems import ConfigError
 from supervisor.ini.reader import IniSection, IniText, candidates, read_ini
 
 DEFAULT_URL = "http://localhost:9001"  # Supervisor's
+MAX_PASSWORD = 4096  # characters of a file's first line
 
 
 class SettingsError(Exception):
@@ -41,6 +42,7 @@ class Options:
     username: str | None = None
     password: str | None = None
     history_file: Path | None = None
+    password_file: Path | None = None
 
 
 def settings(options: Options, environment: Mapping[str, str]) -> Settings:
@@ -54,10 +56,30 @@ def settings(options: Options, environment: Mapping[str, str]) -> Settings:
     return Settings(
         url=url,
         username=options.username or values.get("username"),
-        password=options.password or values.get("password"),
+        password=_password(options) or values.get("password"),
         prompt=values.get("prompt", "supervisor"),
         history_file=history,
     )
+
+
+def _password(options: Options) -> str | None:
+    """The password of the command line: other users see its words in the list of processes, but not a file's."""
+    path = options.password_file
+    if path is None:
+        return options.password
+    if options.password is not None:
+        raise SettingsError("-p and --password-file exclude each other; give one of them")
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline(MAX_PASSWORD).rstrip("\r\n")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(
+            f"cannot read the password from {path}: {reason}; name a file with it as first line"
+        ) from error
+    if not line:
+        raise SettingsError(f"cannot read the password from {path}: its first line is empty; write the password there")
+    return line
 
 
 def _file(named: Path | None) -> Path | None:

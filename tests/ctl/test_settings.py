@@ -1,5 +1,11 @@
 """Where supervisorctl finds the daemon."""
 
+import base64
+import os
+import pty
+import signal
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +94,45 @@ def test_a_file_without_the_section_is_refused(tmp_path, capsys):
 
     assert main(["-c", str(options.configuration), "status"]) == 2
     assert ".ini file does not include supervisorctl section" in capsys.readouterr().err
+
+
+def test_password_may_be_the_first_line_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "word").write_text(" let: me in \nsomething else\n")
+
+    found = settings(Options(url="http://a:1", username="u", password_file=tmp_path / "word"), {})
+
+    assert found.password == " let: me in "
+
+
+def test_password_file_that_gives_none_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    for name, reason in (("missing", "No such file or directory"), ("empty", "its first line is empty")):
+        with pytest.raises(SettingsError, match=rf"cannot read the password from .*{name}: {reason}; "):
+            settings(Options(url="http://a:1", password_file=tmp_path / name), {})
+    with pytest.raises(SettingsError, match="exclude each other"):
+        settings(Options(url="http://a:1", password="x", password_file=tmp_path / "empty"), {})
+
+
+@pytest.mark.integration
+def test_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
+    """With a user name and no password; the server is one that tells what it was given."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        child, terminal = pty.fork()
+        if child == 0:  # pragma: no cover - another process
+            os.execv(sys.executable, [sys.executable, "-m", "supervisor.ctl.main", "-s", url, "-u", "ann", "status"])
+        try:
+            asked = b""
+            while b"Password of ann:" not in asked:
+                asked += os.read(terminal, 1000)
+            os.write(terminal, b"let me in\n")
+            server.settimeout(30.0)
+            connection, _ = server.accept()
+            with connection:
+                request = connection.recv(10_000)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(terminal)
+
+    assert base64.b64encode(b"ann:let me in") in request
