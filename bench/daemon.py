@@ -146,8 +146,10 @@ def measure(system: System, figures: Figures, repeats: int, idle_s: float) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=3, help="kills a round; after more, restarts are spaced out")
-    parser.add_argument("--idle", type=float, default=20.0, help="seconds of idling a round")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="kills per round; with more than 3, restarts are delayed"
+    )
+    parser.add_argument("--idle", type=float, default=20.0, help="idle seconds per round")
     options = parser.parse_args()
     harness.compiled()
     results = {system: Figures([], [], [], []) for system in systems()}

@@ -3,8 +3,8 @@
 Run with `python -m bench.exactness` (100 kills of each example; on two idle cores about 15 s a kill with TensorFlow, 5
 s with PyTorch, 2 s without either). Prints a table and writes bench/results/exactness.json; exits with 1 if anything
 differs. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
-damaged before a relaunch. What is compared are the hashes of all files of the last checkpoint: weights, optimizer,
-data position, random state. Kills are booked under what they really met, read from what the dead worker left behind.
+damaged before a relaunch. It compares the hashes of all files of the last checkpoint: weights, optimizer,
+data position, random state. Each kill is counted under the phase that it interrupted, read from the dead worker's files.
 The scripts of tests/training_code follow, each killed at certain lines.
 """
 
@@ -110,14 +110,18 @@ def script_row(script: Script, end: str) -> tuple[str, ...]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100, help="of each example")
-    parser.add_argument("--each", type=int, default=20, help="kills in one run, at most")
+    parser.add_argument("--kills", type=int, default=100, help="kills of each example")
+    parser.add_argument("--each", type=int, default=20, help="maximum number of kills in one run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples", nargs="+", choices=list(killing.EXAMPLES), default=list(killing.EXAMPLES))
     parser.add_argument(
-        "--scripts", nargs="*", choices=list(BY_NAME), default=list(BY_NAME), help="as people write them"
+        "--scripts",
+        nargs="*",
+        choices=list(BY_NAME),
+        default=list(BY_NAME),
+        help="training scripts to test, written as people write them",
     )
-    parser.add_argument("--together", type=int, default=2, help="examples at a time")
+    parser.add_argument("--together", type=int, default=2, help="examples that run at the same time")
     parser.add_argument("--folder", type=Path, help="keep logs and checkpoints there")
     options = parser.parse_args()
     console = Console(width=130)
@@ -137,7 +141,7 @@ def main() -> int:
     for outcome in outcomes:
         table.add_row(*row(outcome))
     console.print(table)
-    written = Table("script", "what is in it", "lines added", "kills", "the end")
+    written = Table("script", "contents", "lines added", "kills", "the end")
     for script, _, end in ends:
         written.add_row(*script_row(script, end))
     console.print(written)

@@ -1,13 +1,13 @@
 """Measures one daemon with many programs, compared with PyPI's Supervisor and Circus.
 
 Run with `python -m bench.fleet [--programs 1 100 400 1000]`. Prints a table for each number and writes
-bench/results/fleet.json. Every program is `sleep`, so that what is measured is the supervisor. Figures:
+bench/results/fleet.json. Every program is `sleep`, so that only the supervisor is measured. Figures:
 
 start     seconds from the daemon's start to the existence of the last program's process
 stop      seconds from SIGTERM to the daemon's end, with all programs gone
 respawn   milliseconds from SIGKILL of one program to its next process, median of the kills
 answer    milliseconds to the last byte of one answer with every program's state: XML-RPC getAllProcessInfo (circus has
-          no such call; its command line is what is compared)
+          no such call; its command line is compared instead)
 list      the same with Python's xmlrpc.client reading it, which takes as long whoever answers
 status    milliseconds of the command line's `status`, start of its interpreter included
 memory    MiB of the daemon and its own helpers, programs not counted (PSS, so shared pages are counted once)
@@ -283,9 +283,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=int, nargs="+", default=[1, 100, 400, 1000])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=5, help="answers asked for in a round")
-    parser.add_argument("--kills", type=int, default=3, help="kills in a round")
-    parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling in a round")
+    parser.add_argument("--repeats", type=int, default=5, help="requests per round")
+    parser.add_argument("--kills", type=int, default=3, help="kills per round")
+    parser.add_argument("--idle", type=float, default=10.0, help="idle seconds per round")
     parser.add_argument("--settle", type=float, default=2.5, help="seconds after which a program counts as started")
     options = parser.parse_args()
     harness.compiled()

@@ -344,10 +344,12 @@ def durable(system: System, runs: Runs, outcome: Outcome) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--means", type=float, nargs="+", help="mean seconds between failures")
-    parser.add_argument("--seeds", type=int, nargs="+", help="one trace for each")
-    parser.add_argument("--limit", type=float, help="seconds of a run, at most")
-    parser.add_argument("--steps", type=int, default=0, help="of a run; else as many as fit into half of the limit")
-    parser.add_argument("--step-s", type=float, default=0.02, help="expected seconds a step, for planning")
+    parser.add_argument("--seeds", type=int, nargs="+", help="seeds; each makes one trace of failures")
+    parser.add_argument("--limit", type=float, help="maximum seconds of a run")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="steps of a run; by default as many as fit into half of the limit"
+    )
+    parser.add_argument("--step-s", type=float, default=0.02, help="expected seconds per step, for planning")
     parser.add_argument("--peer-interval", type=float, default=10.0, help="seconds between the peers' saves")
     parser.add_argument("--systems", nargs="+", default=[each.kind for each in SYSTEMS])
     parser.add_argument("--long", action="store_true")

@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="every notice in every phase (about an hour)")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", metavar="TEXT", help="cases with this in 'SYSTEM JOBS NOTICE PHASE'")
+    parser.add_argument("--only", metavar="TEXT", help="run only cases with TEXT in 'SYSTEM JOBS NOTICE PHASE'")
     options = parser.parse_args()
     found: list[tuple[Case, list[Outcome]]] = []
     for case in cases(options):

@@ -1,6 +1,6 @@
 """Measures the time from `kill -9` of a worker to its first new step: stepkeeper cold, warm and hot, and Supervisor.
 
-Run with `python -m bench.relaunch` (`--kills 1 --rounds 1` for a look). Prints a table and writes
+Run with `python -m bench.relaunch` (`--kills 1 --rounds 1` for a quick try). Prints a table and writes
 bench/results/relaunch.json.
 
 The same network everywhere (bench/relaunch_job.py), MirroredStrategy over two logical CPU devices. The peers run under
@@ -259,11 +259,11 @@ def reaction_ms(folder: Path) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=5, help="of each system, a round")
+    parser.add_argument("--kills", type=int, default=5, help="kills of each system per round")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--width", type=int, default=64, help="of the network; 64 makes 51 MB of state with Adam")
+    parser.add_argument("--width", type=int, default=64, help="width of the network; 64 makes 51 MB of state with Adam")
     parser.add_argument("--every", type=int, default=20, help="steps between saves")
-    parser.add_argument("--only", metavar="TEXT", help="systems with this in their name")
+    parser.add_argument("--only", metavar="TEXT", help="run only systems with TEXT in their name")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     chosen = [each for each in SYSTEMS if options.only is None or options.only in each.name]
@@ -300,7 +300,9 @@ def report(
         table.add_row(name, *columns, spread(mine), shown, f"{TARGETS[name]:g}" if name in TARGETS else "")
     Console(width=170).print(table)
     for name, found in reactions.items():
-        print(f"{name}: from a death to the next worker, by the daemon: {spread(found)} ms (target {REACTION_MS:g})")
+        print(
+            f"{name}: from the death to the next worker, measured by the daemon: {spread(found)} ms (target {REACTION_MS:g})"
+        )
     folder = ROOT / "bench" / "results"
     folder.mkdir(exist_ok=True)
     machine = {"cores": os.cpu_count(), "load": load, "kernel": platform.release(), "python": platform.python_version()}

@@ -133,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mb", type=float, default=400)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="folder on the disk to measure")
     given = parser.parse_args()
     given.folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="restores-", dir=given.folder) as directory:
@@ -143,7 +143,7 @@ def main() -> None:
         ratios = [one["restore"] / other["restore"] for one, other in zip(turns, found["proven"], strict=True)]
         parts = [spread([each[part] for each in turns]) for part in PARTS]
         table.add_row(way, *parts, spread([sum(each.values()) for each in turns]), spread(ratios))
-    Console(width=180).print(f"{given.mb:g} MB, {given.turns} turns; median, least and most", table)
+    Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
     print(harness.write("restores", {"mb": given.mb, "ways": found}))
 
 

@@ -183,10 +183,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 100, 400], help="MB of state")
     parser.add_argument("--repeats", type=int, default=10, help="saves of each system and size")
-    parser.add_argument("--kills", type=int, default=20, help="in the middle of saves, of each system; 0: none")
-    parser.add_argument("--kill-size", type=float, default=50, help="MB of state there")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
-    parser.add_argument("--no-orbax", action="store_true", help="without its environment (730 MB)")
+    parser.add_argument("--kills", type=int, default=20, help="kills of each system in the middle of saves; 0: none")
+    parser.add_argument("--kill-size", type=float, default=50, help="MB of state during the kills")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure"
+    )
+    parser.add_argument("--no-orbax", action="store_true", help="leave out Orbax and its environment (730 MB)")
     options = parser.parse_args()
     load, with_orbax = os.getloadavg()[0], not options.no_orbax
     if with_orbax:

@@ -141,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mb", type=float, default=400)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="folder on the disk to measure")
     given = parser.parse_args()
     given.folder.mkdir(exist_ok=True)
     content = np.frombuffer(np.random.default_rng(0).bytes(int(given.mb * 1e6)), np.uint8)  # read-only
@@ -153,7 +153,7 @@ def main() -> None:
         alone, beside = of_one(each.alone_s, one.alone_s), of_one(each.beside_s, one.beside_s)
         row = (spread(each.alone_s), alone, spread(each.cpu_s), spread(each.beside_s), beside, spread(each.lost_s))
         table.add_row(str(writers), *row)
-    Console(width=180).print(f"{given.mb:g} MB, {given.turns} turns; median, least and most", table)
+    Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
     figures = {str(writers): asdict(each) for writers, each in results.items()}
     print(harness.write("shards", {"mb": given.mb, "writers": figures}))
 

@@ -1,12 +1,12 @@
 """Runs one daemon and several jobs under every kind of fault, at random seeded moments, for a chosen time.
 
-Run with `python -m bench.soak --minutes 10`. Jobs run in rounds: each is trained once in peace, then again and again
-under faults, and each round's last checkpoint must have the same hashes. Watched all along: no job ever has two
-workers. Looked at in the end: every attempt in the ledger has an end and a cause, the categories of time sum to the
+Run with `python -m bench.soak --minutes 10`. Jobs run in rounds: each is trained once without faults, then repeatedly
+under faults, and each round's last checkpoint must have the same hashes. Checked throughout: no job ever has two
+workers. Checked at the end: every attempt in the ledger has an end and a cause, the categories of time sum to the
 wall time, the daemon has no more descriptors, memory or children than a new one, and nothing that it started is left.
-Prints what was done, steps lost, time down, goodput, and what was wrong; writes bench/results/soak.json; exits with 1
-if anything was. The disks that are filled are small ones of their own; without root those two faults are left out.
-`--daemon-kills 200` instead kills the daemon so often while one job trains, and nothing else.
+Prints the faults, steps lost, time down, goodput, and failed checks; writes bench/results/soak.json; exits with 1
+if a check failed. The disks that are filled are small ones made for it; without root those two faults are left out.
+`--daemon-kills 200` instead only kills the daemon that many times while one job trains.
 """
 
 import argparse
@@ -76,7 +76,7 @@ class Soak:
         for kind, program in programs.items():
             ended = self.until_ended(program, FIRST_S)
             if ended != "SUCCEEDED":
-                raise SystemExit(f"{program} is {ended} though nobody disturbed it: {self.site.status(program)}")
+                raise SystemExit(f"{program} is {ended} although no fault was injected: {self.site.status(program)}")
             self.expected[kind] = self.site.final(program)
 
     def until_ended(self, program: str, patience_s: float) -> str:
@@ -215,11 +215,11 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     done = ", ".join(f"{name} {count}" for name, count in report.faults.most_common())
     console.print(f"{report.faults.total()} faults: {done}")
-    console.print(f"looked {report.looks} times for a second worker; the daemon: {report.sizes}")
+    console.print(f"checked {report.looks} times for a second worker; sizes of the daemon: {report.sizes}")
     for each in report.wrong:
         console.print(f"[red]wrong[/]: {each}")
     if not report.wrong:
-        console.print("[green]nothing was wrong[/]")
+        console.print("[green]all checks passed[/]")
 
 
 def main() -> int:
@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", nargs="+", choices=[each.name for each in KINDS], default=[each.name for each in KINDS]
     )
-    parser.add_argument("--keep", action="store_true", help="leave the folder, and say where it is")
+    parser.add_argument("--keep", action="store_true", help="keep the folder, and print its path")
     options = parser.parse_args()
     kinds = tuple(each for each in KINDS if each.name in options.jobs)
     if options.daemon_kills:
@@ -248,7 +248,7 @@ def main() -> int:
                     soak.daemon_kills(options.daemon_kills)
                 else:
                     soak.disturb(time.monotonic() + 60 * options.minutes)
-                    console.print("the faults are over; the jobs go on to their ends")
+                    console.print("no more faults; the jobs train to their ends")
                     soak.finish()
             report.looks = watch.looks
             for each in watch.broken:
@@ -258,7 +258,7 @@ def main() -> int:
         if options.keep or report.wrong:
             for name in site.mounted:
                 shutil.copytree(site.folder / name, site.folder / f"{name}.kept", dirs_exist_ok=True)
-            console.print(f"everything is in {site.folder}")
+            console.print(f"logs and checkpoints are in {site.folder}")
         site.close()
         if not (options.keep or report.wrong):
             shutil.rmtree(site.folder, ignore_errors=True)
