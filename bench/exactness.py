@@ -4,7 +4,7 @@ Run with `python -m bench.exactness` (100 kills of each example; on two idle cor
 s with PyTorch, 2 s without either). Prints a table and writes bench/results/exactness.json; exits with 1 if anything
 differs. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
 damaged before a relaunch. It compares the hashes of all files of the last checkpoint: weights, optimizer,
-data position, random state. Each kill is counted under the phase that it interrupted, read from the dead worker's files.
+data position, random state. Each kill is counted under the phase that it interrupted, read from its files.
 The scripts of tests/training_code follow, each killed at certain lines.
 """
 

@@ -300,9 +300,7 @@ def report(
         table.add_row(name, *columns, spread(mine), shown, f"{TARGETS[name]:g}" if name in TARGETS else "")
     Console(width=170).print(table)
     for name, found in reactions.items():
-        print(
-            f"{name}: from the death to the next worker, measured by the daemon: {spread(found)} ms (target {REACTION_MS:g})"
-        )
+        print(f"{name}: from death to the next worker, by the daemon: {spread(found)} ms (target {REACTION_MS:g})")
     folder = ROOT / "bench" / "results"
     folder.mkdir(exist_ok=True)
     machine = {"cores": os.cpu_count(), "load": load, "kernel": platform.release(), "python": platform.python_version()}
