@@ -11,6 +11,7 @@ from supervisor.config import relations, supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.config.ownership import problems_of_ownership
 from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.config.schema.section import SectionModel, internal, section_model
@@ -69,6 +70,7 @@ def check_config(
     Raises ConfigError if the file itself can't be read.
     """
     source = read_ini(path, environment)
+    source.problems += problems_of_ownership([path, *source.included])
     if (section := source.sections.get("supervisord")) is not None:
         section.entries |= overrides
     reading = _ConfigReader(source, dict(environment), source.problems)

@@ -42,12 +42,13 @@ class IniSection:
 
 @dataclass(slots=True)
 class IniText:
-    """What the files say, and what is wrong with how they say it."""
+    """What the files say, and what is wrong with how they say it. `included`: the files besides `path`."""
 
     path: Path
     folder: Path
     sections: dict[str, IniSection] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    included: list[Path] = field(default_factory=list)
 
 
 def read_ini(path: Path, environment: Mapping[str, str], *, includes: bool = True) -> IniText:
@@ -179,6 +180,7 @@ def _include(source: IniText, section: IniSection, environment: Mapping[str, str
             text, identity = _content(file)
             if identity not in seen:
                 seen.add(identity)
+                source.included.append(file)
                 parse_ini(text, file, source)
         except ConfigError as error:
             source.problems.extend(error.problems)

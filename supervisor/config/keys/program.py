@@ -128,7 +128,10 @@ class ProgramConfig(HookKeys):
         {}, 'Variables for this program, over those of [supervisord]: `KEY="value",OTHER="value"`.', shown="empty"
     )
     user: User | None = key(
-        None, "User (name or number) the program runs as; needs a daemon that is root. HOME and USER stay as they are.",
+        None,
+        "User (name or number) the program runs as; needs a daemon that is root. HOME, LOGNAME, USER and the rest of "
+        "the environment stay the daemon's, as with Supervisor, since files written for it count on that: set them in "
+        "`environment` if the program needs its user's own, and keep secrets out of the daemon's.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
