@@ -81,7 +81,7 @@ class Stepkeeper(Recipe):
         import tensorflow as tf
 
         import worker
-        from supervisor.protocol.launch import Launch
+        from supervisor.protocol.wire.launch import Launch
 
         current_attempt().launch = Launch(checkpoint_keep=KEPT)
         self.array = tf.Variable(pattern(elements(size_mb)))

@@ -17,8 +17,8 @@ from bench.saves_measure import Begun, timed
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFailed
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Committed, FromWorker, Progress, SaveFailed
 from worker.checkpoint import restore
 from worker.checkpoint.tensorflow_writer import StepBoundary as Known
 from worker.checkpoint.tensorflow_writer import TensorFlowWriter

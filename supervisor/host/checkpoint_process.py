@@ -32,8 +32,8 @@ from supervisor.host.checkpoint_calls import (
     shortened,
 )
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
-from supervisor.protocol.codec import ProtocolError, decode_record, parse_object
 from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
 
 READ_LIMIT_S = 3600.0  # to verify what a slow disk holds
 LOOK_LIMIT_S = 60.0  # for names and manifests

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.codec import Decoder, encode_message
-from supervisor.protocol.messages import PROTOCOL, Done, Flush, Go, Hello, Identify, Progress
+from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.messages import PROTOCOL, Done, Flush, Go, Hello, Identify, Progress
 
 
 def main(folder: Path, attempt: int) -> None:

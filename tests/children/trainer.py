@@ -21,10 +21,11 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor.protocol import durable, launch, layout
+from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.codec import Decoder, encode_message
-from supervisor.protocol.messages import (
+from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.messages import (
     PROTOCOL,
     STANDBY,
     Committed,

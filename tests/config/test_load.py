@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from supervisor.config import ConfigError, load_config
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.wire.launch import Interval
 from tests.config.conftest import DAEMON
 
 JOB = ("checkpoint_dir = ckpt", "entrypoint = train.digits:main")

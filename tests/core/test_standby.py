@@ -37,7 +37,7 @@ from supervisor.core.standby import (
     StandbyStage,
     need_of,
 )
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 from tests.core.test_walk import happenings, policies
 from tests.fuzzing import cases
 

@@ -33,7 +33,7 @@ from supervisor.core.program.facts import (
     Policy,
     State,
 )
-from supervisor.protocol.messages import Phase, Then
+from supervisor.protocol.wire.messages import Phase, Then
 from tests.fuzzing import cases
 
 NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured)

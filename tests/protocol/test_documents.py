@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from supervisor.protocol import launch
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import PERMANENT_EXITS, TYPES, WorkerExit
+from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import PERMANENT_EXITS, TYPES, WorkerExit
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "control-pipe.md").read_text()

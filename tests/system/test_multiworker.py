@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 from tests.places import ROOT
 from tests.reading import alive, whole_lines
 from tests.system.harness import Daemon

@@ -13,9 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor.protocol import durable, launch, layout
+from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.messages import (
+from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.messages import (
     PROTOCOL,
     Committed,
     Done,

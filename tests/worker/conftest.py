@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 from tests.worker.daemon_end import DaemonEnd
 from worker.process.startup import begin_attempt
 

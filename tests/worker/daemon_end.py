@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.protocol import codec, layout, messages
-from supervisor.protocol.launch import Control
+from supervisor.protocol import layout
+from supervisor.protocol.wire import codec, messages
+from supervisor.protocol.wire.launch import Control
 
 Said = TypeVar("Said")
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import worker
 from examples import plain
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Flush, Flushing, SaveFailed, Then
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Committed, Flush, Flushing, SaveFailed, Then
 from tests.worker.daemon_end import DaemonEnd
 from worker.files import FilesRun, Unfit
 

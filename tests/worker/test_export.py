@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Done, Export, Exported, Failed, Go
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Committed, Done, Export, Exported, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.export import RECORD, ExportError, _put_in_place, export, verify

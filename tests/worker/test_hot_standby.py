@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol import layout
-from supervisor.protocol.launch import Control, DaemonIdentity, Interval, Launch
-from supervisor.protocol.messages import STANDBY, Committed, Done, Go, Promote, Ready, Restored
+from supervisor.protocol.wire.launch import Control, DaemonIdentity, Interval, Launch
+from supervisor.protocol.wire.messages import STANDBY, Committed, Done, Go, Promote, Ready, Restored
 from tests.fuzzing import cases
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd

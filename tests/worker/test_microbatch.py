@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Failed, Go
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker import loop, microbatch

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from supervisor.protocol.launch import without_launch_variables
+from supervisor.protocol.wire.launch import without_launch_variables
 from tests.places import ROOT
 
 WITHOUT_TENSORFLOW = """

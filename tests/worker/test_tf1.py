@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 from tests.places import BUNDLES
 from worker.tf1 import Run, _SaverFiles
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from supervisor.protocol.launch import STRATEGIES, Launch
 from supervisor.protocol.plurals import counted
+from supervisor.protocol.wire.launch import STRATEGIES, Launch
 from worker.devices import conditions, tensorflow_conditions, tpu
 from worker.process import local_processes
 from worker.process.reporting import print_message

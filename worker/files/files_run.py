@@ -18,7 +18,7 @@ import numpy as np
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
-from supervisor.protocol.messages import Done, Restored, WorkerExit
+from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root
 from worker.devices import conditions

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from supervisor.protocol.launch import Control, Launch
-from supervisor.protocol.messages import Failed, Promote, WorkerExit
+from supervisor.protocol.wire.launch import Control, Launch
+from supervisor.protocol.wire.messages import Failed, Promote, WorkerExit
 from worker.process.control_pipe import WorkerChannel
 from worker.process.reporting import Reporter, describe_error, is_out_of_memory
 from worker.process.requests import PendingRequests

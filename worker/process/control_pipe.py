@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor import __version__
-from supervisor.protocol import codec, layout
-from supervisor.protocol.launch import Control
-from supervisor.protocol.messages import (
+from supervisor.protocol import layout
+from supervisor.protocol.wire import codec
+from supervisor.protocol.wire.launch import Control
+from supervisor.protocol.wire.messages import (
     PROTOCOL,
     STANDBY,
     Committed,

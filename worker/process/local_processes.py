@@ -18,9 +18,9 @@ import threading
 import time
 from typing import NoReturn
 
-from supervisor.protocol import codec, launch
-from supervisor.protocol.launch import Launch, Member
-from supervisor.protocol.messages import Failed, FromWorker, Progress, WorkerExit
+from supervisor.protocol.wire import codec, launch
+from supervisor.protocol.wire.launch import Launch, Member
+from supervisor.protocol.wire.messages import Failed, FromWorker, Progress, WorkerExit
 from worker.process.attempt import Attempt
 from worker.process.reporting import encode_within_limit, print_message
 

@@ -6,8 +6,8 @@ import traceback
 from dataclasses import replace
 from typing import Protocol
 
-from supervisor.protocol import codec
-from supervisor.protocol.messages import (
+from supervisor.protocol.wire import codec
+from supervisor.protocol.wire.messages import (
     Committed,
     Done,
     Exported,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, get_args
 
-from supervisor.protocol import launch
-from supervisor.protocol.launch import DaemonIdentity
-from supervisor.protocol.messages import STANDBY, Ready, WorkerExit
+from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.launch import DaemonIdentity
+from supervisor.protocol.wire.messages import STANDBY, Ready, WorkerExit
 from worker.process.attempt import Attempt
 
 WARM, HOT = get_args(launch.Standby)

@@ -11,10 +11,10 @@ import sys
 from types import TracebackType
 from typing import NoReturn
 
-from supervisor.protocol import launch
-from supervisor.protocol.launch import LaunchError
-from supervisor.protocol.messages import WorkerExit
 from supervisor.protocol.plurals import counted
+from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.launch import LaunchError
+from supervisor.protocol.wire.messages import WorkerExit
 from worker.process import standby
 from worker.process.attempt import DRAIN_TIMEOUT_S, Attempt
 from worker.process.control_pipe import WorkerChannel

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from supervisor.protocol.launch import Interval, parse_interval
+from supervisor.protocol.wire.launch import Interval, parse_interval
 
 
 def check_total_steps(given: Any) -> int | None:

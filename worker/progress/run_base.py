@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from supervisor.protocol.launch import ON_NAN
-from supervisor.protocol.messages import Progress
+from supervisor.protocol.wire.launch import ON_NAN
+from supervisor.protocol.wire.messages import Progress
 from worker.checks.findings import Finding
 from worker.checks.loop_source import (
     Entered,

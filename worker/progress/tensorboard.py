@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from supervisor.protocol.messages import Committed, FromWorker, Progress, Restored
+from supervisor.protocol.wire.messages import Committed, FromWorker, Progress, Restored
 from worker.process.reporting import Reporter
 from worker.progress.event_file import EventFile
 

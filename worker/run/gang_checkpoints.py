@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol import layout
-from supervisor.protocol.messages import Committed, SaveFailed, WorkerExit
+from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
 from worker.checkpoint.restore import RestoredCheckpoint
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data.collectives import Gang

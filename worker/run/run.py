@@ -11,8 +11,8 @@ from typing import Any, NoReturn, Self
 import tensorflow as tf
 
 from supervisor.protocol.layout import SKIPPED
-from supervisor.protocol.messages import Done, Exported, WorkerExit
 from supervisor.protocol.plurals import counted
+from supervisor.protocol.wire.messages import Done, Exported, WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding, own_restore

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from supervisor.protocol.launch import Interval
-from supervisor.protocol.messages import Restored, WorkerExit
+from supervisor.protocol.wire.launch import Interval
+from supervisor.protocol.wire.messages import Restored, WorkerExit
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.restore import RestoredCheckpoint, build_variables, restore_checkpoint
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter

@@ -5,7 +5,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from supervisor.protocol.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, Launch
+from supervisor.protocol.wire.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, Launch
 
 BETWEEN_FAILURES_S = 3600.0  # assumed where nobody knows: one an hour, as on a spot host on a bad day
 WRITES = 2.0  # an interval is this many times as long as a save takes, so that the disk has the other half

@@ -15,7 +15,7 @@ from typing import Protocol
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
-from supervisor.protocol.messages import WorkerExit
+from supervisor.protocol.wire.messages import WorkerExit
 from worker.process.attempt import Attempt
 
 

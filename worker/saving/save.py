@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.messages import Committed, SaveFailed
+from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.process.reporting import Reporter, describe_error, print_message
 from worker.saving.commit import SaveError
 from worker.saving.directory import AttemptSuperseded

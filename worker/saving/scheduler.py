@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
-from supervisor.protocol.messages import Committed, SaveFailed, WorkerExit
+from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
 from worker.checks.findings import Finding, describe
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.saving.cadence import Cadence, StepPace

@@ -18,7 +18,7 @@ from supervisor.config.schema.section import (
     section_model,
 )
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
-from supervisor.protocol.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, OnNan, Strategy
+from supervisor.protocol.wire.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, OnNan, Strategy
 
 MAX_WORKERS = 64
 """More than GPUs in any host; each is a process with its own TensorFlow."""

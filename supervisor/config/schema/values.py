@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from supervisor.ini.problems import nearest_word
-from supervisor.protocol.launch import ON_NAN, STRATEGIES, UNITS, Interval, OnNan, Strategy, parse_interval
+from supervisor.protocol.wire.launch import ON_NAN, STRATEGIES, UNITS, Interval, OnNan, Strategy, parse_interval
 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on

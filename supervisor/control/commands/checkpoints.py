@@ -7,7 +7,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_calls import ListedCheckpoint
-from supervisor.protocol.messages import Committed, SaveFailed
+from supervisor.protocol.wire.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
 
 

@@ -7,7 +7,7 @@ from supervisor.control.base.context import CommandContext
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.wire.launch import Interval
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
 from supervisor.runner.listeners.hub import PoolCounts
 from supervisor.runner.program.runner import Runner

@@ -63,7 +63,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import PendingFlush, ProgramFacts, State
 from supervisor.core.program.notice_plan import is_host_going, stop_cause
-from supervisor.protocol.messages import Phase, Then
+from supervisor.protocol.wire.messages import Phase, Then
 
 ANSWER_S = 10.0  # a training worker answers from its control thread at once, or without one between two steps
 

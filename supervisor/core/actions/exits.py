@@ -12,7 +12,7 @@ from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
 from supervisor.core.program.notice_plan import is_host_going
-from supervisor.protocol.messages import Then, WorkerExit
+from supervisor.protocol.wire.messages import Then, WorkerExit
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
 CHECK_HINT = "check the data and the learning rate"

@@ -6,7 +6,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RecordWanted
 from supervisor.core.program.events import Event, ProgramClosed, StartRequested
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 
 def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effects:

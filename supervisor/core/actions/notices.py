@@ -21,7 +21,7 @@ from supervisor.core.program.events import (
     SavesMeasured,
 )
 from supervisor.core.program.facts import OnNotice, ProgramFacts, State
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 REASON = "notice"
 

@@ -7,7 +7,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program.events import Event, FlushRequested, ProgramClosed, RestartRequired
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.notice_plan import stop_cause
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 
 @leads_to(State.FLUSHING)

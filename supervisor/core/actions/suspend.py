@@ -10,7 +10,7 @@ from supervisor.core.actions.base import Effects
 from supervisor.core.actions.transitions import flushing_deadline, running_deadline, starting_deadline
 from supervisor.core.program.events import HostSuspended
 from supervisor.core.program.facts import PendingFlush, ProgramFacts
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 CHECK_INTERVAL_S = 5.0  # how often the daemon checks the clock
 SUSPENDED_AFTER_S = 5.0  # no timer of a busy host is that late; shorter suspensions fit into every limit

@@ -23,7 +23,7 @@ from supervisor.core.program.events import (
     StepsDone,
 )
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 
 def step_done(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:

@@ -22,7 +22,7 @@ from supervisor.core.program.facts import (
     ProgramFacts,
     State,
 )
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 
 def enter(facts: ProgramFacts, state: State, deadline_at: float | None = None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from supervisor.protocol.messages import PERMANENT_EXITS, WorkerExit
+from supervisor.protocol.wire.messages import PERMANENT_EXITS, WorkerExit
 
 BACKOFF_FIRST_S = 1.0  # Supervisor's first pause
 BACKOFF_LIMIT_S = 60.0  # a minute of idle GPU is the most that politeness to a broken dependency is worth

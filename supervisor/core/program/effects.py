@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 
 @dataclass(frozen=True, slots=True)

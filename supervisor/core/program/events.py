@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Notice
-from supervisor.protocol.messages import Phase, Then
+from supervisor.protocol.wire.messages import Phase, Then
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Notice
 from supervisor.core.program.events import CheckpointSelected
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 
 class State(StrEnum):

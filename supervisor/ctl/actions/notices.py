@@ -102,7 +102,7 @@ def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
 
 def _seconds(text: str) -> float:
     match = _DURATION.fullmatch(text.strip().lower())
-    from supervisor.protocol.launch import UNITS  # imports much, and few actions need it
+    from supervisor.protocol.wire.launch import UNITS  # imports much, and few actions need it
 
     factor = (UNITS.get(match[2]) if match[2] else 1.0) if match else None
     if match is None or factor is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.host.daemon_log.journal import format_record
-from supervisor.protocol.messages import Then, WorkerExit
+from supervisor.protocol.wire.messages import Then, WorkerExit
 
 _LEVELS = {"critical": "CRIT", "error": "ERRO", "warning": "WARN", "info": "INFO", "debug": "DEBG"}
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from supervisor.host.folder_removal import remove_folder, try_to_remove_folder
 from supervisor.protocol import layout
-from supervisor.protocol.codec import Decoder, ProtocolError, encode_message
-from supervisor.protocol.messages import STANDBY, FromWorker, Message, ToWorker
+from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
+from supervisor.protocol.wire.messages import STANDBY, FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
 ITEMS_A_TURN = 128  # lines handled in one turn of the event loop: about a millisecond

@@ -41,8 +41,9 @@ from supervisor.host.folder_removal import try_to_remove_folder
 from supervisor.host.ledger.ledger import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, process_status
-from supervisor.protocol import layout, messages
-from supervisor.protocol.messages import Flush, Then
+from supervisor.protocol import layout
+from supervisor.protocol.wire import messages
+from supervisor.protocol.wire.messages import Flush, Then
 
 SLOW_DISK_S = 5.0  # how long the end of an attempt waits for a checkpoint directory's listing
 REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so that no answer can be mistaken

@@ -22,9 +22,10 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_kills import OomWatch
-from supervisor.protocol import layout, messages
-from supervisor.protocol.launch import Control
+from supervisor.protocol import layout
 from supervisor.protocol.layout import STACKS_SIGNAL
+from supervisor.protocol.wire import messages
+from supervisor.protocol.wire.launch import Control
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.launching import launch_of
 from supervisor.runner.attempt.program_io import ProgramIO

@@ -15,7 +15,7 @@ from supervisor.core.program.facts import (
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes.credentials import cached_credentials
-from supervisor.protocol import launch
+from supervisor.protocol.wire import launch
 
 
 def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:

@@ -26,8 +26,9 @@ from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources import usage
-from supervisor.protocol import layout, messages
-from supervisor.protocol.launch import Control, DaemonIdentity
+from supervisor.protocol import layout
+from supervisor.protocol.wire import messages
+from supervisor.protocol.wire.launch import Control, DaemonIdentity
 from supervisor.runner.attempt.launching import launch_of, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process

@@ -16,8 +16,8 @@ from supervisor.host.processes.process import Process, SpawnRequest, spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
-from supervisor.protocol import launch, messages
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire import launch, messages
+from supervisor.protocol.wire.launch import Launch
 from supervisor.runner.attempt.launching import config_digest, owner_ids
 from supervisor.runner.attempt.services import Services
 

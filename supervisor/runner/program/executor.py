@@ -21,8 +21,9 @@ from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.oom_kills import OomKillCounter
-from supervisor.protocol import layout, messages
-from supervisor.protocol.messages import WorkerExit
+from supervisor.protocol import layout
+from supervisor.protocol.wire import messages
+from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
 from supervisor.runner.attempt.last_output import LIMIT_S, LOGGER_START_LIMIT_S, last_error_line

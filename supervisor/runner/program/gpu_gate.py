@@ -8,7 +8,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.fleet.gpus import GpuVerdict, judge_gpus
 from supervisor.host.processes import marks
 from supervisor.host.resources.gpus import ANSWERS_WITHIN_S, Gpus
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 

@@ -9,7 +9,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
 

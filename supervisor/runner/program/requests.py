@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from supervisor.protocol.messages import Committed, Export, Exported, FromWorker, SaveFailed
+from supervisor.protocol.wire.messages import Committed, Export, Exported, FromWorker, SaveFailed
 from supervisor.runner.records.observers import ProgramObserver
 
 FLUSH_ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment

@@ -27,7 +27,7 @@ from supervisor.core.program.facts import (
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials, marks
 from supervisor.host.resources.oom_kills import oom_evidence
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker, reconstruct_end
 from supervisor.runner.attempt.launching import config_digest, policy_of
 from supervisor.runner.attempt.services import Services

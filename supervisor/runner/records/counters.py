@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from supervisor.core.program import effects
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
 OPEN_FLUSHES_KEPT = 64  # requests without an answer; each stop or notice makes one, so this is far more than enough

@@ -13,7 +13,7 @@ from supervisor.core.program import effects
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.accounts import StoredAccount
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
 SAVE_EVERY_S = 10.0  # a daemon that is killed loses no more of the account than that; one row a job is no load

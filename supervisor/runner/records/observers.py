@@ -6,7 +6,7 @@ from types import TracebackType
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 
 
 class ProgramObserver:

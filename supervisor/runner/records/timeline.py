@@ -9,7 +9,7 @@ from functools import cache
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 from supervisor.runner.records.observers import ProgramObserver
 
 KEPT = 200  # some 100 KB a program; covers more than an hour of a job that dies every minute

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from supervisor.protocol import messages
+from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
 TRACEBACK_LINES = 6  # the error, and where it was raised; the log has all of it

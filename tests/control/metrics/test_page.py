@@ -26,8 +26,8 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.goodput import TimeSpent
 from supervisor.core.program import effects as order
 from supervisor.core.program.facts import State
-from supervisor.protocol import messages
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire import messages
+from supervisor.protocol.wire.messages import Then
 from supervisor.runner.records.counters import ProgramCounters
 from tests.places import ROOT
 from tests.system.harness import Daemon, job

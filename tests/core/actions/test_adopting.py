@@ -35,7 +35,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import AutoRestart, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
-from supervisor.protocol.messages import Phase, Then
+from supervisor.protocol.wire.messages import Phase, Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
 PLAIN = Policy(name="web", is_job=False, startsecs=5, stopwaitsecs=10)

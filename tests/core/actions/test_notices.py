@@ -33,7 +33,7 @@ from supervisor.core.program.events import (
     WorkerExited,
 )
 from supervisor.core.program.facts import OnNotice, State
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 from tests.core.test_job import JOB, PLAIN, die, running, starting
 
 POLICY = replace(JOB, notice_margin=2.0, notice_grace=60.0, hang_timeout=50.0, flush_timeout=120.0)

@@ -12,7 +12,7 @@ from supervisor.core.program.effects import (
     Terminate,
 )
 from supervisor.core.program.facts import Policy, State
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 
 UNWELL = events.RestartRequired(1, Cause.UNHEALTHY, "status 1")
 

@@ -26,7 +26,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import State
 from supervisor.core.program.notice_plan import FREEZE_LIMIT_S
-from supervisor.protocol.messages import Then
+from supervisor.protocol.wire.messages import Then
 from tests.core.test_job import JOB, PLAIN, running, starting
 
 FIXED = replace(JOB, hang_timeout=50.0, flush_timeout=20.0, stopwaitsecs=10.0, startup_timeout=60.0)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from supervisor.host.pipes import control_pipes as channel_module
 from supervisor.host.pipes.control_pipes import ITEMS_A_TURN, ControlPipes
 from supervisor.protocol import layout
-from supervisor.protocol.codec import MAX_LINE_BYTES, encode_message
-from supervisor.protocol.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
+from supervisor.protocol.wire.codec import MAX_LINE_BYTES, encode_message
+from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors

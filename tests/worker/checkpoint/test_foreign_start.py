@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Failed, Go, Restored
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Failed, Go, Restored
 from tests.places import BUNDLES
 from tests.worker.daemon_end import DaemonEnd
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -16,8 +16,8 @@ import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Failed, Go, Restored
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Failed, Go, Restored
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Committed, Done, Failed, Go
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Committed, Done, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.checks.missing_variables import find_missing

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Done, Go, Restored
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Done, Go, Restored
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 

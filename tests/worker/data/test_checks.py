@@ -12,8 +12,8 @@ import tensorflow as tf
 from numpy.random import permutation
 
 import worker
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Go
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Committed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.state import dataset_passes, random_operations

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol import layout
-from supervisor.protocol.launch import Launch, without_launch_variables
-from supervisor.protocol.messages import Go, Restored
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.messages import Go, Restored
 from tests.places import ROOT
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from supervisor.protocol.launch import without_launch_variables
+from supervisor.protocol.wire.launch import without_launch_variables
 from tests.places import ROOT
 from worker.devices import tpu
 

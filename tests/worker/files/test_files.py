@@ -17,8 +17,8 @@ import pytest
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.worker.daemon_end import DaemonEnd
 from worker.devices import conditions
 from worker.files import FilesRun, NotFinite, Unfit, prepare

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Go, Progress
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Go, Progress
 from tests.worker import training
 from tests.worker.run.test_multiworker import (
     CHILDREN,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.wire.launch import Interval, Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights, untuned
 from tests.worker.run.test_multiworker import CHILDREN, Start, read_until, start
 from worker.keras import fit

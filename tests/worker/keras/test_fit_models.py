@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights
 from worker.keras import fit
 

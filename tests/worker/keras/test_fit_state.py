@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights
 from worker.keras import fit
 from worker.state.object_values import (

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.host.pipes.control_pipes import read_last_words
 from supervisor.protocol.layout import LAST_WORDS
-from supervisor.protocol.messages import (
+from supervisor.protocol.wire.messages import (
     PROTOCOL,
     Committed,
     Done,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.launch import Launch, without_launch_variables
-from supervisor.protocol.messages import Failed
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.messages import Failed
 from tests.places import ROOT
 from tests.reading import alive
 from tests.waiting import wait_until

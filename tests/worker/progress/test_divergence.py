@@ -13,8 +13,8 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Committed, Failed, Flush, Go, Then, WorkerExit
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Committed, Failed, Flush, Go, Then, WorkerExit
 from tests.worker.daemon_end import DaemonEnd
 from worker.progress.divergence import MIN_LOSSES, DivergenceWatch, SpikeDetector
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Restored
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Committed, Restored
 from worker.files import FilesRun, Unfit
 from worker.process.reporting import ConsoleReporter
 from worker.progress import event_file

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Done, Go, Progress
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Done, Go, Progress
 from tests.system.harness import Daemon
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd

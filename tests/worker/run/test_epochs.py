@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]  # each case is trained forty times
 EPOCHS, BATCHES = 2, 2

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import worker
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.wire.launch import Launch
 
 pytestmark = pytest.mark.tensorflow
 

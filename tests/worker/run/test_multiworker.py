@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Launch, without_launch_variables
-from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Hello, Progress, Restored, Then
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Hello, Progress, Restored, Then
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -15,8 +15,8 @@ import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.new_folder import NewFolder
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.checkpoint import bundle_writer, snapshot

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.wire.launch import Interval
 from worker.saving.cadence import (
     FIRST_PAUSE_S,
     MAX_PAUSE_S,

@@ -16,8 +16,8 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints import selection as checkpoints
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Go, SaveFailed
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Committed, Go, SaveFailed
 from tests.worker import power_calls
 from tests.worker.daemon_end import DaemonEnd
 from tests.worker.power_jobs import KINDS, Kind

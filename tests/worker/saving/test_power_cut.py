@@ -11,8 +11,8 @@ import pytest
 
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints import selection as checkpoints
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Go
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Go
 from tests.worker.daemon_end import DaemonEnd
 from tests.worker.power import Cut, Disk, Tree, write
 from tests.worker.power_jobs import KINDS, Kind

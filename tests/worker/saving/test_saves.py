@@ -12,8 +12,8 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import (
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import (
     Committed,
     Done,
     Failed,

@@ -8,8 +8,8 @@ import pytest
 
 import worker
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Failed, Go, WorkerExit
+from supervisor.protocol.wire.launch import Interval, Launch
+from supervisor.protocol.wire.messages import Failed, Go, WorkerExit
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 

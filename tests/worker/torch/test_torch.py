@@ -17,7 +17,7 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
-from supervisor.protocol.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests.worker.run.test_multiworker import CHILDREN, ROOT, read_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench import peer
-from supervisor.protocol.launch import without_launch_variables
+from supervisor.protocol.wire.launch import without_launch_variables
 from tests.worker.run.test_multiworker import CHILDREN, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supervisor.protocol.messages import TYPES, Message
+from supervisor.protocol.wire.messages import TYPES, Message
 
 MAX_LINE_BYTES = 64 * 1024
 

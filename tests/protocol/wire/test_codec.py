@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.codec import MAX_LINE_BYTES, Decoder, ProtocolError, decode_message, encode_message
-from supervisor.protocol.messages import TYPES, Failed, Identify, Message, Progress
+from supervisor.protocol.wire.codec import MAX_LINE_BYTES, Decoder, ProtocolError, decode_message, encode_message
+from supervisor.protocol.wire.messages import TYPES, Failed, Identify, Message, Progress
 from tests.fuzzing import cases
 
 SMALL_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import JobConfig
-from supervisor.protocol import launch
-from supervisor.protocol.launch import (
+from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.launch import (
     VARIABLE,
     Control,
     DaemonIdentity,
@@ -24,7 +24,7 @@ from supervisor.protocol.launch import (
     from_environment,
     parse_interval,
 )
-from supervisor.protocol.messages import PROTOCOL, STANDBY
+from supervisor.protocol.wire.messages import PROTOCOL, STANDBY
 from tests.fuzzing import cases
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
@@ -165,7 +165,7 @@ def test_the_longest_record_is_short_enough_for_one_variable() -> None:
     longest = Path("/" + "\udcff" * 4094)  # the longest path that Linux takes, each byte six characters long
     whole = Launch(job="j" * 100, control=Control(1, longest), checkpoint_dir=longest, initial_checkpoint=longest,
                    export_dir=longest, checkpoint_keep_best=("min", "m" * 1000))  # fmt: skip
-    read = "import os; from supervisor.protocol.launch import from_environment as read; print(hash(read(os.environ)))"
+    read = "import os; from supervisor.protocol.wire import launch; print(hash(launch.from_environment(os.environ)))"
 
     subprocess.run([sys.executable, "-c", read], env=whole.to_environment() | {"PYTHONPATH": ":".join(sys.path)},
                    check=True, capture_output=True)  # fmt: skip

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP, RetentionPolicy
-from supervisor.protocol.codec import ProtocolError, decode_record, encode_record, parse_object
-from supervisor.protocol.messages import PROTOCOL, STANDBY
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
+from supervisor.protocol.wire.messages import PROTOCOL, STANDBY
 
 VARIABLE = "STEPKEEPER_LAUNCH"
 INITIAL_CHECKPOINT = "STEPKEEPER_INITIAL_CHECKPOINT"
