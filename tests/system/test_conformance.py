@@ -548,7 +548,7 @@ CRASHED = (f"crash{FATAL}{TOO_QUICKLY}", f"crash{FATAL}{GAVE_UP}")
 MISSING = (f"missing{' ' * 26}STOPPED   Not started", f"missing{' ' * 26}FATAL     {NO_SUCH_COMMAND}")
 WORST = "the worst result is the exit status, not the last failure"
 UNKNOWN_NAME = "a name that nothing has is 1, whatever it was named for"
-STARTED_ONCE = "a program that could be started and ended is told from one that could not"
+STARTED_ONCE = "this differs from a program that could not be started at all"
 NOT_THERE = "what can't be shown is no success"
 NO_SOCKET = "a socket that is not there is 7 for all actions but `status`"
 UNKNOWN_USER = (
@@ -560,8 +560,8 @@ UNKNOWN_USER = (
     ],
     [1, "Server requires authentication; give user name and password with -u and -p, or in [supervisorctl]"],
 )
-NO_TRACEBACK = "what to do is said, and no line of our code"
-BY_PROGRAM = "what changes is told, and touched, by program: the others of its group run on"
+NO_TRACEBACK = "the remedy helps; a line of code does not"
+BY_PROGRAM = "changes are reported and applied by program; the others in its group keep running"
 
 OF_OUR_CLIENT: dict[Script, list[Difference]] = {
     looking: [
