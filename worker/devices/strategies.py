@@ -131,6 +131,8 @@ def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
     `directory` has the record."""
     tf.keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
+    # otherwise it adds up three and more terms in another order in each process
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     before = conditions.recorded_conditions(directory) if directory is not None else None
     threads = (
         tf.config.threading.get_intra_op_parallelism_threads()
