@@ -57,11 +57,12 @@ def _functions_of(callback: Any) -> list[types.FunctionType]:
     waiting = [*reachability.script_methods_of(callback), *vars(callback).values()]
     found: dict[int, types.FunctionType] = {}
     for each in waiting:
-        if isinstance(each, functools.partial):
+        kind = type(each)  # isinstance would ask for `__class__`, which some proxies answer with an error
+        if issubclass(kind, functools.partial):
             waiting.append(each.func)
-        if isinstance(each, types.MethodType) and each.__self__ is not callback:
+        if issubclass(kind, types.MethodType) and each.__self__ is not callback:
             waiting.append(each.__func__)
-        if isinstance(each, types.FunctionType) and id(each) not in found and _is_of_script(each):
+        if issubclass(kind, types.FunctionType) and id(each) not in found and _is_of_script(each):
             found[id(each)] = each
             waiting.extend(variable.value for variable in _variables_of(each))
     return list(found.values())
@@ -90,13 +91,13 @@ def _may_be_state(value: Any) -> bool:
     waiting = [value]
     for each in waiting:
         left_values -= 1
-        if isinstance(each, np.ndarray):
+        if issubclass(type(each), np.ndarray):
             left_bytes -= each.nbytes
-        elif isinstance(each, dict):
+        elif issubclass(type(each), dict):
             waiting.extend(each.values())
-        elif isinstance(each, list | tuple | set | frozenset | deque):
+        elif issubclass(type(each), list | tuple | set | frozenset | deque):
             waiting.extend(each)
-        elif not isinstance(each, _PLAIN) and each is value:
+        elif not issubclass(type(each), _PLAIN) and each is value:
             return False
         if left_bytes < 0 or left_values < 0 or len(waiting) > MAX_VALUES:
             return False

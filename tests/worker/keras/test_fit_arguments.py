@@ -271,6 +271,7 @@ NAMED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.slow  # Keras' thread that reads ahead of a generator may take long to end
 @pytest.mark.parametrize(("make", "words"), NAMED.values(), ids=NAMED.keys())
 def test_randomness_that_does_not_come_back_is_named_at_the_first_step(
     make: Callable[[], dict[str, Any]], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
