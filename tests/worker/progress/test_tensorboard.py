@@ -69,6 +69,7 @@ def _alone(begin: Begin) -> None:
     begin(Launch())
 
 
+@pytest.mark.slow  # many durable saves
 def test_each_step_appears_once_after_kills_and_restarts(tmp_path: Path) -> None:
     train(tmp_path / "calm", 24)
     for killed_at in (3, 4, 13, 22, 22):
