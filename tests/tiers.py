@@ -5,6 +5,7 @@ takes over `QUICK_LIMIT_S` without saying so fails here. A test's time is wall t
 was ready to run and waited for a processor, so that a busy machine makes no test slow.
 """
 
+import platform
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         _started.append(f"{event} {arguments[0] if arguments else ''}".strip())
 
 
+platform.processor()  # starts `uname`, once for each process; libraries ask for it while they are imported
 sys.addaudithook(_audit)
 
 
