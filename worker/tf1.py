@@ -7,7 +7,7 @@ operations keep inside their kernels is in no checkpoint: seed them from the ste
 import contextlib
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +18,6 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import foreign
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
-from worker.checks.findings import Finding, own_restore
-from worker.checks.reachability import Root
 from worker.devices import strategies, tensorflow_conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error, mentions_full_disk
@@ -77,13 +75,11 @@ class Run(FilesRun):
     def __enter__(self) -> Self:
         self._saver_files.checks_finite = self._on_nan != "off"
         self._saver_files.record_non_finite()
-        steps_before = self._saver_files.global_step()
+        is_first_run, steps_before = not self._attempt.has_begun_run, self._saver_files.global_step()
         super().__enter__()
-        self._own_restore = [own_restore(steps_before)] if steps_before and self.step == 0 else []
+        if is_first_run and self.step == 0:
+            self._explain_own_restore(steps_before)
         return self
-
-    def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
-        return (), self._own_restore
 
     def steps(self) -> Iterator[int]:
         """Yields the numbers of the remaining steps; the first step of the job is 0: `for step in run.steps()`."""

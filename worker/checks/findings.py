@@ -20,12 +20,3 @@ def describe(findings: Iterable[Finding]) -> tuple[str, ...]:
         if each.name not in names:
             names.append(each.name)
     return tuple(f"cannot resume exactly: {'; '.join(names)}; {remedy}" for remedy, names in by_remedy.items())
-
-
-def own_restore(steps: int) -> Finding:
-    """The script restored a checkpoint itself (of `steps` steps) before a run that began at step 0."""
-    return Finding(
-        f"this run counts from step 0, but the script had restored the state of step {steps} itself: after a death in "
-        f"the first steps it would restore another one",
-        "take the script's own restore out; to start from that checkpoint, name it as initial_checkpoint",
-    )

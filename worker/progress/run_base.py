@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.launch import ON_NAN
 from supervisor.protocol.wire.messages import Progress
 from worker.checks.findings import Finding
@@ -43,6 +44,9 @@ from worker.state.run_state import HasState, RunState
 from worker.state.state_file import Position
 
 CONTAINERS_COMPARED = 2  # steps after the first one
+Batch = Any
+"""What the loop trains on in one step, whatever the framework calls it."""
+
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
 MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
 
@@ -169,6 +173,40 @@ class RunBase:
         finally:
             self._in_epochs = False
 
+    def _over_epochs(
+        self, rest_of_epoch: Callable[[], Iterator[Batch]], skip_rest: Callable[[], None] = lambda: None
+    ) -> Iterator[Batch]:
+        """Yields what is left of the epoch: what `batches` gives. Outside of `epochs`, with `total_steps`, goes on over
+        further epochs. `skip_rest` is called instead of `rest_of_epoch` where a restart finds the data ended.
+
+        Raises RuntimeError if a whole epoch ends without `step_done`.
+        """
+        is_one_epoch = self._in_epochs or self.total_steps is None
+        while True:
+            if self._data_ended and not self._in_epochs:
+                self._end_epoch()
+            self._end_head()
+            self._data_ended = self._data_ended or self._position.ended
+            if self._data_ended:
+                skip_rest()
+            elif not self.reached:
+                yield from self._until_data_end(rest_of_epoch())
+            if is_one_epoch or self.reached:
+                return
+
+    def _until_data_end(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        step, is_whole = self.step, self._position.batch == 0
+        for batch in batches:
+            yield batch
+            if self.reached:
+                return
+        if self.step == step and is_whole:
+            raise RuntimeError(
+                f"cannot count steps: epoch {self._position.epoch} ended and run.step_done was never called; call "
+                f"run.step_done(loss=loss) after each training step, in the loop over run.batches"
+            )
+        self._data_ended = True
+
     @staticmethod
     def _adapt_state(value: Any) -> HasState | None:
         """Gives and takes the state of an object of this run's framework, for `run.state`; None for other values."""
@@ -192,6 +230,16 @@ class RunBase:
         frame = script_frame_of(sys._getframe(2))
         self._entered = None if frame is None else Entered(frame.f_code, frame.f_lineno)
         self._is_open = True
+
+    def _explain_own_restore(self, steps: int) -> None:
+        """Says what follows if the script restored its state of `steps` steps itself. Called if a script's first run
+        begins at step 0. It may also have trained on purpose before the run, so this is never an error."""
+        if steps:
+            self._attempt.reporter.show_message(
+                f"this run counts from step 0, but {counted(steps, 'step')} had been made before; if the script "
+                f"restores a checkpoint of its own, take that out: after a death in the first steps it would restore "
+                f"another one; to start from that checkpoint, name it as initial_checkpoint"
+            )
 
     def _require_with(self, what: str) -> None:
         """Raises RuntimeError unless the script is inside of `with`: else nothing was restored or would be saved."""

@@ -15,7 +15,7 @@ from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Done, Exported, WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
-from worker.checks.findings import Finding, own_restore
+from worker.checks.findings import Finding
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -93,7 +93,8 @@ class Run(RunBase):
         names are in it; with `strict` it is an error. `on_nan`: what to do when training diverges,
         as the key of that name, where the configuration doesn't say. `summaries`: a folder for TensorBoard, which gets
         the metrics of each step that is a multiple of `summary_every`. Raises TypeError or ValueError for arguments
-        that can't be used.
+        that can't be used. `state`: the initial values of `run.state`, also Keras metrics; a restored checkpoint
+        replaces them.
         """
         if not isinstance(checkpoint, tf.train.Checkpoint):
             raise TypeError(
@@ -130,17 +131,18 @@ class Run(RunBase):
         self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
-        self._steps_before = 0  # that the optimizer had made when training began at step 0
 
     def __enter__(self) -> Self:
         self._enter()
+        is_first_run = not self._attempt.has_begun_run
         try:
             check_tracked(self._tracked, self.strategy)
             found = self._checkpoints.restore_or_begin(self.total_steps)
         except BaseException:
             self._checkpoints.close()
             raise
-        self._steps_before = extra_state.optimizer_steps(self._tracked) if found is None else 0
+        if found is None and is_first_run:
+            self._explain_own_restore(extra_state.optimizer_steps(self._tracked))
         if found is not None:
             self._passes = PassLog(found.passes)
             self.step, self._metrics = found.step, found.metrics
@@ -177,37 +179,19 @@ class Run(RunBase):
         return self._batches(source)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
-        is_one_epoch = self._in_epochs or self.total_steps is None
-        while True:
-            if self._data_ended and not self._in_epochs:
-                self._end_epoch()
-            self._end_head()
-            self._data_ended = self._data_ended or self._position.ended
-            if not self.reached and not self._data_ended:
-                yield from self._rest_of_epoch(self._reader_of(source))
-            elif self._data_ended:
-                self._reader_of(source).skip_epoch()
-            if is_one_epoch or self.reached:
-                break
+        yield from self._over_epochs(
+            lambda: self._rest_of_epoch(self._reader_of(source)), lambda: self._reader_of(source).skip_epoch()
+        )
         if self.reached or (self._data_ended and self._position.epoch == self._last_epoch):
             self._checkpoints.save_final(self._step_boundary())
 
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
-        step, is_whole = self.step, self._position.batch == 0
         for batch in self._report_waits(reader.rest_of_epoch()):
             if not self._in_step:
                 self._checkpoints.on_step_boundary(self.step, self._step_boundary)
             self._in_step = True
             self._consumed = reader.consumed
             yield batch
-            if self.reached:
-                return
-        if self.step == step and is_whole:
-            raise RuntimeError(
-                f"cannot count steps: epoch {self._position.epoch} ended and run.step_done was never called; call "
-                f"run.step_done(loss=loss) after each training step, in the loop over run.batches"
-            )
-        self._data_ended = True
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
@@ -383,8 +367,6 @@ class Run(RunBase):
         found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
         if self._attempt.launch.deterministic and not tensorflow_conditions.has_op_determinism():
             found.append(_NOT_DETERMINISTIC)
-        if self._steps_before:
-            found.append(own_restore(self._steps_before))
         return found
 
     def _check_microbatches(self) -> None:

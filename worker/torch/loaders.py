@@ -66,15 +66,21 @@ def plan_batches(data: Any, batch_size: int | None, seed: int, options: Mapping[
     if batch_size is None:
         raise TypeError("cannot make batches without a size: run.batches(dataset, batch_size=64)")
     _check_dataset(data)
-    if len(data) < batch_size:
+    return _checked(BatchPlan(data, batch_size, seed, options=dict(options)))
+
+
+def _checked(plan: BatchPlan) -> BatchPlan:
+    if plan.count < (plan.batch_size if plan.drop_last else 1):
         raise ValueError(
-            f"cannot make batches of {batch_size} from {counted(len(data), 'example')}; use a smaller size"
+            f"cannot make batches of {plan.batch_size} from {counted(plan.count, 'example')}; use a smaller size"
         )
-    return BatchPlan(data, batch_size, seed, options=dict(options))
+    return plan
 
 
 def _plan_of_loader(loader: Any, seed: int) -> BatchPlan:
     _check_dataset(loader.dataset)
+    if loader.batch_sampler is None:
+        raise TypeError("cannot resume a DataLoader with batch_size=None; give it a batch_size")
     sampler = loader.sampler
     shuffles = type(sampler) is torch.utils.data.RandomSampler
     is_plain = type(loader.batch_sampler) is torch.utils.data.BatchSampler and (
@@ -87,12 +93,11 @@ def _plan_of_loader(loader: Any, seed: int) -> BatchPlan:
             f"cannot resume a DataLoader with a {type(found).__name__} in the middle of an epoch; write "
             f"run.batches(dataset, batch_size=..., seed=...), or use a DataLoader with shuffle=True or shuffle=False"
         )
-    if not len(loader.dataset):
-        raise ValueError("cannot train: the DataLoader's dataset is empty")
     if shuffles and loader.generator is not None:
         seed += loader.generator.initial_seed()
     options = {name: getattr(loader, name) for name in _KEPT if getattr(loader, name, None) not in (None, "")}
-    return BatchPlan(loader.dataset, loader.batch_size, seed if shuffles else None, loader.drop_last, options)
+    plan = BatchPlan(loader.dataset, loader.batch_size, seed if shuffles else None, loader.drop_last, options)
+    return _checked(plan)
 
 
 def _check_dataset(dataset: Any) -> None:

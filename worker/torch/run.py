@@ -94,18 +94,8 @@ class Run(FilesRun):
         self._require_with("run.batches")
         self._check_loops()
         self._uses_batches = True
-        return self._batches(plan_batches(data, batch_size, seed, options))
-
-    def _batches(self, plan: BatchPlan) -> Iterator[Any]:
-        is_one_epoch = self._in_epochs or self.total_steps is None
-        while True:
-            if self._data_ended and not self._in_epochs:
-                self._end_epoch()
-            self._end_head()
-            if not self.reached and not self._data_ended:
-                yield from self._rest_of_epoch(plan)
-            if is_one_epoch or self.reached:
-                return
+        plan = plan_batches(data, batch_size, seed, options)
+        return self._over_epochs(lambda: self._rest_of_epoch(plan))
 
     def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
         epoch, batch = self._position.epoch, self._position.batch
@@ -113,9 +103,6 @@ class Run(FilesRun):
             batch += 1
             self._consumed = Position(epoch, batch, consumed)
             yield examples
-            if self.reached:
-                return
-        self._data_ended = True
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""

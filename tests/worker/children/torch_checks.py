@@ -65,6 +65,8 @@ def refused_loaders() -> Any:
         "stream": lambda: run.batches(DataLoader(Stream(), batch_size=2)),
         "both": lambda: run.batches(DataLoader(DATA, batch_size=5), batch_size=4),
         "no size": lambda: run.batches(DATA),
+        "single": lambda: run.batches(DataLoader(DATA, batch_size=None)),
+        "too few": lambda: run.batches(DataLoader(DATA, batch_size=50, drop_last=True)),
     }
     texts = {}
     with run:
@@ -120,6 +122,13 @@ def own_loop() -> Any:
             run.step_done()
 
 
+def no_steps() -> Any:
+    """A loop that counts no step."""
+    with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c") as run:
+        for _ in run.batches(DATA, batch_size=5):
+            pass
+
+
 if __name__ == "__main__":
-    pieces = {each.__name__: each for each in (of_loaders, refused_loaders, forgotten, kept, own_loop)}
+    pieces = {each.__name__: each for each in (of_loaders, refused_loaders, forgotten, kept, own_loop, no_steps)}
     print(json.dumps(pieces[PIECE]()))

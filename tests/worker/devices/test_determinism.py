@@ -16,9 +16,7 @@ worker.strategy(deterministic=True)
 
 import tensorflow as tf
 
-tf.config.experimental.enable_tensor_float_32_execution(True)  # a switch of the script's own stays possible
 assert tf.config.optimizer.get_experimental_options()["arithmetic_optimization"] is False
-assert tf.config.experimental.tensor_float_32_execution_enabled()
 """
 
 

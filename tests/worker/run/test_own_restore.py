@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import worker
+from supervisor.protocol.wire.launch import Launch
 
 pytestmark = pytest.mark.tensorflow
 
@@ -26,7 +27,10 @@ def train(model: Any, optimizer: Any) -> None:
     )
 
 
-def test_restore_by_the_scripts_own_manager_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restore_by_the_scripts_own_manager_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], begin: Any
+) -> None:
+    begin(Launch())
     model, own = built()
     train(model, own.optimizer)
     tf.train.CheckpointManager(own, str(tmp_path / "own"), 2).save()
@@ -38,7 +42,7 @@ def test_restore_by_the_scripts_own_manager_is_named(tmp_path: Path, capsys: pyt
         run.step_done()
 
     said = capsys.readouterr().err
-    assert "the script had restored the state of step 1 itself" in said
+    assert "1 step had been made before" in said
     assert "initial_checkpoint" in said
 
 
@@ -59,4 +63,18 @@ def test_saves_of_the_scripts_own_manager_leave_ours_alone(tmp_path: Path, capsy
     beside = run_to(4, "beside", manages=True)
 
     assert beside == alone
-    assert "restored the state" not in capsys.readouterr().err
+    assert "made before" not in capsys.readouterr().err
+
+
+def test_second_run_of_a_script_is_no_restore_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], begin: Any
+) -> None:
+    begin(Launch())
+    model, tracked = built()
+    for phase in ("first", "second"):
+        with worker.Run(tracked, directory=tmp_path / phase, total_steps=2, strict=True) as run:
+            while not run.reached:
+                train(model, tracked.optimizer)
+                run.step_done()
+
+    assert "made before" not in capsys.readouterr().err

@@ -54,12 +54,14 @@ def test_dataloaders_of_the_script_resume_with_the_next_example(piece: Piece) ->
 def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: Piece) -> None:
     _, texts, errors = piece("refused_loaders")
 
-    assert set(texts) == {"weighted", "replaced", "stream", "both", "no size"}, errors
+    assert set(texts) == {"weighted", "replaced", "stream", "both", "no size", "single", "too few"}, errors
     assert "WeightedRandomSampler" in texts["weighted"] and "run.batches(dataset, batch_size" in texts["weighted"]
     assert "RandomSampler" in texts["replaced"]
     assert "__getitem__" in texts["stream"]
     assert "cannot use batch_size with a DataLoader" in texts["both"]
     assert "run.batches(dataset, batch_size=64)" in texts["no size"]
+    assert "batch_size=None" in texts["single"]
+    assert "batches of 50 from 22 examples" in texts["too few"]
 
 
 def test_state_that_nobody_keeps_is_named_at_the_first_step(piece: Piece) -> None:
@@ -94,3 +96,10 @@ def test_loop_over_its_own_loader_is_named(piece: Piece) -> None:
 
     assert "the position in the DataLoader loader" in errors
     assert "run.batches(loader)" in errors
+
+
+def test_epoch_without_step_done_is_an_error(piece: Piece) -> None:
+    status, _, errors = piece("no_steps")
+
+    assert status == 1
+    assert "run.step_done was never called" in errors
