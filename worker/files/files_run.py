@@ -25,9 +25,10 @@ from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
-from worker.progress.arguments import check_interval, require_names
+from worker.progress.arguments import check_interval, check_on_nan, require_names
 from worker.progress.divergence import DivergenceWatch
-from worker.progress.run_base import RunBase, check_on_nan, metric_values
+from worker.progress.metrics import metric_values
+from worker.progress.run_base import RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.cadence import Cadence, auto_interval_of
 from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError

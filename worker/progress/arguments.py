@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from supervisor.protocol.wire.launch import Interval, parse_interval
+from supervisor.protocol.wire.launch import ON_NAN, Interval, parse_interval
 
 
 def check_total_steps(given: Any) -> int | None:
@@ -40,3 +40,10 @@ def require_names(unnamed: tuple[Any, ...]) -> None:
     """Raises TypeError if `step_done` was given numbers without names."""
     if unnamed:
         raise TypeError("cannot name what run.step_done was given; name each number, as run.step_done(loss=loss)")
+
+
+def check_on_nan(on_nan: str | None) -> str | None:
+    """Returns what a script gives as `on_nan`. Raises ValueError for anything that it can't be."""
+    if on_nan is not None and on_nan not in ON_NAN:
+        raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
+    return on_nan

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.protocol import durable, layout
-from worker.progress.run_base import replica_values
+from worker.progress.metrics import replica_values
 
 WINDOW = 100  # losses that a new one is compared with: enough for a median, few enough to follow the training
 MIN_LOSSES = 30  # with fewer nobody knows what is usual; the first steps are unlike all others

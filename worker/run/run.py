@@ -25,7 +25,7 @@ from worker.devices import tensorflow_conditions
 from worker.export import ExportError, export_run
 from worker.microbatch import parts_of
 from worker.process import local_processes
-from worker.progress.arguments import check_interval, check_list, require_names
+from worker.progress.arguments import check_interval, check_list, check_on_nan, require_names
 from worker.progress.divergence import (
     Divergence,
     DivergenceWatch,
@@ -34,7 +34,8 @@ from worker.progress.divergence import (
     batch_names,
     read_skipped,
 )
-from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, check_on_nan, metric_values, replica_metrics
+from worker.progress.metrics import metric_values, replica_metrics
+from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.epoch_head import copy_saved_state
 from worker.run.gang_checkpoints import GangCheckpoints

@@ -1,0 +1,32 @@
+"""The metrics that a script gives for a step, as numbers: of the whole, and of each replica."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
+
+
+def metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Each metric as one number: the value of a tensor, or the mean over the replicas of a per-replica value.
+
+    Waits for the step that computes them. Values that are not finite are left out, because JSON can't hold them.
+    """
+    values = {name: _mean(replica_values(value)) for name, value in list(metrics.items())[:MAX_METRICS]}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    """The values of all replicas, of those metrics that have more than one."""
+    values = {name: tuple(replica_values(value)) for name, value in list(metrics.items())[:MAX_METRICS]}
+    return {name: each for name, each in values.items() if len(each) > 1}
+
+
+def replica_values(value: Any) -> list[float]:
+    """Each replica's number of a per-replica value, or the one number. Raises TypeError or ValueError."""
+    return [float(each) for each in getattr(value, "values", (value,))]
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
