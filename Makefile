@@ -20,7 +20,7 @@ test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more a
 	$(BIN)/python -m tests.again
 
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
-	QUICK=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not integration and not slow and not tensorflow"
+	QUICK=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
 
 dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
 	rm -rf dist
@@ -34,7 +34,7 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/lint-imports --no-cache
 
 check: lint  ## lint, types, and all tests that start no process and take under five seconds: before every commit
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not integration and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q --fail-long-tests -m "not integration and not slow"
 
 check-deploy: $(INSTALLED)  ## judges deploy/ with every tool that is here, and lists what was skipped and why
 	$(BIN)/python -m pytest tests/deploy -rs
