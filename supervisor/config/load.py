@@ -116,7 +116,7 @@ class _ConfigReader:
 
     def sorted_warnings(self) -> tuple[Problem, ...]:
         """What the user should know but need not change, in the order of lines."""
-        return tuple(sorted(self.warnings, key=_file_and_line))
+        return tuple(sorted(dict.fromkeys(self.warnings), key=_file_and_line))
 
     def _read_supervisord(self) -> SupervisordConfig | None:
         section = self.source.sections.get("supervisord")
@@ -171,7 +171,7 @@ class _ConfigReader:
         section = self.source.sections.get("supervisorctl")
         if section is None:
             return None
-        reader = SectionReader(section, self.warnings)
+        reader = SectionReader(section, self.warnings, self.warnings)
         reader.report_unknown_keys(set(CtlConfig.ini_keys()), {})
         reader.expand_values(set(CtlConfig.ini_keys()), self._placeholders())
         return reader.build_model(CtlConfig, {})
@@ -214,7 +214,7 @@ class _ConfigReader:
         }
 
     def _section_reader(self, section: IniSection) -> SectionReader:
-        return SectionReader(section, self.problems)
+        return SectionReader(section, self.problems, self.warnings)
 
     def _placeholders(self) -> dict[str, str]:
         return common_placeholders(self.source.folder, self.environment)

@@ -161,6 +161,8 @@ def _changes(section: IniSection, kind: str, key: str, entry: IniKey, environmen
     """What is different about a key with this value."""
     value = _expanded(entry, environment)
     word = value.lower()
+    if key not in supervisor_keys.SUPERVISORS.get(kind, {key}):
+        yield "is a key of stepkeeper's own, which Supervisor ignores: it has an effect here"
     always = CHANGED.get((kind, key))
     if always is not None and not (key == "autorestart" and word in FALSE):
         yield always

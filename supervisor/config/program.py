@@ -72,9 +72,11 @@ def build_processes(
     processes = reader.build_model(ProcessesConfig, {})
     if processes is None:
         processes = ProcessesConfig.build({})  # one process is enough to find the other problems
+    if processes.numprocs == 0:
+        reader.add_remark("numprocs is 0, so nothing of this section runs", "numprocs")
     built: dict[str, ProgramConfig] = {}
     for number in range(processes.numprocs_start, processes.numprocs_start + processes.numprocs):
-        one = SectionReader(reader.ini, reader.problems, bad_keys=reader.bad_keys)
+        one = SectionReader(reader.ini, reader.problems, reader.remarks, bad_keys=reader.bad_keys)
         process = _build_process(_ProcessIdentity(name, group, number, processes.numprocs), one, context)
         if process is None or reader.bad_keys:
             return []
@@ -169,6 +171,9 @@ def _computed(
         computed["command"] = (job.python if job else "python", "-m", "worker", entrypoint)
     if job is not None:
         computed["startretries"] = JOB_STARTRETRIES
+    if re.fullmatch(r"-[0-9]+", retries := reader.texts.get("startretries", "")):
+        reader.add_remark(f"startretries is {retries:.20}, which is the same as 0, in Supervisor too", "startretries")
+        reader.texts["startretries"] = "0"
     if "stopasgroup" in reader.texts:
         computed["killasgroup"] = reader.texts["stopasgroup"]
     log_name = process if is_alone else f"{group}.{process}"  # scp would take what is before a colon for a host

@@ -60,7 +60,7 @@ def unsupported_table() -> str:
         ("[supervisord]", supervisor_keys.SUPERVISORD),
     )
     rows = [
-        f"| `{key}` in {section} | {_accepted(known.harmless)} | {known.remedy} |"
+        f"| `{key}` in {section} | {_accepted((*known.harmless, *known.ignored))} | {known.remedy} |"
         for section, keys in sections
         for key, known in keys.items()
     ]

@@ -13,15 +13,25 @@ from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import InetServerConfig, UnixServerConfig
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.core.fleet import dependencies
+from supervisor.core.listeners.event_types import is_kind_of
 from supervisor.ini.problems import nearest_word
 from supervisor.protocol import layout
 
-DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr"), Path("/dev/fd/1"), Path("/dev/fd/2")})
+DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr")}) | {
+    Path(f"{folder}/{number}") for folder in ("/dev/fd", "/proc/self/fd") for number in (1, 2)
+}
 
 _OUR_NAMES = re.compile(r"\bworker\.(Run|strategy|Examples|keras|torch|tf1|files)\b")
 """What a script uses of the package `worker`."""
 
 _PROTOCOL_KEYS = frozenset({"stdout_events_enabled", "stdout_capture_maxbytes"})
+
+_EVENTS_OF_OUTPUT = {
+    f"{channel}_{key}": f"{event}_{channel.upper()}"
+    for channel in ("stdout", "stderr")
+    for key, event in (("events_enabled", "PROCESS_LOG"), ("capture_maxbytes", "PROCESS_COMMUNICATION"))
+}
+"""Keys that turn output into events, and the event."""
 
 MAX_ADDRESS_BYTES = 107
 """The size of sun_path without its NUL (unix(7))."""
@@ -165,10 +175,10 @@ def _check_log(program: ProgramConfig, reader: SectionReader, channel: str) -> N
     key = f"{channel}_logfile"
     for log in (f"{channel}_{each}" for each in ("syslog", "journal", "events_enabled", "capture_maxbytes")):
         if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
-            reader.add_problem(f"{log} has no effect while redirect_stderr is true; delete one of them", log)
+            reader.add_remark(f"{log} has no effect while redirect_stderr is true", log)
         elif getattr(program, log) and getattr(program, key) in DAEMON_STREAMS:
-            text = f"{log} needs the output of the program, but this {key} gives it the daemon's own output"
-            reader.add_problem(f"{text}; set {key} = NONE, or delete {log}", log)
+            if log not in _EVENTS_OF_OUTPUT:  # these are judged when all listeners are known
+                reader.add_problem(f"{_no_output(log, key)}; set {key} = NONE, or delete {log}", log)
         elif getattr(program, log) and log in _PROTOCOL_KEYS and program.listener is not None:
             reader.add_problem(
                 f"{log} is not for event listeners, which answer on standard output; delete the line", log
@@ -176,10 +186,13 @@ def _check_log(program: ProgramConfig, reader: SectionReader, channel: str) -> N
     file, size = getattr(program, key), getattr(program, f"{key}_maxbytes")
     if channel == "stderr" and program.redirect_stderr:
         if key in reader and reader.ini.entries[key].value.upper() not in ("AUTO", "NONE"):
-            text = f"{key} has no effect while redirect_stderr is true; delete one of them"
-            reader.add_problem(text, key)
-    elif file is not None and file.is_relative_to("/dev") and size > 0:
-        reader.add_problem(f"{key} is {file}, which can't be rotated; set {key}_maxbytes = 0", key)
+            reader.add_remark(f"{key} has no effect while redirect_stderr is true", key)
+    elif file is not None and (file.is_relative_to("/dev") or file.is_relative_to("/proc")) and size > 0:
+        reader.add_remark(f"{key} is {file}, which is never rotated", key)
+
+
+def _no_output(log: str, key: str) -> str:
+    return f"{log} needs the output of the program, but this {key} gives it the daemon's own output"
 
 
 def check_socket(server: UnixServerConfig, reader: SectionReader) -> None:
@@ -257,6 +270,26 @@ def check_across_sections(
     _check_shared_folders(programs, written)
     _check_dependencies(programs, written, {each.partition(":")[2] for each in sections})
     _check_notify_paths(daemon, programs, written)
+    _check_events_of_streams(programs, written)
+
+
+def _check_events_of_streams(programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader]) -> None:
+    """Adds a problem where a listener waits for events that can't be, and a remark where nobody does.
+
+    Most files with `stdout_events_enabled` beside `/dev/stdout` have no listener.
+    """
+    wanted = {name for each in programs.values() if each.listener for name in each.listener.events}
+    for name, program in programs.items():
+        for log, event in _EVENTS_OF_OUTPUT.items():
+            key = f"{log[:6]}_logfile"
+            is_merged = log.startswith("stderr") and program.redirect_stderr
+            if not getattr(program, log) or is_merged or getattr(program, key) not in DAEMON_STREAMS:
+                continue
+            if is_kind_of(event, wanted):
+                text = f"{_no_output(log, key)}, and a listener waits for {event}"
+                written[name].add_problem(f"{text}; set {key} = NONE, or delete {log}", log)
+            else:
+                written[name].add_remark(f"{_no_output(log, key)}, so there are no such events", log)
 
 
 def _check_notify_paths(

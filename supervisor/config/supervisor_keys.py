@@ -9,21 +9,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A key of Supervisor's: the written values that ask for nothing, and what to do instead of others."""
+    """A key of Supervisor's or of one of its plug-ins: what to do instead.
+
+    `harmless`: the written values that ask for nothing; `ignored`: those without which programs run as well.
+    """
 
     harmless: tuple[str, ...]
     remedy: str
+    ignored: tuple[str, ...] = ()
 
 
 _ON = ("true", "yes", "on", "1")
 _OFF = ("false", "no", "off", "0")
 
+_DEPENDS_ON = "write depends_on = PROGRAM, which needs no listener, and autostart = true"
+"""What stands for the keys of supervisord-dependent-startup, a listener that reads them from Supervisor's file."""
+
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
+    "dependent_startup": Unsupported(_OFF, _DEPENDS_ON),
+    "dependent_startup_wait_for": Unsupported((), _DEPENDS_ON),
+    "dependent_startup_inherit_priority": Unsupported(_OFF, _DEPENDS_ON),
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
     "nocleanup": Unsupported((*_ON, *_OFF), "logs are never deleted at a start; take the line out"),
-    "strip_ansi": Unsupported(_OFF, "logs are kept as they were written; strip them when reading"),
+    "strip_ansi": Unsupported(_OFF, "logs are kept as programs write them; strip them when reading", ignored=_ON),
 }
 
 SECTIONS: Mapping[str, str] = {
@@ -36,6 +46,33 @@ IGNORED: Mapping[str, str] = {
     "ctlplugin": "Supervisor's own supervisorctl reads it, and ours has no plug-ins",
 }
 """Kinds of section that the daemon has no use for, as Supervisor's has none; and whose they are."""
+
+# fmt: off
+_CHANNEL_KEYS = (
+    "logfile", "logfile_maxbytes", "logfile_backups", "capture_maxbytes", "events_enabled", "syslog"
+)
+_PROGRAM_KEYS = frozenset({
+    "command", "process_name", "numprocs", "numprocs_start", "directory", "umask", "priority", "autostart",
+    "autorestart", "startsecs", "startretries", "exitcodes", "stopsignal", "stopwaitsecs", "stopasgroup",
+    "killasgroup", "user", "redirect_stderr", "environment", "serverurl",
+}) | {f"{channel}_{key}" for channel in ("stdout", "stderr") for key in _CHANNEL_KEYS}
+_LOGIN = frozenset({"username", "password"})
+
+SUPERVISORS: Mapping[str, frozenset[str]] = {
+    "program": _PROGRAM_KEYS,
+    "eventlistener": _PROGRAM_KEYS | {"events", "buffer_size", "result_handler"},
+    "group": frozenset({"programs", "priority"}),
+    "supervisord": frozenset({
+        "logfile", "logfile_maxbytes", "logfile_backups", "loglevel", "pidfile", "umask", "nodaemon", "silent",
+        "minfds", "minprocs", "nocleanup", "childlogdir", "user", "directory", "strip_ansi", "environment",
+        "identifier",
+    }),
+    "unix_http_server": _LOGIN | {"file", "chmod", "chown"},
+    "inet_http_server": _LOGIN | {"port"},
+    "supervisorctl": _LOGIN | {"serverurl", "prompt", "history_file"},
+}
+# fmt: on
+"""The keys of Supervisor 4.3.0 by kind of section. It ignores all others, so a file may have any."""
 
 STOCK_RPC_SECTION = "rpcinterface:supervisor"
 STOCK_RPC = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}

@@ -98,7 +98,7 @@ class _IniParser:
     def _begin(self, content: str) -> None:
         header = _HEADER.fullmatch(content)
         if header is not None:
-            name = header["name"].strip()
+            name = ":".join(map(str.strip, header["name"].split(":", maxsplit=1)))  # `[program: x]` is program:x
             self._section = self._source.sections.setdefault(name, IniSection(name, self._place))
             return
         key, *value = _DELIMITER.split(content, maxsplit=1)

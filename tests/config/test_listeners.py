@@ -73,14 +73,11 @@ def test_output_events_need_captured_output(read: Callable[..., Config], complai
 
     assert (program.stdout_events_enabled, program.stdout_capture_maxbytes) == (True, 0)
     assert (program.stderr_events_enabled, program.stderr_capture_maxbytes) == (False, 1024**2)
-    (handed,) = complaints(
-        f"{DAEMON}[program:a]\ncommand=x\n{keys}stdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\n"
-    )
-    assert (
-        "stdout_events_enabled needs the output of the program, but this stdout_logfile gives it the daemon's" in handed
-    )
-    (merged,) = complaints(f"{DAEMON}[program:a]\ncommand=x\n{keys}redirect_stderr=true\n")
-    assert "stderr_capture_maxbytes has no effect while redirect_stderr is true" in merged
+    handed = f"{DAEMON}[program:a]\ncommand=x\n{keys}stdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\n"
+    (remark,) = read(handed).warnings
+    assert "stdout_events_enabled needs the output of the program, but this stdout_logfile gives" in remark.text
+    (problem,) = complaints(handed + EAR.replace("PROCESS_STATE", "PROCESS_LOG"))
+    assert "and a listener waits for PROCESS_LOG_STDOUT; set stdout_logfile = NONE" in problem
 
 
 def test_migrate_says_which_defaults_are_others(tmp_path: Path):

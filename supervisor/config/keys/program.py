@@ -45,8 +45,8 @@ MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes a
 class ProcessesConfig(SectionModel):
     """How many processes a program's section stands for, and what they are called. More than one make a group."""
 
-    numprocs: Annotated[int, parsed_by(lambda text: values.whole_number(text, 1, MAX_NUMPROCS))] = key(
-        1, "How many processes to run, each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
+    numprocs: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, MAX_NUMPROCS))] = key(
+        1, "How many processes to run (0: none), each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
     )
     numprocs_start: Count = key(0, "The first one's number.")
     process_name: str = key(

@@ -32,10 +32,11 @@ class _PartialSection:
 
 @dataclass(slots=True)
 class SectionReader:
-    """Reads one section into a model. Problems are collected; none is raised."""
+    """Reads one section into a model. Problems and remarks are collected; none is raised."""
 
     ini: Written
     problems: list[Problem]
+    remarks: list[Problem]
     texts: dict[str, str] = field(default_factory=dict)
     bad_keys: set[str] = field(default_factory=set)
 
@@ -53,6 +54,10 @@ class SectionReader:
             self.bad_keys.add(key)
         self.problems.append(Problem(self.location(key), f"[{self.ini.name}] {text}"))
 
+    def add_remark(self, text: str, key: str) -> None:
+        """Adds what the user should know about a key, though the file can be used as it is."""
+        self.remarks.append(Problem(self.location(key), f"[{self.ini.name}] {text}"))
+
     def report_unknown_keys(self, known: set[str], unsupported: Mapping[str, Unsupported]) -> None:
         """Adds a problem for each key that is neither known nor a Supervisor key with a value that changes nothing."""
         for key, entry in self.ini.entries.items():
@@ -63,6 +68,8 @@ class SectionReader:
                 # a file that is not a configuration may have thousands, and each search is slow
                 meant = nearest_word(key, known | unsupported.keys()) if len(self.problems) < SHOWN else None
                 self.add_problem(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
+            elif entry.value.lower() in foreign.ignored:
+                self.add_remark(f"{key} has no effect: {foreign.remedy}", key)
             elif entry.value.lower() not in foreign.harmless:
                 text = f"{key} = {entry.value:.80} is a Supervisor setting that stepkeeper does not support"
                 self.add_problem(f"{text}; {foreign.remedy}", key)

@@ -369,4 +369,6 @@ def absolute_path(text: str, folder: str) -> str:
         raise ValueError("is empty; write a path, or delete the line")
     if "\0" in text or "\n" in text:
         raise ValueError(f"is {text!r:.80}, which is no path: there is a line break in it")
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        raise ValueError(f"is {text:.80}, and the quotation marks would be part of the path; delete them")
     return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))  # noqa: PTH100, PTH111, PTH118 - text
