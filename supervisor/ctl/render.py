@@ -6,6 +6,7 @@ from typing import Any
 
 NAME_WIDTH = 30  # Supervisor's
 GAP = 3
+MAX_SPAN_S = 1e13  # 300,000 years
 
 
 def status_lines(programs: Sequence[dict[str, Any]]) -> list[str]:
@@ -43,8 +44,10 @@ def size(count: int | None) -> str:
 
 
 def span(length_s: float | None) -> str:
-    """A length of time as H:MM:SS; `unknown` if it is not known."""
-    return "unknown" if length_s is None else str(timedelta(seconds=int(max(0.0, length_s))))
+    """A length of time as H:MM:SS; `unknown` if it is not known, or longer than a calendar."""
+    if length_s is None or not length_s < MAX_SPAN_S:
+        return "unknown"
+    return str(timedelta(seconds=int(max(0.0, length_s))))
 
 
 def age(since_wall: float | None, now_wall: float) -> str:
@@ -54,7 +57,12 @@ def age(since_wall: float | None, now_wall: float) -> str:
 
 def moment(wall: float | None) -> str:
     """Local date and time; `unknown` if it is not known."""
-    return "unknown" if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
+    if wall is None:
+        return "unknown"
+    try:
+        return datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):  # what a job wrote into its manifest may be no time at all
+        return "unknown"
 
 
 def rate(value: float) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 import supervisor
 from supervisor.host import checkpoint_calls
 from supervisor.host.checkpoint_calls import (
+    MAX_LISTED,
     Attempts,
     CheckpointAnswer,
     CheckpointRequest,
@@ -39,6 +40,7 @@ READ_LIMIT_S = 3600.0  # to verify what a slow disk holds
 LOOK_LIMIT_S = 60.0  # for names and manifests
 MEMORY_BYTES = 2 << 30  # address space: an index of a million tensors takes a third
 MAX_ANSWER_BYTES = 8 << 20
+MAX_TEXT = 4000  # characters of an error, which goes into status, log and ledger
 MAX_WRITTEN_BYTES = 1 << 20  # of a file: it writes reasons only
 READ_BYTES = 64 * 1024
 
@@ -122,11 +124,12 @@ def _parse_answer(content: bytes, kind: type[CheckpointAnswer]) -> CheckpointAns
     except (ProtocolError, KeyError, TypeError) as error:
         raise OSError(errno.EBADMSG, f"its user's process gave no valid answer: {str(error)[:200]}") from error
     if result is not None:
-        return result
+        return _reduced(result)
     assert failure is not None
+    text = failure.text[:MAX_TEXT]
     if failure.errno is not None:
-        raise OSError(failure.errno, failure.text)
-    raise NoValidCheckpoint.from_text(failure.text, failure.rejected)
+        raise OSError(failure.errno, text)
+    raise NoValidCheckpoint.from_text(text, shortened(failure.rejected))
 
 
 def _encode(record: Any) -> bytes:
@@ -181,7 +184,12 @@ def _answer(request: CheckpointRequest) -> dict[str, Any]:
 
 
 def _reduced(found: CheckpointAnswer) -> CheckpointAnswer:
-    """Without what the daemon does not need: whatever a job wrote into it could be as large as a manifest."""
+    """Without what the daemon does not need: whatever a job wrote into it could be as large as a manifest.
+
+    Done on both sides: there to send little, here because the other side is not trusted.
+    """
+    if isinstance(found, Listing):
+        return Listing(found.checkpoints[: 2 * MAX_LISTED])
     if isinstance(found, SetAside):
         return SetAside(shortened(found.checkpoints))
     if not isinstance(found, Selection):

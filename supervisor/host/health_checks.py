@@ -93,4 +93,5 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 def _shown_output(output: int) -> str:
     size = os.fstat(output).st_size
     text = os.pread(output, SHOWN_BYTES, max(0, size - SHOWN_BYTES)).decode("utf-8", "replace").strip()
-    return f": {' '.join(text.split())}" if text else ""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return f": {line}" if line else ""

@@ -94,7 +94,7 @@ def restore_checkpoint(
         hidden = extra_state.extra_variables(tracked)
         extra_state.write_seeds(hidden, host.seeds)
         extra_state.write_generators(host.generators, own)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, folder, replicas)
     size_bytes = manifest.read_manifest(folder).size_bytes

@@ -74,7 +74,7 @@ def recorded_conditions(directory: Path) -> Conditions | None:
             continue
     try:
         body: Any = json.loads(durable.read_file(directory / layout.CONDITIONS, MAX_BYTES))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None
 

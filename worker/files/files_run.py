@@ -249,7 +249,7 @@ class FilesRun(RunBase):
             raise Unfit(describe_error(error)) from error  # another program's has other files
         except NotRestorable as error:
             raise Unfit(str(error)) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Unfit(describe_error(error)) from error
 
 

@@ -118,9 +118,16 @@ def _read_entries(directory: Path) -> list[dict[str, Any]]:
         body = json.loads(durable.read_file(directory / layout.SKIPPED, MAX_BYTES))
     except FileNotFoundError:
         return []
-    if not isinstance(body, dict) or body.get("format") != 1:
+    except (ValueError, RecursionError):
+        body = None
+    entries = body.get("left_out") if isinstance(body, dict) and body.get("format") == 1 else None
+    if not isinstance(entries, list) or not all(map(_is_entry, entries)):
         raise ValueError(f"{layout.SKIPPED} in {directory} is not of format 1; move it away to skip no batches")
-    return list(body["left_out"])
+    return entries
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(type(entry.get(key)) is int for key in ("epoch", "batch"))
 
 
 def batch_names(batches: Iterable[tuple[int, int]]) -> tuple[str, ...]:

@@ -64,9 +64,13 @@ class TrainingState:
 
 def parse_state(content: bytes) -> TrainingState:
     """Parses a file whose hash was verified with the manifest. Raises ValueError for another format."""
-    body = json.loads(content)
-    if body.get("format") != FORMAT:
-        raise ValueError(f"state.json has format {body.get('format')!r}; this version reads format {FORMAT}")
+    try:
+        body = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("state.json is nested too deeply") from error
+    found = body.get("format") if isinstance(body, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"state.json has format {found!r:.80}; this version reads format {FORMAT}")
     return TrainingState(
         step=body["step"],
         position=Position(**{"workers": None, **body["position"]}),

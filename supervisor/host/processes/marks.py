@@ -24,6 +24,7 @@ import structlog
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of the configuration that the program was started from
 KEY_FILE = "identity"  # in the state folder
+MAX_DIGITS = 10  # of an attempt; a longer text is none of ours
 _KEY_BYTES = 32
 _STANDBY = "standby-"
 
@@ -63,7 +64,7 @@ def program_of(value: str) -> str:
 def attempt_of(value: str) -> int:
     """The attempt in a mark; 0 in that of a standby."""
     text = _attempt_text(value)
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
 def read_configuration_digest(pid: int) -> str | None:

@@ -1,0 +1,26 @@
+"""Numbers that a job's user wrote into a checkpoint are shown, however wrong they are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.ctl import render
+from supervisor.ctl.terminal import printable
+from tests.fuzzing import cases
+
+NUMBERS = st.none() | st.floats() | st.sampled_from([1e300, -1e300, 1e18, -1.0, float("nan"), float("inf")])
+
+
+@pytest.mark.fuzz
+@cases(300)
+@given(NUMBERS, st.none() | st.integers(-1, 1 << 70), st.text(max_size=40))
+def test_any_time_size_and_text_is_shown_in_one_line(wall: float | None, size: int | None, text: str) -> None:
+    shown = [render.moment(wall), render.age(wall, 1.7e9), render.span(wall), render.size(size), printable(text)]
+
+    for each in shown:
+        assert "\x1b" not in each
+    assert all(len(each) < 40 for each in shown[:3])
+
+
+def test_a_time_that_no_calendar_has_is_unknown() -> None:
+    assert render.moment(1e300) == render.age(-1e300, 1.7e9) == "unknown"
