@@ -34,7 +34,7 @@ CONTENTS = (
 SKIPPED = st.fixed_dictionaries({"format": st.just(1), "left_out": JSONS | st.lists(JSONS, max_size=3)})
 
 
-@cases(300, suppress_health_check=IN_A_FOLDER)
+@cases(150, suppress_health_check=IN_A_FOLDER)
 @given(content=CONTENTS)
 def test_any_conditions_are_read_or_none(content: bytes, tmp_path: Path) -> None:
     (tmp_path / layout.CONDITIONS).write_bytes(content)
@@ -46,7 +46,7 @@ def test_any_conditions_are_read_or_none(content: bytes, tmp_path: Path) -> None
     assert threads is None or threads > 0
 
 
-@cases(300, suppress_health_check=IN_A_FOLDER)
+@cases(150, suppress_health_check=IN_A_FOLDER)
 @given(content=CONTENTS | SKIPPED.map(lambda body: json.dumps(body).encode()))
 def test_any_list_of_skipped_batches_is_read_or_a_value_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / layout.SKIPPED).write_bytes(content)
@@ -58,7 +58,7 @@ def test_any_list_of_skipped_batches_is_read_or_a_value_error(content: bytes, tm
         assert all(type(number) is int for each in found for number in each)
 
 
-@cases(300)
+@cases(150)
 @given(CONTENTS | st.fixed_dictionaries({"format": st.just(state_file.FORMAT), **dict.fromkeys(KEYS[3:11], JSONS)}).map(
     lambda body: json.dumps(body).encode()
 ))  # fmt: skip
