@@ -70,7 +70,7 @@ def check_config(
     Raises ConfigError if the file itself can't be read.
     """
     source = read_ini(path, environment)
-    source.problems += problems_of_ownership([path, *source.included])
+    source.problems += problems_of_ownership([path, *source.included], source.searched, environment)
     if (section := source.sections.get("supervisord")) is not None:
         section.entries |= overrides
     reading = _ConfigReader(source, dict(environment), source.problems)

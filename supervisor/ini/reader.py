@@ -42,13 +42,18 @@ class IniSection:
 
 @dataclass(slots=True)
 class IniText:
-    """What the files say, and what is wrong with how they say it. `included`: the files besides `path`."""
+    """What the files say, and what is wrong with how they say it.
+
+    `included`: the files besides `path`. `searched`: the folders in which a file of the right name would be included,
+    empty ones too, with the line that says so.
+    """
 
     path: Path
     folder: Path
     sections: dict[str, IniSection] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     included: list[Path] = field(default_factory=list)
+    searched: list[tuple[Path, Location]] = field(default_factory=list)
 
 
 def read_ini(path: Path, environment: Mapping[str, str], *, includes: bool = True) -> IniText:
@@ -199,7 +204,9 @@ def _matches(entry: IniKey, source: IniText, environment: Mapping[str, str]) -> 
         return []
     found: list[Path] = []
     for pattern in patterns:
-        matches = sorted(glob.glob(str(source.path.parent / os.path.expanduser(pattern))))  # noqa: PTH111, PTH207
+        full = str(source.path.parent / os.path.expanduser(pattern))  # noqa: PTH111
+        matches = sorted(glob.glob(full))  # noqa: PTH207
+        source.searched += ((folder, entry.location) for folder in _searched_folders(full))
         if not matches and not glob.has_magic(pattern):
             text = f"[include] files names {pattern!r:.200}, which does not exist; correct the name or take it out"
             source.problems.append(Problem(entry.location, text))
@@ -209,6 +216,17 @@ def _matches(entry: IniKey, source: IniText, environment: Mapping[str, str]) -> 
         source.problems.append(Problem(entry.location, text))
         return []
     return found
+
+
+def _searched_folders(pattern: str) -> list[Path]:
+    """The folders whose names a pattern with wildcards is compared with; of one that is missing, its name."""
+    found: list[str] = []
+    while glob.has_magic(pattern):
+        folder, name = os.path.split(pattern)
+        if glob.has_magic(name):
+            found += glob.glob(folder) if glob.has_magic(folder) else [folder]  # noqa: PTH207
+        pattern = folder
+    return [Path(each) for each in found[:MAX_FILES]]
 
 
 def find_config_file() -> Path:
