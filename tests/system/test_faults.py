@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from supervisor.host.processes import marks
-from tests.places import CHILDREN
+from supervisor.protocol import layout
+from supervisor.protocol.wire.messages import WorkerExit
+from tests.places import CHILDREN, ROOT
 from tests.system.harness import Daemon, job
 
 CHILD = CHILDREN / "faulty.py"
@@ -226,6 +228,20 @@ def test_deleted_checkpoint_directory(tmp_path: Path):
         trains_past(daemon, "deleted", "No such file or directory")
 
         ends_well(daemon, "deleted", LONG)
+
+
+def test_deleted_lock_lets_no_second_worker_in(tmp_path: Path):
+    folder = tmp_path / "c"
+    with Daemon(tmp_path, section("none", tmp_path, folder, **SLOW)) as daemon:
+        daemon.until_step("none", 12, PATIENCE_S)
+        (folder / layout.LOCK).unlink()
+
+        by_hand = [sys.executable, CHILDREN / "by_hand.py", folder]
+        begun = subprocess.run(by_hand, cwd=ROOT, capture_output=True, check=False)
+
+        assert begun.returncode == WorkerExit.LOCKED, begun.stderr
+        ends_well(daemon, "none", LONG)
+        assert len(history(daemon, "none")) == 1
 
 
 def test_nothing_is_left_by_any_of_them(tmp_path: Path):

@@ -1,10 +1,13 @@
 """A checkpoint directory at the start of a run: created, locked, swept, and which checkpoint to restore.
 
-One live worker holds a directory, by a lock on a file in it, and a worker that a newer attempt has superseded commits
-nothing. The lock alone ensures that on one host, but not where a network file system forgets locks after an outage, or
-where somebody deleted the lock's file; so the attempt's number is compared before each commit too.
+One live worker holds a directory, by a lock on the directory itself and one on a file in it, and a worker that a newer
+attempt has superseded commits nothing. The directory's lock holds where somebody deletes the file. The file's lock
+holds where a network file system has no locks for directories, and it names the holder. A network file system may
+forget both after an outage, so the attempt's number is compared before each commit too.
 """
 
+import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -98,24 +101,33 @@ class DirectoryLock:
     def __init__(self, directory: Path, attempt: int) -> None:
         """Takes the lock. Raises DirectoryLocked, or OSError if the directory can't be written."""
         self._directory, self._attempt = directory, attempt
-        path = directory / layout.LOCK
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = self._folder = -1
         os.register_at_fork(after_in_child=self.release)  # a data loader may outlive this process
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._folder = _lock_folder(directory)
+            self._descriptor = _lock_file(directory / layout.LOCK)
         except BlockingIOError as error:
-            holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
             self.release()
             raise DirectoryLocked(
-                f"cannot use checkpoint directory {directory}: another live worker holds it ({holder or 'unknown'}); "
-                f"wait until it exits, or stop it"
+                f"cannot use checkpoint directory {directory}: another live worker holds it "
+                f"({_read_holder(directory) or 'unknown'}); wait until it exits, or stop it"
             ) from error
+        except BaseException:
+            self.release()
+            raise
+        self._write_holder()
+
+    def _write_holder(self) -> None:
         self._file = os.fstat(self._descriptor).st_ino
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"pid {os.getpid()} attempt {attempt} on {socket.gethostname()}\n".encode(), 0)
+        text = f"pid {os.getpid()} attempt {self._attempt} on {socket.gethostname()}\n"
+        os.pwrite(self._descriptor, text.encode(), 0)
 
     def check_not_superseded(self) -> None:
-        """Raises AttemptSuperseded if a newer attempt has begun, OSError if that can't be found out."""
+        """Raises AttemptSuperseded if a newer attempt has begun, OSError if that can't be found out.
+
+        Takes the lock again if somebody deleted its file.
+        """
         newest = selection.highest_attempt(self._directory)
         if newest <= self._attempt and not self._is_ours():
             newest = self._holder()
@@ -124,6 +136,7 @@ class DirectoryLock:
                 f"cannot commit to {self._directory}: attempt {newest} has begun there, and this is attempt "
                 f"{self._attempt}; the newer attempt trains on, so this worker exits"
             )
+        self._hold_again()
 
     def _is_ours(self) -> bool:
         try:
@@ -131,17 +144,84 @@ class DirectoryLock:
         except FileNotFoundError:
             return False
 
+    def _hold_again(self) -> None:
+        """Makes the lock's file again if it is gone, and locks the directory that is there now if it was replaced."""
+        if self._descriptor < 0:
+            return
+        path = self._directory / layout.LOCK
+        try:
+            if self._folder >= 0 and self._directory.stat().st_ino != os.fstat(self._folder).st_ino:
+                new = _lock_folder(self._directory)
+                os.close(self._folder)
+                self._folder = new
+            if path.exists():
+                return
+            new = _lock_file(path)
+        except BlockingIOError as error:
+            raise AttemptSuperseded(
+                f"cannot commit to {self._directory}: its lock was deleted, and another live worker holds it now "
+                f"({_read_holder(self._directory) or 'unknown'}); this worker exits"
+            ) from error
+        except OSError:  # nothing can be written there just now: the commit will say so
+            return
+        os.close(self._descriptor)
+        self._descriptor = new
+        self._write_holder()
+
     def _holder(self) -> int:
         """The attempt named in the lock's file, which another worker has created anew; 0 if it names none."""
-        try:
-            words = (self._directory / layout.LOCK).read_bytes()[:200].decode(errors="replace").split()
-        except FileNotFoundError:
-            return 0
+        words = _read_holder(self._directory).split()
         number = words[3] if len(words) > 3 and words[2] == "attempt" else ""
         return int(number) if number.isascii() and number.isdecimal() else 0
 
     def release(self) -> None:
         """Lets the next worker have the directory."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._descriptor, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._folder = -1
+
+
+def _lock_folder(directory: Path) -> int:
+    """Locks the directory itself; -1 where the file system has no such locks. Raises BlockingIOError if it is held.
+
+    NFS emulates flock(2) by locks for which a file has to be open for writing, which a directory never is.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in _NO_FOLDER_LOCKS:
+            raise
+        return -1
+    return descriptor
+
+
+_NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def _lock_file(path: Path) -> int:
+    """Locks the file that has this name once it is locked. Raises BlockingIOError if another process holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # it was deleted or replaced in between
+
+
+def _read_holder(directory: Path) -> str:
+    """What the lock's file says of its holder: `pid PID attempt NUMBER on HOST`; empty if it says nothing."""
+    try:
+        return (directory / layout.LOCK).read_bytes()[:200].decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,5 +1,6 @@
 """One live worker per checkpoint directory, and no commit of one that was overtaken."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,20 +42,74 @@ def test_worker_does_not_commit_after_a_newer_attempt_began_to_write(tmp_path: P
 def test_worker_does_not_commit_after_a_newer_attempt_has_the_lock(tmp_path: Path):
     lock = DirectoryLock(tmp_path, 3)
     (tmp_path / layout.LOCK).unlink()
-    newer = DirectoryLock(tmp_path, 4)
+    (tmp_path / layout.LOCK).write_text("pid 4711 attempt 4 on elsewhere\n")  # where directories have no locks
 
     with pytest.raises(AttemptSuperseded, match="attempt 4"):
         lock.check_not_superseded()
 
-    newer.check_not_superseded()
-    newer.release()
     lock.release()
 
 
-def test_lost_file_of_the_lock_alone_overtakes_nobody(tmp_path: Path):
+def test_second_worker_is_refused_after_the_file_of_the_lock_was_deleted(tmp_path: Path):
+    first = DirectoryLock(tmp_path, 3)
+    (tmp_path / layout.LOCK).unlink()
+
+    with pytest.raises(DirectoryLocked):
+        DirectoryLock(tmp_path, 4)
+
+    first.release()
+    DirectoryLock(tmp_path, 4).release()
+
+
+def test_deleted_file_of_the_lock_is_made_again_and_names_the_holder(tmp_path: Path):
     lock = DirectoryLock(tmp_path, 3)
     (tmp_path / layout.LOCK).unlink()
 
     lock.check_not_superseded()
 
+    with pytest.raises(DirectoryLocked, match="attempt 3"):
+        DirectoryLock(tmp_path, 4)
+    lock.release()
+
+
+@pytest.mark.integration
+def test_process_that_locks_only_the_file_is_seen_after_that_was_deleted(tmp_path: Path):
+    """As on a network file system: the directory can't be locked, so the file made again has to be."""
+    lock = DirectoryLock(tmp_path, 3)
+    (tmp_path / layout.LOCK).unlink()
+    lock.check_not_superseded()
+
+    assert subprocess.run(["flock", "-n", tmp_path / layout.LOCK, "true"], check=False).returncode == 1
+
+    lock.release()
+    assert subprocess.run(["flock", "-n", tmp_path / layout.LOCK, "true"], check=False).returncode == 0
+
+
+def test_replaced_directory_is_locked_too(tmp_path: Path):
+    folder = tmp_path / "c"
+    folder.mkdir()
+    lock = DirectoryLock(folder, 3)
+    folder.rename(tmp_path / "aside")
+    folder.mkdir()
+
+    lock.check_not_superseded()
+
+    (folder / layout.LOCK).unlink()
+    with pytest.raises(DirectoryLocked):
+        DirectoryLock(folder, 4)
+    lock.release()
+
+
+def test_worker_does_not_commit_to_a_replaced_directory_that_another_one_holds(tmp_path: Path):
+    folder = tmp_path / "c"
+    folder.mkdir()
+    lock = DirectoryLock(folder, 3)
+    folder.rename(tmp_path / "aside")
+    folder.mkdir()
+    other = DirectoryLock(folder, 1)
+
+    with pytest.raises(AttemptSuperseded, match="attempt 1"):
+        lock.check_not_superseded()
+
+    other.release()
     lock.release()
