@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: help demo test test-again quick lint check check-deploy format fuzz peer dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
+.PHONY: help demo test test-again quick lint check check-deploy format fuzz peer dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -73,6 +73,9 @@ bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hou
 
 systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 8 minutes)
 	$(BIN)/python -m tests.systemd
+
+slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 minutes)
+	SLURM_TEST=1 $(BIN)/python -m pytest tests/slurm -n 0 -rs
 
 diagram: $(INSTALLED)  ## the state diagram for docs/state-machine.md
 	$(BIN)/python -m supervisor.core.diagram

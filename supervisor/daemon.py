@@ -112,9 +112,14 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
         os.umask(settings.umask)
         if settings.directory is not None:
             os.chdir(settings.directory)
+        if settings.engine == "slurm":
+            from supervisor.host.slurm import claim_folder  # only here: most daemons have no use for it
+
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # until there is a handler
+            claim_folder(state.path)
         state.lock()
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
-        if not settings.nodaemon:
+        if not (settings.nodaemon or settings.engine == "slurm"):
             background = detach()
         state.write_pid()
         with pid_file(settings.pidfile):
@@ -126,6 +131,10 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
         return _fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
         _execute_anew(config.path, start_folder)
+    if settings.engine == "slurm":
+        from supervisor.host.slurm import remove_folder
+
+        remove_folder(state.path, status)
     return status
 
 
@@ -177,7 +186,7 @@ def _run_daemon(config: Config, read_config: Callable[[], Config], background: B
         settings.logfile,
         settings.logfile_maxbytes,
         settings.logfile_backups,
-        foreground=settings.nodaemon and not settings.silent,
+        foreground=(settings.nodaemon or settings.engine == "slurm") and not settings.silent,
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
         supervisor_format=settings.log_format == "supervisor",

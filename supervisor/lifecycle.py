@@ -14,6 +14,7 @@ from supervisor.control.base.context import CommandContext
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
 from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit
+from supervisor.core.fleet.steps import daemon_status
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.hooks import HookRunner
@@ -29,6 +30,7 @@ from supervisor.host.resources import cgroup
 from supervisor.host.resources.gpus import Gpus
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
+from supervisor.protocol import allocation
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -89,7 +91,7 @@ class DaemonLifecycle:
         signals = SignalHandlers(
             exit_request, programs, notices, logs, self._daemon_log, self._systemd, settings.power_timeout
         )
-        signals.trap()
+        signals.trap(leaves_allocation=self._is_slurm)
         context = CommandContext(
             programs,
             ledger,
@@ -121,7 +123,14 @@ class DaemonLifecycle:
             ledger.close()
             await asyncio.to_thread(services.hooks.close, HOOKS_TIMEOUT_S)
             await signals.release()
-        return None if exit_request.is_reload else exit_request.exit_status
+        if exit_request.is_reload or not self._is_slurm:
+            return None if exit_request.is_reload else exit_request.exit_status
+        are_done = daemon_exit([ExitOn.DONE], programs.exit_conditions()) is DaemonExit.DONE
+        return daemon_status(exit_request.exit_status, are_done, signals.allocation_ends, None)
+
+    @property
+    def _is_slurm(self) -> bool:
+        return self._settings.engine == "slurm"
 
     def _make_services(self, ledger: Ledger, output: OutputPublisher) -> Services:
         """What all programs share; starts the capture of their output."""
@@ -135,7 +144,8 @@ class DaemonLifecycle:
             checkpoints=CheckpointStore(),
             state_dir=settings.state_dir,
             runtime_dir=settings.runtime_dir,
-            environment={**environment_for_children(os.environ), **settings.environment},
+            environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
+            lowest_attempt=allocation.lowest_attempt(os.environ) if self._is_slurm else 1,
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
             cgroups=cgroup.prepare_cgroups(),
@@ -184,7 +194,7 @@ class DaemonLifecycle:
 
     def _exit_if_finished(self, programs: Programs) -> None:
         """Exits by itself if `exit_on` says so."""
-        exit_on = [ExitOn(each) for each in self._settings.exit_on]
+        exit_on = list(ExitOn) if self._is_slurm else [ExitOn(each) for each in self._settings.exit_on]
         if (
             not exit_on
             or self._exit_request.is_made

@@ -6,6 +6,7 @@
 | SIGPWR | the same, within `power_timeout` |
 | SIGHUP | read the configuration again and apply what differs |
 | SIGUSR2 | reopen the log files |
+| SIGUSR1 | under Slurm: the allocation ends, so the same as SIGTERM, and the job is queued again |
 
 No signal may be lost or kill the daemon at the edges of its life. So SIGNALS are blocked from before the first thread
 starts until `trap`, and from `release` on they have a handler of their own again: during a reload it passes them to the
@@ -90,17 +91,22 @@ class SignalHandlers:
         self._daemon_log = daemon_log
         self._systemd = systemd
         self._power_timeout_s = power_timeout_s
+        self.allocation_ends = False
+        """Slurm said that the allocation ends (SIGUSR1)."""
         self._last_exit_signal_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def trap(self) -> None:
-        """Installs the handlers and unblocks the signals."""
+    def trap(self, leaves_allocation: bool = False) -> None:
+        """Installs the handlers and unblocks the signals. `leaves_allocation`: SIGUSR1 has a meaning too."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, partial(self._on_exit_signal, number))
         loop.add_signal_handler(signal.SIGPWR, self._on_power_failure)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs)
+        if leaves_allocation:
+            loop.add_signal_handler(signal.SIGUSR1, self._on_allocation_end)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     async def release(self) -> None:
@@ -153,6 +159,12 @@ class SignalHandlers:
         if await query:
             log.warning("daemon.host_shutdown", known="late" if is_late else "at once")
             self._programs.on_host_shutdown()
+        self._exit_request.request_exit()
+
+    def _on_allocation_end(self) -> None:
+        effect = "none: it is exiting" if self._exit_request.is_made else "flush and stop all programs, then exit"
+        log.warning("daemon.signalled", signal="SIGUSR1", effect=effect)
+        self.allocation_ends = True
         self._exit_request.request_exit()
 
     def _on_power_failure(self) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 QUICK_LIMIT_S = 5.0
 """What an unmarked test may take. Fixtures don't count: the first one that needs TensorFlow imports it for all."""
-INTEGRATION_FOLDERS = ("tests/system/", "tests/systemd/", "tests/deploy/")
+INTEGRATION_FOLDERS = ("tests/system/", "tests/systemd/", "tests/deploy/", "tests/slurm/test_")
 """Every test in these has real processes."""
 _IMPORTS_TENSORFLOW = frozenset(
     {"import tensorflow as tf", "from tests.worker import training", "from tests.worker.power_jobs import KINDS, Kind"}

@@ -19,6 +19,7 @@ from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.placeholders import common_placeholders
 from supervisor.ini.problems import ConfigError, Location, Problem, nearest_word
 from supervisor.ini.reader import IniKey, IniSection, IniText, read_ini
+from supervisor.protocol import allocation
 
 _KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include"}
 _NAMED = ("program", "group", "eventlistener")
@@ -131,20 +132,34 @@ class _ConfigReader:
             # variables that the section sets can be used as %(ENV_X)s in the whole file
             self.environment |= parse_environment(reader.texts.get("environment", ""))
         reader.expand_values(known - {"environment"}, self._placeholders())
-        here, to_syslog = self.source.folder, {"log_to_syslog": False}
+        default, to_syslog = self._default_state(reader), {"log_to_syslog": False}
         if reader.texts.get("logfile", "").lower() == "syslog":
             reader.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
         if reader.texts.get("logfile") == os.devnull:
             reader.texts["logfile"] = "NONE"  # it can be neither rotated nor read
         if reader.texts.get("pidfile") == os.devnull:
             reader.texts["pidfile"] = "NONE"  # the daemon deletes its pid file when it exits
-        daemon = reader.build_model(SupervisordConfig, _default_paths(here / STATE_DIR) | to_syslog)
+        daemon = reader.build_model(SupervisordConfig, default | to_syslog)
         if daemon is not None and "state_dir" in reader:
-            daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | to_syslog)
+            logs = {} if daemon.engine == "alone" else {each: default[each] for each in ("childlogdir", "logfile")}
+            daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | logs | to_syslog)
         with contextlib.suppress(UnknownValue):
-            usable = daemon or reader.build_partial(SupervisordConfig, _default_paths(here / STATE_DIR) | to_syslog)
+            usable = daemon or reader.build_partial(SupervisordConfig, default | to_syslog)
             relations.check_daemon(usable, reader)
         return daemon
+
+    def _default_state(self, reader: SectionReader) -> dict[str, Path]:
+        """The folders if none are configured: beside the file, or under Slurm on the node's own disk."""
+        beside = _default_paths(self.source.folder / STATE_DIR)
+        if reader.texts.get("engine", "").lower() != "slurm":
+            return beside
+        try:
+            node = _default_paths(allocation.state_folder(self.environment, os.geteuid()))
+            logs = allocation.log_folder(self.environment)
+            return node | {"childlogdir": logs, "logfile": logs / "supervisord.log"}
+        except allocation.AllocationError as error:
+            reader.add_problem(f"is slurm, but {error}, or set engine = alone", "engine")
+            return beside
 
     def _read_servers(
         self, kind: str, model: type[Server], check: Callable[[Server, SectionReader], None]

@@ -150,6 +150,13 @@ class SupervisordConfig(HookKeys):
         "Seconds after the deadline of a notice for which jobs that stopped for it still wait. If the host is still "
         "there then, they start again. A minute, as providers may take a host somewhat late.",
     )
+    engine: Annotated[Literal["alone", "slurm"], parsed_by(values.engine)] = key(
+        "alone",
+        "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a job of Slurm's (docs/slurm.md). "
+        "Under Slurm the daemon stays in the foreground, exits as with `exit_on = fatal, done`, and keeps its state on "
+        "the node's own disk. The same as the option --engine, which deploy/slurm/train.sbatch gives. Never guessed "
+        "from Slurm's variables: a daemon that somebody starts by hand in an allocation is to run on.",
+    )
     exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "

@@ -74,6 +74,16 @@ def on_notice(text: str) -> Literal["stop", "train"]:
     raise ValueError(f"is {text!r:.80}; it can be stop or train")
 
 
+def engine(text: str) -> Literal["alone", "slurm"]:
+    """`alone` or `slurm`."""
+    match text.lower():
+        case "alone":
+            return "alone"
+        case "slurm":
+            return "slurm"
+    raise ValueError(f"is {text!r:.80}; it can be alone or slurm")
+
+
 def exit_on(text: str) -> tuple[str, ...]:
     """`none`, `fatal`, `done`, or the last two with a comma between them."""
     words = () if text.lower() == "none" else tuple(dict.fromkeys(each.strip() for each in text.lower().split(",")))

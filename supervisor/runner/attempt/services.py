@@ -36,6 +36,7 @@ class Services:
     runtime_dir: Path
     environment: Mapping[str, str]
     server_url: str | None
+    lowest_attempt: int = 1
     cgroups: Cgroups | None = None
     gpus: Gpus | None = None
     save_durations: SaveDurations = field(default_factory=SaveDurations)

@@ -53,7 +53,7 @@ class Takeover:
         """
         if left.worker is not None or left.strays:
             turn.give_up()
-        await runner.restore_state(last_attempt)
+        await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
         adopted = left.worker is not None and runner.adopt(left.worker)
         adopted_attempt = (
             runner.attempt if adopted else None

@@ -1,0 +1,85 @@
+"""What follows under Slurm when the daemons of a job have ended: the batch script's decisions, and only they restart a
+gang.
+
+A daemon says how it ended by its exit status (`protocol.allocation.StepExit`); `srun` gives the highest of all nodes.
+What is counted here is what no daemon can count: daemons that were killed. Failures of workers are counted by the
+daemon of rank 0, under their causes as everywhere, and it ends with FAILED once a budget is spent.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from supervisor.protocol.allocation import FINAL, StepExit
+
+MAX_LOST = 5  # daemons killed in a row without a new checkpoint, or a node missing so often
+MAX_MISSING = 2  # rendezvous in a row without a node: it may be gone, and only Slurm can give another
+PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
+
+
+class Verdict(Enum):
+    """What the batch script does next."""
+
+    LEAVE = "leave"  # exit with the status
+    AGAIN = "again"  # a new step in this allocation
+    REQUEUE = "requeue"  # give the allocation back, and ask for another run
+
+
+def daemon_status(requested: int, are_done: bool, node_leaves: bool, is_over: StepExit | None) -> int:
+    """How a node's daemon ends once it has stopped everything.
+
+    `requested`: the status that it would end with elsewhere; `are_done`: every program has ended as it should;
+    `node_leaves`: Slurm said that the allocation ends; `is_over`: why the gang has to begin again, if it has to.
+    """
+    if requested != 0:
+        return requested
+    if are_done:
+        return StepExit.DONE
+    if is_over is not None:
+        return is_over
+    return StepExit.NODE_LEAVES if node_leaves else StepExit.SAVED
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What follows. `pause_s`: before a new step. `why`: for people."""
+
+    verdict: Verdict
+    why: str
+    pause_s: float = 0.0
+
+
+@dataclass(slots=True)
+class StepHistory:
+    """What the steps of this allocation ended with. `newest`: the newest checkpoint, whatever names it."""
+
+    newest: object = None
+    _lost: int = 0
+    _missing: int = field(default=0)
+
+    def after(self, status: int, newest: object, is_ending: bool) -> Next:
+        """What follows a step that ended with `status`. `is_ending`: the allocation ends, or the job was told to."""
+        if newest != self.newest:
+            self._lost = 0
+        self.newest = newest
+        self._missing = self._missing + 1 if status == StepExit.NODE_MISSING else 0
+        if status == StepExit.DONE:
+            return Next(Verdict.LEAVE, "done")
+        if status in FINAL:
+            return Next(Verdict.LEAVE, f"given up (status {status}); the reason stands above")
+        if status == StepExit.NODE_LEAVES:
+            return Next(Verdict.REQUEUE, "saved, because the allocation or a node ends")
+        if is_ending:
+            return Next(Verdict.REQUEUE, "the allocation ends")
+        if status == StepExit.SAVED:
+            return Next(Verdict.AGAIN, "saved and stopped, and the allocation goes on")
+        if self._missing >= MAX_MISSING:
+            return Next(Verdict.REQUEUE, f"a node was missing {self._missing} times in a row")
+        if status in (StepExit.AGAIN, StepExit.NODE_MISSING):
+            return Next(Verdict.AGAIN, "a worker or a node was lost")
+        self._lost += 1
+        if self._lost > MAX_LOST:
+            return Next(
+                Verdict.LEAVE, f"daemons were lost {self._lost} times without a new checkpoint (status {status})"
+            )
+        pause_s = PAUSES_S[min(self._lost, len(PAUSES_S)) - 1]
+        return Next(Verdict.AGAIN, f"a daemon was lost (status {status})", pause_s)

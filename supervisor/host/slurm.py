@@ -1,0 +1,78 @@
+"""Slurm's commands, as far as a job may use them: its nodes, its own state, a request to be queued again."""
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from supervisor.protocol import allocation
+from supervisor.protocol.allocation import Allocation, AllocationError, StepExit
+
+ANSWER_S = 30.0  # a controller that is busy answers late; one that is gone, never
+_STATE = re.compile(r"\bJobState=([A-Z_]+)")
+
+
+class SlurmError(Exception):
+    """Slurm did not do what it was asked; the text says what, why, and what to do."""
+
+
+def read_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the job's nodes, in the order of ranks. Raises AllocationError or SlurmError."""
+    compressed = allocation.compressed_nodes(environment)
+    return allocation.parse_nodes(_ask("find the nodes of this job", "scontrol", "show", "hostnames", compressed))
+
+
+def find_allocation(environment: Mapping[str, str]) -> Allocation:
+    """This node's place in the allocation. Raises AllocationError or SlurmError."""
+    if not allocation.is_allocation(environment):
+        raise AllocationError(
+            "cannot use engine = slurm: SLURM_JOB_ID is not set; start the daemon with sbatch or srun, "
+            "or set engine = alone"
+        )
+    return allocation.read_allocation(environment, read_nodes(environment))
+
+
+def job_state(job_id: int) -> str | None:
+    """RUNNING, COMPLETING, CANCELLED …; None if Slurm does not say."""
+    try:
+        found = _STATE.search(_ask("read the state of this job", "scontrol", "show", "job", "-o", str(job_id)))
+    except SlurmError:
+        return None
+    return found[1] if found is not None else None
+
+
+def requeue(job_id: int) -> None:
+    """Gives the allocation back and queues the job again; Slurm then ends whoever called. Raises SlurmError."""
+    _ask("queue the job again", "scontrol", "requeue", str(job_id))
+
+
+def claim_folder(folder: Path) -> None:
+    """Creates a node's folder for state, or makes sure that it is ours: others can write beside it. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(1, "another user could write there; set state_dir in [supervisord]", str(folder))
+
+
+def remove_folder(folder: Path, status: int) -> None:
+    """Removes a daemon's folder when it has ended with `status`, unless another daemon follows or a user named it."""
+    if status in (StepExit.AGAIN, StepExit.NODE_MISSING):
+        return
+    with contextlib.suppress(AllocationError):
+        if folder == allocation.state_folder(os.environ, os.geteuid()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask(what: str, *command: str) -> str:
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SlurmError(f"cannot {what}: {error}; check that {command[0]} works on this node") from error
+    if answer.returncode != 0:
+        raise SlurmError(f"cannot {what}: {(answer.stderr or answer.stdout).strip()[:500]}")
+    return answer.stdout

@@ -1,0 +1,150 @@
+"""What Slurm gave a job: its nodes, and which of them this is. And with what a daemon tells the batch script how it
+ended.
+
+Everything is read from environment variables, which a job's user can set as well: numbers have limits, and names are
+checked before anything is done with them. The list of nodes is compressed (`gpu[01-04,7]`); `scontrol show hostnames`
+writes it out, so nothing here takes it apart.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+MAX_NODES = 1024
+MAX_LIST_CHARACTERS = 64 * 1024  # of the compressed list: a thousand names that can't be compressed
+MAX_NUMBER = 1 << 40
+GENERATION = "STEPKEEPER_GENERATION"
+SECRET = "STEPKEEPER_GANG_SECRET"  # noqa: S105 - its name
+SPACING = 1000
+"""Attempts and generations of one run of the batch script: the next run, after a requeue, begins above them."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
+_NUMBER = re.compile(r"[0-9]{1,13}")
+
+
+class StepExit(IntEnum):
+    """How a daemon ends under Slurm. `srun` gives the highest status of all nodes, so a higher one overrules."""
+
+    DONE = 0  # every program has ended as it should
+    SAVED = 42  # told to stop: flushed and left
+    NODE_LEAVES = 43  # flushed and left because this node, or the allocation, ends
+    AGAIN = 60  # the gang has to begin again, in this allocation
+    NODE_MISSING = 61  # the same, and a node did not take part
+    FAILED = 70  # given up: a person must act
+
+
+FINAL = frozenset({StepExit.FAILED, 2, 71, 78})
+"""After these the same start would fail in the same way: the command line, the host or the configuration is wrong."""
+
+
+class AllocationError(ValueError):
+    """The variables don't describe an allocation; the text names the variable and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The job's nodes in the order of their ranks. `rank`: of this one; 0 is the chief.
+
+    `restarts`: how often Slurm has requeued the job. `generation`: grows with every start of the gang, over requeues.
+    """
+
+    job_id: int
+    rank: int
+    nodes: tuple[str, ...]
+    restarts: int
+    generation: int
+
+    @property
+    def size(self) -> int:
+        """The number of nodes."""
+        return len(self.nodes)
+
+    def describe(self, rank: int) -> str:
+        """A node, for people."""
+        return f"rank {rank} ({self.nodes[rank]})"
+
+
+def is_allocation(environment: Mapping[str, str]) -> bool:
+    """Whether this process runs under Slurm."""
+    return "SLURM_JOB_ID" in environment
+
+
+def job_id(environment: Mapping[str, str]) -> int:
+    """The number of the job. Raises AllocationError."""
+    return _number(environment, "SLURM_JOB_ID")
+
+
+def restart_count(environment: Mapping[str, str]) -> int:
+    """How often the job was requeued; Slurm sets no variable the first time. Raises AllocationError."""
+    return _number(environment, "SLURM_RESTART_COUNT", 0)
+
+
+def state_folder(environment: Mapping[str, str], uid: int) -> Path:
+    """Where a node's daemon keeps its state: on the node's own disk, as ledgers don't belong on shared ones, and the
+    same for every run of the job. Raises AllocationError."""
+    return Path(environment.get("TMPDIR") or "/tmp") / f"stepkeeper-{uid}-{job_id(environment)}"  # noqa: S108 - claimed
+
+
+def log_folder(environment: Mapping[str, str]) -> Path:
+    """Where programs' logs go: they are wanted after the job, so not to the node's own disk. Raises AllocationError."""
+    name = environment.get("SLURMD_NODENAME", "")
+    node = name if _NAME.fullmatch(name) else "node"
+    return Path(environment.get("SLURM_SUBMIT_DIR") or ".") / f"stepkeeper-{job_id(environment)}" / node
+
+
+def lowest_attempt(environment: Mapping[str, str]) -> int:
+    """The first attempt's number in this run of the batch script: above all of the runs before, whose ledgers may lie
+    on other nodes. Raises AllocationError."""
+    return restart_count(environment) * SPACING + 1
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` less what is between the daemons alone."""
+    return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET)}
+
+
+def compressed_nodes(environment: Mapping[str, str]) -> str:
+    """The list of nodes as Slurm writes it, for `scontrol show hostnames`. Raises AllocationError."""
+    text = environment.get("SLURM_JOB_NODELIST", "")
+    if not text or len(text) > MAX_LIST_CHARACTERS or not text.isascii() or text.startswith("-"):
+        raise AllocationError(f"cannot use SLURM_JOB_NODELIST: it is {text[:80]!r}; start this with sbatch or srun")
+    return text
+
+
+def parse_nodes(output: str) -> tuple[str, ...]:
+    """The names that `scontrol show hostnames` printed. Raises AllocationError."""
+    names = tuple(output.split())
+    if not names or len(names) > MAX_NODES:
+        raise AllocationError(f"cannot train on {len(names)} nodes: it can be 1 to {MAX_NODES}")
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            raise AllocationError(f"cannot use the node name {name[:80]!r}: it is no host name; see SLURM_JOB_NODELIST")
+    if len(set(names)) < len(names):
+        raise AllocationError("cannot use SLURM_JOB_NODELIST: a node is in it twice")
+    return names
+
+
+def read_allocation(environment: Mapping[str, str], nodes: Sequence[str]) -> Allocation:
+    """This node's place among `nodes`. Raises AllocationError."""
+    rank, tasks = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
+    if tasks != len(nodes):
+        raise AllocationError(
+            f"cannot train with {tasks} tasks on {len(nodes)} nodes: a daemon runs on each node; "
+            f"set --ntasks-per-node=1"
+        )
+    if rank >= tasks:
+        raise AllocationError(f"cannot use SLURM_PROCID: it is {rank}, and there are {tasks} tasks")
+    restarts = restart_count(environment)
+    generation = _number(environment, GENERATION, restarts * SPACING + 1)
+    return Allocation(job_id(environment), rank, tuple(nodes), restarts, generation)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
+        raise AllocationError(f"cannot use {name}: it is {text!r:.80}; start this with sbatch or srun")
+    return int(text)

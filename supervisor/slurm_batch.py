@@ -1,0 +1,170 @@
+"""What deploy/slurm/train.sbatch runs on the first node of an allocation: starts a daemon on each node, again if need
+be, and asks Slurm for another run. `python -m supervisor.slurm_batch FILE`.
+
+The daemons of all nodes are one step (`srun`). When it has ended, `core.fleet.steps` says what follows; nobody else
+starts a daemon. At the end every node is cleaned: no process outlives the allocation, and no folder on the node's disk.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from supervisor.config import Config, ConfigError, load_config
+from supervisor.config.options import COMMAND_LINE
+from supervisor.core.fleet.steps import StepHistory, Verdict
+from supervisor.host import slurm
+from supervisor.host.processes import leftovers, marks
+from supervisor.ini.reader import IniKey
+from supervisor.protocol import allocation
+from supervisor.protocol.allocation import SPACING, AllocationError, StepExit
+from supervisor.protocol.checkpoints import selection
+
+EXIT_CONFIG = 78  # EX_CONFIG
+RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "PREEMPTED"})  # Slurm can queue these again
+OTHERS_WAIT_S = 60  # from the first daemon's end to the end of a step that does not end by itself
+CLEAN_S = 60.0  # for all nodes; one that is gone does not answer
+LEAVE_S = 10.0  # for a process that outlived its daemon
+REQUEUED_S = 120.0  # until Slurm ends this script
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status of the job."""
+    parser = argparse.ArgumentParser(prog="slurm_batch", description="Runs a job in this allocation until it is done.")
+    parser.add_argument("configuration", type=Path, help="the job's configuration, for supervisord")
+    parser.add_argument("--clean", action="store_true", help="only clean this node")
+    parsed = parser.parse_args(arguments)
+    path = parsed.configuration.absolute()
+    try:
+        config = load_config(path, os.environ, {"engine": IniKey("slurm", COMMAND_LINE, path.parent)})
+        if parsed.clean:
+            return clean_node(config)
+        nodes = slurm.read_nodes(os.environ)
+        refuse_unfit(config, len(nodes))
+        return BatchRun(config, path, len(nodes)).run()
+    except (ConfigError, AllocationError, slurm.SlurmError) as error:
+        _say(str(error))
+        return EXIT_CONFIG
+
+
+def refuse_unfit(config: Config, nodes: int) -> None:
+    """Raises AllocationError if the configuration can't use so many nodes."""
+    if nodes == 1:
+        return
+    raise AllocationError(f"cannot train on {nodes} nodes; set --nodes=1")
+
+
+class BatchRun:
+    """One run of the batch script."""
+
+    def __init__(self, config: Config, path: Path, nodes: int) -> None:
+        self._config = config
+        self._path = path
+        self._nodes = nodes
+        self._job_id = allocation.job_id(os.environ)
+        self._generation = allocation.restart_count(os.environ) * SPACING
+        self._history = StepHistory(self._newest())
+        self._is_ending = False
+        self._secret = secrets.token_hex(32)
+
+    def run(self) -> int:
+        """Runs steps until the job is done, given up, or queued again."""
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        while True:
+            status = self._run_step()
+            follows = self._history.after(status, self._newest(), self._is_ending)
+            _say(f"the daemons ended with status {status}: {follows.why}; {follows.verdict}")
+            if follows.verdict is Verdict.AGAIN:
+                time.sleep(follows.pause_s)
+                continue
+            self._clean_nodes()
+            return self._requeue(status) if follows.verdict is Verdict.REQUEUE else status
+
+    def _run_step(self) -> int:
+        self._generation += 1
+        environment = {
+            **os.environ, allocation.GENERATION: str(self._generation), allocation.SECRET: self._secret,
+        }  # fmt: skip
+        supervisord = [
+            sys.executable,
+            "-P",
+            "-m",
+            "supervisor.daemon",
+            "-n",
+            "-c",
+            str(self._path),
+            "--engine",
+            "slurm",
+        ]
+        step = subprocess.Popen([*self._srun(), f"--wait={OTHERS_WAIT_S}", *supervisord], env=environment)
+        status = step.wait()
+        return status if status >= 0 else 128 - status
+
+    def _srun(self) -> list[str]:
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not take it from the batch script since 22.05
+        return [
+            "srun", f"--nodes={self._nodes}", f"--ntasks={self._nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=0",
+            *([f"--cpus-per-task={cpus}"] if cpus else []),
+        ]  # fmt: skip
+
+    def _newest(self) -> object:
+        """The newest checkpoint of each job."""
+        found: list[str] = []
+        for each in self._config.programs.values():
+            if each.job is not None:
+                with contextlib.suppress(OSError):
+                    found += map(str, selection.committed_checkpoints(each.job.checkpoint_dir)[:1])
+        return tuple(found)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_ending = True
+
+    def _clean_nodes(self) -> None:
+        """Ends and removes what is left on every node that answers."""
+        command = [*self._srun(), "--overlap", sys.executable, "-P", "-m", "supervisor.slurm_batch", "--clean"]
+        try:
+            subprocess.run([*command, str(self._path)], timeout=CLEAN_S, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            _say(f"cannot clean every node: {error}; what is left ends by itself within two minutes")
+
+    def _requeue(self, status: int) -> int:
+        """Asks for another run, unless the job was cancelled or its time is up."""
+        state = slurm.job_state(self._job_id)
+        if state is not None and state not in RUNNING:
+            _say(f"not queued again: the job is {state}")
+            return status
+        try:
+            slurm.requeue(self._job_id)
+        except slurm.SlurmError as error:
+            _say(str(error))
+            return status
+        time.sleep(REQUEUED_S)
+        return status
+
+
+def clean_node(config: Config) -> int:
+    """Ends what daemons of this job left on this node, and removes their folder if it is the default one."""
+    folder = config.supervisord.state_dir
+    left = [each for found in marks.processes_of_daemon(folder).values() for each in found]
+    if left:
+        how = asyncio.run(leftovers.end_leftovers(left, LEAVE_S, signal.SIGTERM))
+        _say(f"{len(left)} processes: {how}")
+    slurm.remove_folder(folder, StepExit.DONE)
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"stepkeeper: {text}", file=sys.stderr, flush=True)  # noqa: T201 - Slurm's output file
+
+
+if __name__ == "__main__":
+    sys.exit(main())

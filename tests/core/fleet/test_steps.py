@@ -1,0 +1,66 @@
+"""What the batch script does after each end of the daemons."""
+
+import pytest
+
+from supervisor.core.fleet.steps import MAX_LOST, StepHistory, Verdict, daemon_status
+from supervisor.protocol.allocation import StepExit
+
+KILLED = 137
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ending", "verdict"),
+    [
+        (StepExit.DONE, True, Verdict.LEAVE),
+        (StepExit.FAILED, False, Verdict.LEAVE),
+        (78, True, Verdict.LEAVE),
+        (StepExit.SAVED, False, Verdict.AGAIN),
+        (StepExit.SAVED, True, Verdict.REQUEUE),
+        (StepExit.NODE_LEAVES, False, Verdict.REQUEUE),
+        (StepExit.AGAIN, False, Verdict.AGAIN),
+        (StepExit.AGAIN, True, Verdict.REQUEUE),
+        (KILLED, False, Verdict.AGAIN),
+        (KILLED, True, Verdict.REQUEUE),
+        (1, False, Verdict.AGAIN),
+    ],
+)
+def test_what_follows_a_step(status: int, is_ending: bool, verdict: Verdict):
+    assert StepHistory().after(status, None, is_ending).verdict is verdict
+
+
+def test_the_highest_status_of_all_nodes_is_the_one_that_counts():
+    order = [StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES, StepExit.AGAIN, StepExit.NODE_MISSING, 70]
+    assert order == sorted(order)
+
+
+def test_daemons_that_are_lost_again_and_again_without_a_checkpoint_end_the_job():
+    history = StepHistory()
+    verdicts = [history.after(KILLED, "a", False).verdict for _ in range(MAX_LOST + 1)]
+    assert verdicts == [*[Verdict.AGAIN] * MAX_LOST, Verdict.LEAVE]
+
+
+def test_a_new_checkpoint_forgives_them():
+    history = StepHistory()
+    assert {history.after(KILLED, step, False).verdict for step in range(50)} == {Verdict.AGAIN}
+
+
+def test_a_node_that_stays_away_goes_back_to_slurm():
+    history = StepHistory()
+    first, second = (history.after(StepExit.NODE_MISSING, None, False).verdict for _ in range(2))
+    assert (first, second) == (Verdict.AGAIN, Verdict.REQUEUE)
+    assert history.after(StepExit.AGAIN, None, False).verdict is Verdict.AGAIN
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ((0, True, False, None), StepExit.DONE),
+        ((0, True, True, StepExit.AGAIN), StepExit.DONE),
+        ((70, False, True, None), 70),
+        ((0, False, False, None), StepExit.SAVED),
+        ((0, False, True, None), StepExit.NODE_LEAVES),
+        ((0, False, True, StepExit.AGAIN), StepExit.AGAIN),
+    ],
+)
+def test_how_a_daemon_ends(given: tuple[int, bool, bool, StepExit | None], status: int):
+    assert daemon_status(*given) == status

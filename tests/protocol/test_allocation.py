@@ -1,0 +1,56 @@
+"""What Slurm's variables say, and what is refused in them."""
+
+import pytest
+
+from supervisor.protocol import allocation
+from supervisor.protocol.allocation import AllocationError
+
+THREE = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
+NODES = ("n1", "n2", "n3")
+
+
+def test_a_node_finds_its_place():
+    found = allocation.read_allocation({**THREE, "SLURM_RESTART_COUNT": "2"}, NODES)
+
+    assert (found.job_id, found.rank, found.size, found.restarts) == (7, 1, 3, 2)
+    assert found.generation == 2001
+    assert found.describe(2) == "rank 2 (n3)"
+
+
+def test_the_batch_script_names_the_generation():
+    assert allocation.read_allocation({**THREE, allocation.GENERATION: "2005"}, NODES).generation == 2005
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_JOB_ID", "seven"),
+        ("SLURM_JOB_ID", "-7"),
+        ("SLURM_JOB_ID", "\u0667"),
+        ("SLURM_PROCID", "3"),
+        ("SLURM_PROCID", "9" * 400),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_RESTART_COUNT", "1e3"),
+        (allocation.GENERATION, ""),
+    ],
+)
+def test_a_variable_that_can_not_be_right_is_named(name: str, value: str):
+    with pytest.raises(AllocationError, match=name if name != "SLURM_NTASKS" else "4 tasks on 3 nodes"):
+        allocation.read_allocation({**THREE, name: value}, NODES)
+
+
+@pytest.mark.parametrize("text", ["", "--version", "n[1-3]" * 100_000, "nöd"])
+def test_a_hostile_node_list_reaches_no_command(text: str):
+    with pytest.raises(AllocationError, match="SLURM_JOB_NODELIST"):
+        allocation.compressed_nodes({"SLURM_JOB_NODELIST": text})
+
+
+@pytest.mark.parametrize("printed", ["", "n1\nn1", "n1\n-v", "n1\n../x", "\n".join(f"n{each}" for each in range(2000))])
+def test_names_that_are_no_hosts_are_refused(printed: str):
+    with pytest.raises(AllocationError):
+        allocation.parse_nodes(printed)
+
+
+def test_secrets_stay_between_the_daemons():
+    given = {"PATH": "/bin", allocation.SECRET: "x", allocation.GENERATION: "1"}
+    assert allocation.without_secrets(given) == {"PATH": "/bin"}
