@@ -4,6 +4,7 @@ A class is its own schema: fields are read by their annotations, a field with a 
 fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here and nowhere else.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -133,7 +134,7 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
     """`value` as the annotated type; JSON has fewer types than Python, so lists become tuples and ints floats."""
     origin = typing.get_origin(wanted)
     if origin in (types.UnionType, typing.Union):
-        return _convert_optional(value, wanted, where)
+        return _convert_union(value, wanted, where)
     if origin is tuple and isinstance(value, list):
         return _convert_tuple(value, typing.get_args(wanted), where)
     if origin is Mapping and isinstance(value, dict):
@@ -150,11 +151,15 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
     return _convert_plain(value, wanted, where)
 
 
-def _convert_optional(value: Any, wanted: Any, where: str) -> Any:
-    if value is None:
+def _convert_union(value: Any, wanted: Any, where: str) -> Any:
+    members = typing.get_args(wanted)
+    if value is None and type(None) in members:
         return None
-    (inner,) = (item for item in typing.get_args(wanted) if item is not type(None))
-    return _convert(value, inner, where)
+    *others, last = (item for item in members if item is not type(None))
+    for each in others:
+        with contextlib.suppress(ProtocolError):
+            return _convert(value, each, where)
+    return _convert(value, last, where)
 
 
 def _convert_tuple(value: list[Any], items: tuple[Any, ...], where: str) -> tuple[Any, ...]:

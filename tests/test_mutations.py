@@ -1,0 +1,320 @@
+"""Valid content of all that a job's user can write, damaged at random: read, or refused in words that its reader knows.
+
+Hypothesis finds structure and shrinks, at some milliseconds a case. These take a tenth of that or less, so 100,000
+cases of each are minutes: `FUZZ_CASES=100000 pytest tests/test_mutations.py --timeout=0`. A case is its number, so it
+comes again.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.core.listeners.pool import ListenerPool
+from supervisor.core.notices.notice import ClockReading
+from supervisor.ctl import render
+from supervisor.host import checkpoint_process, health_checks
+from supervisor.host.checkpoint_calls import Attempts, ListedCheckpoint, Listing, SetAside
+from supervisor.host.logs.capture_mode import BEGIN, END, CaptureModeParser
+from supervisor.host.notices.files.format import parse_notice_file
+from supervisor.host.notices.parsing import ParseError
+from supervisor.host.pipes.control_pipes import read_last_words
+from supervisor.host.pipes.notify import NotifyError, parse_notification
+from supervisor.host.processes import marks
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import foreign, manifest, quarantine, selection
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
+from supervisor.protocol.damage import BundleError
+from supervisor.protocol.tensorbundle import entry, sstable, verify
+from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.messages import TYPES
+from supervisor.runner.attempt import last_output
+from tests.fuzzing import CASES
+from worker.devices import conditions
+from worker.progress import divergence
+from worker.state import state_file
+
+FEW = 200
+NOW = ClockReading(100.0, datetime(2026, 1, 1, tzinfo=UTC))
+WRITTEN_WALL_AT = NOW.wall_at.timestamp()
+TOKENS = (
+    b"1e999", b"Infinity", b"NaN", b"null", b"true", b"[", b"{", b"}", b"]", b'"', b"\\", b"\\ud800", b"-1", b"0",
+    b"9" * 400, b"9" * 19, b"\0", b"\xff\xfe", b"\n", b"\r\n", b":", b",", b"[" * 2000, b"../", b"/", b"\x1b[2J",
+    b"\xe2\x80\xa8", b"\xff" * 9, b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", BEGIN, END, b"x" * 5000,
+)  # fmt: skip
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """With one to four changes: other bytes, tokens put in or in the place of something, pieces lost or doubled."""
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randint(0, len(content))
+        end = min(len(content), start + chance.choice((0, 1, 1, 2, 8, 30)))
+        piece = chance.choice((b"", content[start:end] * 2, chance.randbytes(end - start or 1), chance.choice(TOKENS)))
+        content = content[:start] + piece + content[end:]
+    return content
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a job's user writes: how it looks when it is right, who reads it, and what the reader may raise."""
+
+    samples: tuple[bytes, ...]
+    read: Callable[[bytes, Path], object]
+    refusals: tuple[type[Exception], ...] = ()
+
+
+def in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
+    """Has the content read from a file of that name in a folder."""
+
+    def write_and_read(content: bytes, folder: Path) -> object:
+        (folder / name).write_bytes(content)
+        return read(folder)
+
+    return write_and_read
+
+
+# --- readers, with what must hold for all they give -------------------------------------------------------------------
+
+
+def read_messages(content: bytes, _: Path) -> None:
+    decoder, half = Decoder(), len(content) // 2
+    for piece in (content[:half], content[half:], b"\n"):
+        for each in decoder.feed(piece):
+            assert not isinstance(each, Exception) or len(str(each)) < 500
+
+
+def read_signed_manifest(content: bytes, _: Path) -> None:
+    with contextlib.suppress(ValueError, RecursionError):
+        body = json.loads(content)
+        if isinstance(body, dict):
+            body.pop("self_hash", None)
+            canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+            content = json.dumps(body | {"self_hash": f"sha256:{hashlib.sha256(canonical).hexdigest()}"}).encode()
+    found = manifest.parse_manifest(content)
+    assert render.moment(found.created_wall_at) and render.age(found.created_wall_at, 1.7e9)
+    assert found.size_bytes >= 0 and not any("/" in each.name for each in found.files)
+
+
+def read_tensor_entry(content: bytes, folder: Path) -> object:
+    (folder / "m-1.index").write_bytes(sstable.encode_table([(b"", entry.HEADER), (b"v", content)]))
+    return verify.verify_bundle(folder / "m-1")
+
+
+def read_table(content: bytes, folder: Path) -> object:
+    (folder / "m-1.index").write_bytes(content)
+    return verify.read_counters(folder / "m-1")
+
+
+def read_pointer(folder: Path) -> None:
+    for prefix in foreign.prefixes_in(folder):
+        assert prefix.parent == folder and prefix.name not in ("", ".", "..")
+
+
+def read_position(folder: Path) -> None:
+    found = selection.read_data_position(folder)
+    assert found is None or len(found) < 80
+
+
+def read_names(content: bytes, _: Path) -> None:
+    for text in os.fsdecode(content).split("/"):
+        name = layout.checkpoint_name_in(text)
+        assert name is None or (0 <= name.step < 10**18 and 0 < name.attempt < 10**9)
+        assert layout.is_partial(text) in (True, False)
+        foreign.number_in(text)
+
+
+def read_reasons(folder: Path) -> None:
+    for each in quarantine.list_quarantined(folder):
+        assert len(each.reason) <= 1000
+        each.reason.encode()
+
+
+def read_answers(content: bytes, _: Path) -> None:
+    for kind in (Selection, SetAside, Listing, Attempts):
+        try:
+            found = checkpoint_process._parse_answer(content, kind)
+        except (OSError, NoValidCheckpoint) as error:
+            assert len(str(error)) < 5000
+        else:
+            assert isinstance(found, kind)
+
+
+def read_mark(content: bytes, _: Path) -> None:
+    text = os.fsdecode(content)
+    assert 0 <= marks.attempt_of(text) < 10**10
+    assert isinstance(marks.program_of(text), str)
+    assert not marks._is_signed(text, b"another key", Path("/var/lib/stepkeeper"))
+
+
+def read_last_line(content: bytes, _: Path) -> None:
+    line = last_output._last_line(content)
+    assert line is None or (line.isprintable() and len(line) <= last_output.MAX_CHARACTERS)
+
+
+def read_health(folder: Path) -> None:
+    descriptor = os.open(folder / "output", os.O_RDONLY)
+    try:
+        shown = health_checks._shown_output(descriptor)
+    finally:
+        os.close(descriptor)
+    assert shown.isprintable() and len(shown) <= health_checks.SHOWN_BYTES + 2
+
+
+def read_captured(content: bytes, _: Path) -> None:
+    parser = CaptureModeParser(100)
+    third = len(content) // 3
+    for piece in (content[:third], content[third : 2 * third], content[2 * third :]):
+        for _kind, _data in parser.feed(piece):
+            pass
+        assert parser._captured is None or len(parser._captured) <= 100
+    parser.end()
+
+
+def read_reply(content: bytes, _: Path) -> None:
+    pool = ListenerPool("ears", "super", 10)
+    pool.listener_started("a")
+    pool.set_listener_up("a", True, 0.0)
+    for number in range(3):
+        pool.add_event(number, f"E{number}", b"x", 0.0)
+    pool.listener_wrote("a", content[:9], 0.0)
+    pool.listener_wrote("a", content[9:], 0.0)
+    assert pool.accepted + pool.unanswered == 3
+
+
+def read_words(folder: Path) -> None:
+    assert all(each.attempt == 1 for each in read_last_words(folder, 1))
+
+
+def read_threads(folder: Path) -> None:
+    threads = conditions.recorded_threads(conditions.recorded_conditions(folder))
+    assert threads is None or threads > 0
+
+
+# --- what they read ---------------------------------------------------------------------------------------------------
+
+
+def example(wanted: Any) -> Any:
+    """A value of a field's type."""
+    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+    if type(None) in inner:
+        return example(inner[0])
+    if origin is tuple:
+        return (example(inner[0]),)
+    if origin is Mapping:
+        return {"loss": example(inner[1])}
+    if issubclass(wanted, StrEnum):
+        return next(iter(wanted))
+    return {int: 1, float: 0.5, str: "step-0000000007.a1", bool: True}[wanted]
+
+
+MESSAGES = tuple(
+    encode_message(kind(**{name: example(wanted) for name, wanted in typing.get_type_hints(kind).items()}))
+    for kind in TYPES.values()
+)
+MANIFEST = Manifest(
+    "p", 1, 1, 1.7e9, (FileRecord("state.json", 2, "xxh3_128:00"),),
+    versions={"python": "3"}, topology={"replicas": 1}, metrics={"loss": 0.5},
+)  # fmt: skip
+RECORD = entry.encode_tensor(1, [2, 2], 0, 16, 0)
+TABLE = sstable.encode_table([(b"", entry.HEADER), (b"step", RECORD), (b"v", RECORD)])
+LISTED = ListedCheckpoint("step-0000000001.a1", 1, 1, 1.7e9, 100, True, None, False)
+ANSWERS = (
+    b'{"result":{"path":"/c/step-0000000001.a1","manifest":null,"rejected":[{"name":"x","reason":"y"}]}}\n',
+    b'{"result":{"checkpoints":[{"name":"x","reason":"y"}]}}\n',
+    b'{"result":{"highest":7}}\n',
+    checkpoint_process._encode({"result": asdict(Listing((LISTED,)))}),
+    b'{"failure":{"text":"none","errno":5,"rejected":[]}}\n',
+    checkpoint_process._encode({"result": asdict(Selection(Path("/c"), MANIFEST))}),
+)
+STATE: dict[str, Any] = {
+    "format": state_file.FORMAT, "step": 7, "position": {"epoch": 0, "batch": 7, "examples": 64}, "seeds": [[1, 2]],
+    "generators": {"python": [1]}, "metrics": {"loss": 0.5}, "replica_metrics": {"loss": [0.5, None]}, "replicas": 2,
+    "copies": 0, "passes": {},
+}  # fmt: skip
+INPUTS = {
+    "control pipe": Input(MESSAGES, read_messages),
+    "last words": Input(MESSAGES, in_file(layout.LAST_WORDS, read_words)),
+    "manifest": Input((MANIFEST.to_bytes(),), lambda content, _: manifest.parse_manifest(content), (ManifestError,)),
+    "signed manifest": Input((MANIFEST.to_bytes(),), read_signed_manifest, (ManifestError,)),
+    "index": Input((TABLE,), read_table, (BundleError, OSError)),
+    "entry of an index": Input((RECORD, RECORD * 3), read_tensor_entry, (BundleError, OSError)),
+    "pointer": Input(
+        (b'model_checkpoint_path: "m-1"\nall_model_checkpoint_paths: "/a/\\303\\266-2"\n',),
+        in_file(layout.POINTER, read_pointer),
+    ),
+    "position in state.json": Input((json.dumps(STATE).encode(),), in_file(layout.STATE, read_position)),
+    "names of folders": Input(
+        (b"step-0000000007.a1/step-0000000007.a1.partial/step-0000000007.a3.2/m.ckpt-12",), read_names
+    ),
+    "reason of a quarantine": Input((b"has another hash\n",), in_file("quarantine/x/WHY.txt", read_reasons)),
+    "answer of a user's process": Input(ANSWERS, read_answers),
+    "mark": Input(
+        (f"/var/lib/stepkeeper:p:1:{'0' * 32}".encode(), b"/var/lib/stepkeeper:g/p:standby-3f:00"), read_mark
+    ),
+    "last line printed": Input((b"Traceback:\n  File x\nValueError: no\n",), read_last_line),
+    "output of a health check": Input((b"disk is full\n" * 40,), in_file("output", read_health)),
+    "capture mode": Input((b"a" + BEGIN + b"b" * 99 + END + b"c" + BEGIN,), read_captured),
+    "listener's reply": Input((b"READY\nRESULT 2\nOKREADY\nRESULT 4\nFAIL",), read_reply),
+    "notification": Input(
+        (b"READY=1\nSTATUS=step 7\nMAINPID=7\n",), lambda content, _: parse_notification(content), (NotifyError,)
+    ),
+    "notice file": Input(
+        (
+            b'{"version": 1, "kind": "preemption", "in_s": 30, "reason": "x"}',
+            b'{"version": 1, "kind": "freeze", "deadline": "2026-01-01T00:00:00Z"}',
+        ),
+        lambda content, _: parse_notice_file("a.json", content, WRITTEN_WALL_AT, NOW),
+        (ParseError,),
+    ),
+    "conditions.json": Input(
+        (b'{"python": "3.11", "onednn": true, "intra_op_threads": 4}',), in_file(layout.CONDITIONS, read_threads)
+    ),
+    "skipped.json": Input(
+        (b'{"format": 1, "left_out": [{"epoch": 0, "batch": 7, "step": 9, "reason": "nan"}]}',),
+        in_file(layout.SKIPPED, divergence.read_skipped),
+        (ValueError,),
+    ),
+    "state.json in a worker": Input(
+        (json.dumps(STATE).encode(),),
+        lambda content, _: state_file.parse_state(content),
+        (ValueError, KeyError, TypeError, AttributeError),
+    ),
+}
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("name", INPUTS)
+def test_damaged_input_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    given = INPUTS[name]
+    (tmp_path / "quarantine" / "x").mkdir(parents=True)
+    if "index" in name:
+        (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(32))
+    for number in range(CASES or FEW):
+        chance = random.Random(f"{name} {number}")
+        content = damaged(chance.choice(given.samples), chance)
+        try:
+            with contextlib.suppress(*given.refusals):
+                given.read(content, tmp_path)
+        except Exception as error:
+            error.add_note(f"case {number}: {content[:300]!r}")
+            raise
+
+
+@pytest.mark.parametrize("name", [each for each in INPUTS if each not in ("entry of an index", "signed manifest")])
+def test_undamaged_input_is_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / "quarantine" / "x").mkdir(parents=True)
+    (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(32))
+    for sample in INPUTS[name].samples:
+        INPUTS[name].read(sample, tmp_path)
+    assert not any(isinstance(each, Exception) for each in Decoder().feed(b"".join(MESSAGES)))
