@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from supervisor import __version__
 from supervisor.ctl.actions import table
 from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import Client
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         completion.answer(known)
     options = known.parse_args(arguments)
+    if options.action is not None and not options.arguments:
+        # `supervisorctl "status web"`, as Ansible's and Salt's modules write it, is `supervisorctl status web`
+        options.action, *options.arguments = options.action.split() or [""]
     if options.action == "completion":
         return _completion(options.arguments)
     try:
@@ -49,7 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(options: argparse.Namespace, found: Settings) -> int:
     terminal = Terminal(
-        client=Client(found.url, found.username, found.password), out=sys.stdout, err=sys.stderr, as_json=options.json
+        client=Client(found.url, found.username, found.password),
+        out=sys.stdout,
+        err=sys.stderr,
+        as_json=options.json,
+        url_origin=found.url_origin,
     )
     if options.action is not None and not options.interactive:
         return int(run_action(terminal, options.action, options.arguments))
@@ -111,6 +119,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("-h", "-?", "--help", action="help", help="show this help")
+    add("--version", action="version", version=__version__, help="show the version of this command")
     add(
         "-c",
         "--configuration",

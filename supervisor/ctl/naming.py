@@ -1,9 +1,11 @@
 """Which programs the names on a command line mean."""
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 ALL = "all"
+WILDCARDS = frozenset("*?[")
 
 Program = dict[str, Any]
 
@@ -19,6 +21,11 @@ def is_group(name: str) -> bool:
     return name.endswith((":", ":*"))
 
 
+def is_many(name: str) -> bool:
+    """Whether the name stands for any number of programs: `all`, a group, or a pattern such as `web*`."""
+    return name == ALL or is_group(name) or not WILDCARDS.isdisjoint(name)
+
+
 def group_of(name: str) -> str:
     """The group that such a name asks for."""
     return name.removesuffix("*").removesuffix(":")
@@ -32,7 +39,10 @@ def unknown_line(name: str) -> str:
 
 
 def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Program], list[str]]:
-    """The programs that `names` mean, in that order (no names or `all`: every program), and the unknown names."""
+    """The programs that `names` mean, in that order (no names or `all`: every program), and the unknown names.
+
+    `*`, `?` and `[abc]` in a name or in a group's name are patterns, as in file names.
+    """
     if not names or ALL in names:
         return programs, []
     meant = {name: _match(name, programs) for name in names}
@@ -41,8 +51,8 @@ def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Pro
 
 def _match(name: str, programs: list[Program]) -> list[Program]:
     if is_group(name):
-        return [each for each in programs if each["group"] == group_of(name)]
-    return [each for each in programs if each["name"] == program_of(name)]
+        return [each for each in programs if fnmatchcase(each["group"], group_of(name))]
+    return [each for each in programs if fnmatchcase(each["name"], program_of(name))]
 
 
 def by_priority(programs: Iterable[Program]) -> list[Program]:

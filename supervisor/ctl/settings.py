@@ -24,9 +24,13 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What supervisorctl needs to know. `history_file` keeps the interactive shell's lines; None: they are not kept."""
+    """What supervisorctl needs to know. `history_file` keeps the interactive shell's lines; None: they are not kept.
+
+    `url_origin`: where the address comes from, in words.
+    """
 
     url: str = DEFAULT_URL
+    url_origin: str = ""
     username: str | None = None
     password: str | None = None
     prompt: str = "supervisor"
@@ -48,18 +52,31 @@ class Options:
 def settings(options: Options, environment: Mapping[str, str]) -> Settings:
     """The settings from both. Raises SettingsError."""
     values: dict[str, str] = {}
+    path = None
     if options.configuration is not None or options.url is None:
-        values = _of_file(_file(options.configuration), environment)
+        path = _file(options.configuration)
+        values = _of_file(path, environment)
     url = options.url or values.get("serverurl") or DEFAULT_URL
     _check_url(url, "-s" if options.url else "[supervisorctl] serverurl")
     history = options.history_file or _path(values.get("history_file"))
     return Settings(
         url=url,
+        url_origin=_origin(options, path, values),
         username=options.username or values.get("username"),
         password=_password(options) or values.get("password"),
         prompt=values.get("prompt", "supervisor"),
         history_file=history,
     )
+
+
+def _origin(options: Options, path: Path | None, values: Mapping[str, str]) -> str:
+    if options.url:
+        return "the address is that of -s"
+    if "serverurl" in values:
+        return f"the address is that of {path}"
+    if path is not None:
+        return f"{path} names no address, so it is Supervisor's default"
+    return "no configuration file was found, so the address is Supervisor's default; name the file with -c FILE"
 
 
 def _password(options: Options) -> str | None:

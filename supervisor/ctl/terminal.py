@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
 
-from supervisor.ctl.client import Client
+from supervisor.ctl.client import Client, Unreachable
 
 SCHEMA = 1
 """Version of the JSON output. It rises when readers would have to change; new keys are no reason."""
@@ -26,6 +26,7 @@ class ExitStatus(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Terminal:
     """The daemon's client and the two streams. `as_json`: print results as JSON. `can_prompt`: the user can be asked.
+    `url_origin`: where the daemon's address comes from, in words.
 
     With `as_json`, lines are collected instead of printed; if the action prints no object, one is made of them.
     """
@@ -35,6 +36,7 @@ class Terminal:
     err: TextIO
     as_json: bool = False
     can_prompt: bool = False
+    url_origin: str = ""
     lines: list[str] = field(default_factory=list)
     objects: list[dict[str, Any]] = field(default_factory=list)
 
@@ -49,6 +51,12 @@ class Terminal:
         """Reasons, on standard error, indented under the line that they explain."""
         for line in text.splitlines():
             print(f"    {printable(line)}", file=self.err, flush=True)
+
+    def print_unreachable(self, error: Unreachable) -> None:
+        """Why the daemon did not answer; if nothing listens at its address, also where that comes from."""
+        self.print_line(str(error))
+        if error.missing or error.refused:
+            self.print_detail("; ".join(filter(None, ("supervisord is not running there", self.url_origin))))
 
     def print_result(self, result: dict[str, Any], lines: Iterable[str]) -> None:
         """The result of an action: as JSON if that is wanted, else in these lines."""

@@ -136,3 +136,15 @@ def test_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
             os.close(terminal)
 
     assert base64.b64encode(b"ann:let me in") in request
+
+
+def test_without_a_daemon_the_origin_of_the_address_is_said(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "supervisord.conf"
+    path.write_text("[unix_http_server]\nfile = run/ctl.sock\n")
+
+    assert main(["-c", str(path), "status"]) == 4
+    assert f"supervisord is not running there; the address is that of {path}" in capsys.readouterr().err
+
+    path.write_text("[supervisorctl]\n")
+    assert main(["-c", str(path), "pid"]) == 4
+    assert f"{path} names no address, so it is Supervisor's default" in capsys.readouterr().err

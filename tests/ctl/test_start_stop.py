@@ -241,3 +241,35 @@ def test_connection_lost_before_all_outcomes_is_a_failure(daemon, ctl):
     assert result.out.splitlines()[0] == "a: stopped"
     assert "closed the connection after" in result.out
     assert result.status == 1
+
+
+def test_a_pattern_stands_for_all_programs_that_it_matches(daemon, ctl):
+    daemon.answers |= {
+        "status": {"programs": [program("web1"), program("web2"), down("web3"), program("db")]},
+        "stop": {},
+    }
+
+    result = ctl("stop", "web*")
+
+    assert sorted(result.out.splitlines()) == ["web1: stopped", "web2: stopped"]
+
+
+def test_a_pattern_that_matches_nothing_is_no_such_process(daemon, ctl):
+    daemon.answers |= {"status": {"programs": [program("web1")]}, "stop": Fault("BAD_NAME", "we?b*")}
+
+    result = ctl("stop", "we?b*")
+
+    assert (result.out, result.status) == ("we?b*: ERROR (no such process)\n", 1)
+
+
+def test_one_argument_with_blanks_is_split(daemon, ctl):
+    daemon.answers["start"] = {"name": "web"}
+
+    assert ctl("start web").out == "web: started\n"
+
+
+def test_an_unknown_action_names_the_nearest_one(ctl):
+    result = ctl("strat", "web")
+
+    assert (result.out, result.status) == ("*** Unknown syntax: strat web\n", 1)
+    assert "did you mean 'start'?" in result.err

@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.ctl import naming
 from supervisor.ctl.client import Refusal
-from supervisor.ctl.naming import ALL, is_group
+from supervisor.ctl.naming import is_many
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
 Arguments = list[str]
@@ -53,7 +53,7 @@ def no_options(arguments: Arguments) -> None:
 
 def one_name(action: str, arguments: Arguments) -> str:
     """The only argument, one program's name. Raises UsageError."""
-    if len(arguments) != 1 or arguments[0] == ALL or is_group(arguments[0]):
+    if len(arguments) != 1 or is_many(arguments[0]):
         raise UsageError(f"Error: {action} requires one process name")
     return arguments[0]
 

@@ -52,7 +52,7 @@ def opened(terminal: Terminal, arguments: Arguments) -> Terminal:
     """A terminal that talks to another daemon, with the same login. Raises UsageError."""
     if len(arguments) != 1:
         raise UsageError("Error: open requires a URL")
-    return replace(terminal, client=replace(terminal.client, url=arguments[0]))
+    return replace(terminal, client=replace(terminal.client, url=arguments[0]), url_origin="")
 
 
 def open_url(terminal: Terminal, arguments: Arguments) -> ExitStatus:

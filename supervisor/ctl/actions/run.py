@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from supervisor.ctl.actions.base import Arguments, UsageError, print_usage
-from supervisor.ctl.actions.table import find_action
+from supervisor.ctl.actions.table import TABLE, find_action
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.ini.problems import nearest_word
 
 JSON = "--json"
 HELP = ("-h", "-?", "--help")
@@ -30,6 +31,8 @@ def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
     action = find_action(name)
     if action is None:
         terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
+        meant = nearest_word(name, TABLE)
+        terminal.print_detail(f"did you mean {meant!r}?" if meant else "supervisorctl help lists the actions")
         return ExitStatus.ERROR
     if any(each in HELP for each in arguments):
         print_usage(terminal, action)
@@ -43,7 +46,7 @@ def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
     except Unreachable as error:
         if terminal.can_prompt and isinstance(error, LoginNeeded):
             raise
-        terminal.print_line(str(error))
+        terminal.print_unreachable(error)
         return ExitStatus.NOT_RUNNING if error.missing else ExitStatus.UNKNOWN if error.refused else ExitStatus.ERROR
     except Refusal as error:
         return _print_refusal(terminal, error)

@@ -5,7 +5,7 @@ from typing import Any
 
 from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.actions.bulk import BulkCommand, collect_outcomes, run_bulk
-from supervisor.ctl.naming import ALL, Program, by_priority, is_group, select_programs
+from supervisor.ctl.naming import ALL, Program, by_priority, is_many, select_programs
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
 DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
@@ -24,7 +24,7 @@ def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Starts programs; returns when each runs (a job: trains), or shows why it does not."""
     if not arguments:
         raise UsageError("Error: start requires a process name", ExitStatus.NO_NAME)
-    forgiven = _RACE if _is_many(arguments) else frozenset[str]()
+    forgiven = _RACE if any(map(is_many, arguments)) else frozenset[str]()
     return run_bulk(
         terminal, BulkCommand("start", lambda _: "started", forgiven), _select(terminal, arguments, DOWN_CODES)
     )
@@ -77,7 +77,7 @@ def send_signal(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     if len(arguments) < 2:
         raise UsageError("Error: signal requires a signal name and a process name")
     signal, *names = arguments
-    forgiven = _RACE if _is_many(names) else frozenset[str]()
+    forgiven = _RACE if any(map(is_many, names)) else frozenset[str]()
     chosen = _select(terminal, names, ALIVE_CODES)
     return run_bulk(terminal, BulkCommand("signal", lambda _: "signalled", forgiven), chosen, signal=signal)
 
@@ -89,15 +89,10 @@ def clear(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     return run_bulk(terminal, BulkCommand("clear", lambda _: "cleared"), _select(terminal, arguments, None))
 
 
-def _is_many(names: Arguments) -> bool:
-    """Whether one of the names stands for several programs."""
-    return ALL in names or any(map(is_group, names))
-
-
 def _select(
     terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None, *, last_first: bool = False
 ) -> Arguments:
-    """The names, with `all` and groups replaced by their programs in one of these states (None: in any)."""
+    """The names, with `all`, groups and patterns replaced by their programs in one of these states (None: in any)."""
 
     def is_meant(program: Program) -> bool:
         return codes is None or program["wire_code"] in codes
@@ -108,11 +103,11 @@ def _select(
 def expand_names(
     terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool], *, last_first: bool = False
 ) -> Arguments:
-    """The names, with `all` and groups replaced by their programs for which `is_meant` holds; unknown names stay.
+    """The names, with `all`, groups and patterns replaced by their programs for which `is_meant` holds.
 
-    The programs of a group are in start order, with `last_first` in stop order.
+    Unknown names stay. The programs of a group are in start order, with `last_first` in stop order.
     """
-    if not _is_many(names):
+    if not any(map(is_many, names)):
         return names
     programs = by_priority(terminal.client.call("status")["programs"])
     if last_first:
@@ -120,5 +115,5 @@ def expand_names(
     expanded: Arguments = []
     for name in [ALL] if ALL in names else names:
         found, unknown = select_programs([name], programs)
-        expanded += unknown or [each["name"] for each in found if is_meant(each) or not (name == ALL or is_group(name))]
+        expanded += unknown or [each["name"] for each in found if is_meant(each) or not is_many(name)]
     return expanded

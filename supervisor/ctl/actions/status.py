@@ -19,7 +19,7 @@ def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     except LoginNeeded:
         raise
     except Unreachable as error:
-        terminal.print_line(str(error))
+        terminal.print_unreachable(error)
         return ExitStatus.UNKNOWN
     found, unknown = naming.select_programs(names, answer["programs"])
     lines = [*map(naming.unknown_line, unknown), *render.status_lines(found)]
