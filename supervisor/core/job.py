@@ -273,6 +273,11 @@ class Job:
         """Restores what an earlier daemon stored `ago_s` ago; call it after `skip_attempts` and before any event."""
         restore_facts(self.facts, memory, now, ago_s)
 
+    def recall_completion(self) -> None:
+        """Restores that training was complete before this daemon; call it before any event."""
+        if self.facts.state is State.STOPPED and not self.facts.wanted:
+            self.facts.state = State.SUCCEEDED
+
     def hold_back(self, is_held: bool) -> None:
         """Records whether a dependency is not ready; meanwhile nothing is launched."""
         self.facts.held_back = is_held

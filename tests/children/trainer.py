@@ -221,6 +221,8 @@ def fail_as_told(pipes: Pipes, how: str, step: int, go_back: bool) -> int:
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "memory":
         bytearray(1 << 30)
+    if how == "raised-between-reports":
+        how, step = "raised", step + 7  # steps are reported ten times a second at most
     words = {
         "lacked": Failed(attempt, step, "MemoryError", out_of_memory=True, code=1),
         "diverged": Failed(attempt, step, f"loss of step {step} is nan", go_back=go_back, code=80),

@@ -643,6 +643,46 @@ def test_error_before_the_first_step_is_retried_where_there_is_a_checkpoint_to_l
     assert job.state is State.BACKOFF
 
 
+def fails_before_its_first_step(job: Job, now: float, error: str) -> None:
+    attempt = job.facts.attempt
+    job.handle(CheckpointSelected(attempt, "/c/step-0000000100.a1", 100), now)
+    job.handle(FailureReported(attempt, error), now)
+    die(job, now, code=1)
+
+
+def test_mistake_in_the_script_is_not_retried_for_long_where_there_is_a_checkpoint():
+    job = starting()
+    for now in (100.0, 200.0):
+        fails_before_its_first_step(job, now, "NameError: name 'lr' is not defined")
+        assert job.state is State.BACKOFF
+        job.expire(now + 50.0)
+
+    fails_before_its_first_step(job, 300.0, "NameError: name 'lr' is not defined")
+
+    assert job.state is State.FAILED
+    expected = "failed before its first step, 3 times in a row: NameError: name 'lr' is not defined (exit status 1)"
+    assert job.facts.reason == expected
+    assert job.facts.suspects.deaths == (), "no checkpoint is to blame"
+
+
+def test_error_of_the_surroundings_has_the_whole_budget():
+    job = starting()
+    for now in (100.0, 200.0, 300.0):
+        fails_before_its_first_step(job, now, "OSError: /data is not mounted")
+        assert job.state is State.BACKOFF
+        job.expire(now + 50.0)
+
+
+def test_completion_is_recalled_and_a_start_trains_again():
+    job = Job(JOB)
+    job.recall_completion()
+    assert job.state is State.SUCCEEDED
+
+    job.handle(StartRequested(), 1.0)
+
+    assert job.state is State.STARTING
+
+
 def test_words_of_a_former_attempt_are_dropped():
     job = running()
     die(job, 20.0)

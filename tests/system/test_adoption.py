@@ -22,7 +22,7 @@ from supervisor.host.processes import marks
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.signals import SAME_SIGNAL_S
-from tests.reading import alive
+from tests.reading import alive, records
 from tests.system.both import UnixTransport
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job
 
@@ -316,7 +316,43 @@ def test_worker_that_was_done_while_no_daemon_was_there_has_succeeded(tmp_path: 
         assert (attempt["cause"], attempt["to_step"]) == ("done", 100)
         daemon.die()
         daemon.start()
-        assert daemon.until_state("count", "STOPPED")["pid"] is None
+        assert daemon.until_state("count", "SUCCEEDED")["pid"] is None
+
+
+@pytest.mark.slow
+def test_done_job_is_still_done_after_a_restart_of_the_daemon(tmp_path: Path):
+    log = tmp_path / "hooks"
+    hook = f"hook_done=/bin/sh -c 'echo done >> {log}'"
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=10), hook) as daemon:
+        before = daemon.until_state("count", "SUCCEEDED")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            daemon.die() if number == signal.SIGKILL else daemon.stop(number)
+            daemon.start()
+            after = daemon.until_state("count", "SUCCEEDED")
+            assert (after["wire_state"], after["wanted"], after["exit_code"]) == ("EXITED", False, 0)
+            said = before["description"].replace("/10", "")
+            daemon.until(lambda said=said: daemon.status("count")["description"] == said, f"its description is {said}")
+            assert after["job"]["step"] == 10
+        assert log.read_text() == "done\n"
+
+        daemon.call("start", name="count", wait=False)
+        daemon.until(lambda: len(history(daemon, "count")) == 2, "an operator's start trains again")
+
+
+@pytest.mark.slow
+def test_history_after_an_exception_has_the_last_step(tmp_path: Path):
+    folder = tmp_path / "count"
+    keys = "autorestart=false"
+    with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=ENDLESS, EVERY=ENDLESS, FAIL="told")) as daemon:
+        daemon.until_step("count", 5)
+        (folder / "fail").write_text("raised-between-reports")
+
+        daemon.until_state("count", "EXITED")
+
+        (attempt,) = history(daemon, "count")
+        reported = max(each["step"] for each in records(tmp_path / "daemon.log") if each["event"] == "worker.failed")
+        assert attempt["to_step"] == reported
+        assert daemon.status("count")["job"]["step"] == reported
 
 
 def test_worker_that_was_killed_while_no_daemon_was_there_is_followed_at_once(

@@ -101,6 +101,26 @@ def test_a_step_that_kills_is_named(tmp_path: Path):
         assert any("step 27 kills it" in each["text"] for each in attempts(daemon, "count")), found
 
 
+@pytest.mark.slow
+def test_daemon_that_stood_still_finds_no_hang_in_workers_that_trained_on(tmp_path: Path):
+    names = ("count", "often", "slow")
+    keys = "hang_timeout=3\nstopwaitsecs=2"
+    programs = job("count", tmp_path, keys, STEPS=1_000_000, EVERY=1_000_000)
+    programs += job("often", tmp_path, keys, STEPS=1_000_000, FLUSH_S=2) + job("slow", tmp_path, keys, STEP_S=2.5)
+    with Daemon(tmp_path, programs) as daemon:
+        workers = [daemon.until_step(name, 1)["pid"] for name in names]
+        assert daemon.process is not None
+        for _ in range(3):
+            time.sleep(0.7)  # until it waits, with nothing to do
+            os.kill(daemon.process.pid, signal.SIGSTOP)
+            time.sleep(4)  # over hang_timeout, and too short to be taken for a suspended host
+            os.kill(daemon.process.pid, signal.SIGCONT)
+            daemon.until_step("slow", daemon.status("slow")["job"]["step"] + 1)
+
+        assert [daemon.status(name)["pid"] for name in names] == workers
+        assert daemon.events("worker.aborted", "worker.exited") == []
+
+
 @pytest.mark.slow  # a freeze has to outlast the limit and what a busy host may be late
 def test_a_host_that_was_frozen_has_no_hanging_worker(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, "hang_timeout=3", STEPS=1_000_000, EVERY=1_000_000)) as daemon:

@@ -3,7 +3,7 @@
 from pathlib import PurePath
 
 from supervisor.core.actions.base import Effects
-from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.restart import Cause, is_mistake
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.effects import PersistHangHistory
 from supervisor.core.program.events import StacksCollected
@@ -25,7 +25,7 @@ def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) ->
 def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
     """Records a job's death; returns what it says about its checkpoint or its step, in words, or None."""
     origin = facts.current.checkpoint
-    if cause not in _BLAMES:
+    if cause not in _BLAMES or _failed_before_restore(facts):
         return None
     if facts.current.saved_step is not None:
         own = str(CheckpointName(facts.current.saved_step, facts.attempt))
@@ -36,6 +36,12 @@ def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
         return None
     step = max(facts.current.step or 0, origin.step)
     return facts.suspects.record_death(Death(PurePath(origin.path).name, origin.step, step, place=origin.place))
+
+
+def _failed_before_restore(facts: ProgramFacts) -> bool:
+    """Whether the script made a mistake before anything was restored: no checkpoint is to blame."""
+    error, current = facts.current.reported_error, facts.current
+    return error is not None and is_mistake(error) and current.start_step is None and current.saved_step is None
 
 
 def own_checkpoint(facts: ProgramFacts) -> str | None:

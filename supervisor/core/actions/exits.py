@@ -162,11 +162,8 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         facts.reason = text
         enter(facts, State.EXITED)
         return []
-    script_is_broken = (
-        event.code == WorkerExit.USER_ERROR
-        and facts.current.reported_error is not None
-        and not (facts.current.from_checkpoint or facts.ever_trained)
-    )
+    has_trained = facts.current.from_checkpoint or facts.ever_trained
+    raised = facts.current.reported_error if event.code == WorkerExit.USER_ERROR else None
     if cause is Cause.LOST:  # nobody knows that it failed
         return launch(facts, now)
     if cause is Cause.DIVERGENCE:
@@ -175,9 +172,20 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return follow_bad_checkpoint(facts, text, now)
     if cause is Cause.OUT_OF_MEMORY:
         return follow_out_of_memory(facts, text, now)
-    if script_is_broken:
+    if raised is not None and not has_trained:
         return give_up(facts, f"failed before its first step: {text}")
+    if raised is not None and _is_repeated_mistake(facts, raised):
+        facts.failures.count_failure(cause, moved=False)
+        times = facts.failures.deaths_without_progress
+        return give_up(facts, f"failed before its first step, {times} times in a row: {text}")
     return retry(facts, cause, text, now)
+
+
+def _is_repeated_mistake(facts: ProgramFacts, error: str) -> bool:
+    """Whether the script made a mistake before anything was restored, and the attempts before failed too."""
+    is_before_restore = facts.current.start_step is None and not facts.current.made_progress
+    used = facts.failures.deaths_without_progress
+    return is_before_restore and restart.is_mistake(error) and used >= restart.MISTAKE_RETRIES
 
 
 # --- after a failure that the same start would repeat, the next attempt is a different one ---

@@ -43,6 +43,12 @@ class Cause(StrEnum):
 
 LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
 """The most retries of causes that do not mend themselves: each retry goes back to an older checkpoint."""
+MISTAKE_RETRIES = 2
+"""The most retries, in a row without progress, after a mistake in the script: a file system may have been away."""
+_MISTAKES = frozenset(
+    {"ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError"}
+    | {"SyntaxError", "IndentationError", "TabError"}
+)
 MAX_MICROBATCHES = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
 
 _NONE: Mapping[Cause, int] = MappingProxyType({})
@@ -100,6 +106,11 @@ def backoff_s(idle_deaths: int, key: str) -> float:
 def is_permanent(code: int | None) -> bool:
     """Whether a worker's exit status means that another attempt would fail the same way."""
     return code in PERMANENT_EXITS
+
+
+def is_mistake(error: str) -> bool:
+    """Whether an exception, as Python prints it, is one that the same script most likely raises again."""
+    return error.partition(":")[0] in _MISTAKES
 
 
 def describe_exit(code: int | None, signal: int | None) -> str:

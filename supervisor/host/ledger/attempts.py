@@ -21,6 +21,19 @@ class OpenAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class LastEnd:
+    """How a program's last attempt ended. `cause`, `ended_at` (Unix time): None if no end was recorded.
+
+    `to_step`: the last step known of it.
+    """
+
+    cause: str | None
+    ended_at: float | None
+    to_step: int | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """One attempt. `from_step`: where it began, None if it never got so far; `to_step`: the last step known of it.
 

@@ -10,13 +10,13 @@ from contextlib import closing
 from pathlib import Path
 
 from supervisor.host.ledger.accounts import Accounts
-from supervisor.host.ledger.attempts import AttemptRecord, OpenAttempt, attempt_history
+from supervisor.host.ledger.attempts import AttemptRecord, LastEnd, OpenAttempt, attempt_history
 from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.schema import LedgerError, connect_reading, decodable_errors, open_or_create
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Value
 from supervisor.host.processes.process_status import read_boot_id
 
-__all__ = ["AttemptRecord", "Ledger", "LedgerError", "OpenAttempt"]
+__all__ = ["AttemptRecord", "LastEnd", "Ledger", "LedgerError", "OpenAttempt"]
 
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
@@ -201,10 +201,14 @@ class Ledger:
         rows = self._select("SELECT program, max(attempt) AS attempt FROM attempts GROUP BY program")
         return {row["program"]: row["attempt"] for row in rows}
 
-    def last_causes(self) -> dict[str, str | None]:
-        """Why each program's last attempt ended; None if no end was recorded."""
-        rows = self._select("SELECT program, cause, max(attempt) FROM attempts GROUP BY program")  # cause of that row
-        return {row["program"]: row["cause"] for row in rows}
+    def last_ends(self) -> dict[str, LastEnd]:
+        """How each program's last attempt ended."""
+        rows = self._select(  # SQLite takes the other columns from the row with the maximum
+            "SELECT program, cause, ended_at, to_step, exit_code, max(attempt) FROM attempts GROUP BY program"
+        )
+        return {
+            row["program"]: LastEnd(row["cause"], row["ended_at"], row["to_step"], row["exit_code"]) for row in rows
+        }
 
     def unfinished_attempts(self) -> list[OpenAttempt]:
         """Attempts whose end was not recorded."""

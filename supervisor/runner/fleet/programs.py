@@ -128,9 +128,9 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, causes, last, unfinished, marked = await asyncio.gather(
+        wanted, ends, last, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted_programs),
-            asyncio.to_thread(ledger.last_causes),
+            asyncio.to_thread(ledger.last_ends),
             asyncio.to_thread(takeover.last_attempts, self._services),
             asyncio.to_thread(ledger.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
@@ -141,7 +141,8 @@ class Programs:
         left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
-            runner.was_done = causes.get(name) == Cause.DONE
+            if (end := ends.get(name)) is not None and end.cause == Cause.DONE:
+                runner.recall_completion(end)
         turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority

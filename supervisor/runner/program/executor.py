@@ -16,6 +16,7 @@ from supervisor.core.fleet.gpus import RECHECK_S
 from supervisor.core.program import effects, events
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthChecks
+from supervisor.host.ledger.ledger import LastEnd
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
@@ -159,6 +160,11 @@ class EffectExecutor:
         self.started_at, self.ended_at = self._attempt.began_at, None
         self._log.info("worker.adopted", attempt=found.attempt, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
+
+    def recall_end(self, end: LastEnd) -> None:
+        """How the last attempt ended, which an earlier daemon saw."""
+        self.training.step, self.ended_wall_at = end.to_step, end.ended_at
+        self.last_exit = Exit(end.exit_code, None)
 
     def detach(self) -> None:
         """Leaves the worker running for the next daemon, and ends nothing."""

@@ -112,7 +112,9 @@ def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, 
         case messages.Done():
             log.info("training.done", attempt=attempt, step=message.step, **{"metrics": dict(message.metrics)})
         case messages.Failed():
-            log.error("worker.failed", attempt=attempt, error=message.error, traceback=message.traceback)
+            log.error(
+                "worker.failed", attempt=attempt, step=message.step, error=message.error, traceback=message.traceback
+            )
             if message.batches:
                 log.warning("batches.left_out", attempt=attempt, step=message.step, batches=list(message.batches))
         case _:

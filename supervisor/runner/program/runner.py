@@ -24,6 +24,7 @@ from supervisor.core.program.facts import (
     ProgramFacts,
     State,
 )
+from supervisor.host.ledger.ledger import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials, marks
 from supervisor.host.resources.oom_kills import oom_evidence
@@ -40,6 +41,8 @@ from supervisor.runner.records.observers import ObserverList
 from supervisor.runner.records.timeline import SHOWN_WITH_ERROR, Timeline, describe_event
 
 Found = TypeVar("Found")
+
+LATE_S = 0.1  # of a timer: after that, the event loop may not have looked at its descriptors (selectors, PEP 475)
 
 
 class Runner:
@@ -79,6 +82,7 @@ class Runner:
         self._is_draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
+        self._has_read_late = False
         self._waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -179,6 +183,12 @@ class Runner:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
         self._job.facts.wanted = wanted
 
+    def recall_completion(self, end: LastEnd) -> None:
+        """Before any event: its last attempt had ended as it should, as the ledger says."""
+        self.was_done = True
+        self._job.recall_completion()
+        self.executor.recall_end(end)
+
     def adopt(self, found: LeftoverWorker) -> bool:
         """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
         if self.config.listener is not None:
@@ -273,6 +283,12 @@ class Runner:
 
     def _on_timer(self) -> None:
         self._timer = None
+        now = self._loop.time()
+        if now - self._due_at > LATE_S and not self._has_read_late:
+            self._has_read_late = True  # the daemon stood still: what the worker reported meanwhile is read first
+            self._timer = self._loop.call_at(now, self._on_timer)
+            return
+        self._has_read_late = False
         if self.executor.post_pending_exit():
             return  # it came before the deadline, and has set the timer anew
         self._drain(expired=True)

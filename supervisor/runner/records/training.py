@@ -71,6 +71,8 @@ class TrainingStatus(ProgramObserver):
             case messages.SaveFailed():
                 self.save_error = message.error
             case messages.Failed():
+                if message.step is not None and self.step is not None:  # it trained, and reports of steps are rare
+                    self.step = max(message.step, self.step)
                 self.traceback = tuple(message.traceback.strip().splitlines()[-TRACEBACK_LINES:])
             case messages.Done():
                 self.step, self.metrics = message.step, message.metrics or self.metrics
