@@ -1,9 +1,10 @@
 """The sockets on which clients connect: from the configuration to open, listening endpoints."""
 
+import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import structlog
 
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
 from supervisor.control.http.access import Login
+from supervisor.host.service.file_watch import FileWatch
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+MADE_AGAIN_EVERY_S = 5.0  # while its folder is missing, or another program listens there
 BACKLOG = socket.SOMAXCONN  # many clients may connect at the same moment
 
 log = structlog.get_logger()
@@ -29,12 +32,14 @@ class Endpoint:
     With a `login`, clients that know it may do everything, and others are refused. `hosts`: the names by which a TCP
     client without a login may call this server (its Host header); any other name is refused, so that a web page can't
     reach it through a name of its own that resolves to this host. None: any name.
+    `file`: the file of a unix socket.
     """
 
     listener: socket.socket
     owner: int
     login: Login | None = None
     hosts: frozenset[str] | None = None
+    file: "SocketFile | None" = None
 
     @property
     def is_unix(self) -> bool:
@@ -53,17 +58,12 @@ def open_endpoints(config: Config) -> Iterator[tuple[Endpoint, ...]]:
 
 
 def _unix_endpoint(settings: UnixServerConfig, at_end: contextlib.ExitStack) -> Endpoint:
-    listener = listen_on_file(settings.file, settings.chmod, settings.owner)
+    file = SocketFile(settings.file, settings.chmod, settings.owner)
+    listener = file.listen()
     at_end.callback(listener.close)
-    inode = settings.file.stat().st_ino
-
-    def remove() -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if settings.file.stat().st_ino == inode:  # not if another daemon has taken the place
-                settings.file.unlink()
-
-    at_end.callback(remove)
-    return Endpoint(listener, settings.owner[0] if settings.owner else os.geteuid(), _login(settings))
+    at_end.callback(file.remove)
+    owner = settings.owner[0] if settings.owner else os.geteuid()
+    return Endpoint(listener, owner, _login(settings), file=file)
 
 
 def _tcp_endpoint(settings: InetServerConfig, at_end: contextlib.ExitStack) -> Endpoint:
@@ -82,6 +82,88 @@ def _login(settings: UnixServerConfig | InetServerConfig) -> Login | None:
     if settings.username is None or settings.password is None:
         return None
     return Login(settings.username, settings.password)
+
+
+class SocketFile:
+    """The file of a unix socket, as it is configured; without it no new client finds the socket."""
+
+    def __init__(self, path: Path, mode: int, owner: tuple[int, int] | None) -> None:
+        self.path = path
+        self._mode, self._owner = mode, owner
+        self._inode = -1
+
+    def listen(self) -> socket.socket:
+        """Makes the file, and gives its socket. Raises ListenError."""
+        listener = listen_on_file(self.path, self._mode, self._owner)
+        self._inode = self.path.stat().st_ino
+        return listener
+
+    def is_there(self) -> bool:
+        """Whether the name still leads to this socket."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except OSError:
+            return False
+
+    def remove(self) -> None:
+        """Removes the file, unless another daemon has taken the place."""
+        if self.is_there():
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+
+
+class LastingListener:
+    """Keeps a unix socket reachable: where its file is deleted, makes it again. Open connections go on as they are.
+
+    `serve` begins to serve the clients of a listener.
+    """
+
+    def __init__(self, endpoint: Endpoint, serve: Callable[[socket.socket], Awaitable[asyncio.Server]]) -> None:
+        self._file = endpoint.file
+        self._serve = serve
+        self._server: asyncio.Server | None = None
+        self._watch: FileWatch | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._listener = endpoint.listener
+
+    async def begin(self) -> None:
+        """Serves its clients from now on."""
+        self._server = await self._serve(self._listener)
+        if self._file is not None:
+            self._watch = FileWatch(self._file.path, self._on_event)
+            self._on_event()  # it may be gone since it was made
+
+    def close(self) -> None:
+        """Serves no new clients, and makes no new file."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._task is not None:
+            self._task.cancel()
+        if self._server is not None:
+            self._server.close()
+
+    def _on_event(self) -> None:
+        if self._file is not None and (self._task is None or self._task.done()) and not self._file.is_there():
+            self._task = asyncio.get_running_loop().create_task(self._make_again(self._file))
+
+    async def _make_again(self, file: SocketFile) -> None:
+        logged = False
+        while not file.is_there():
+            try:
+                listener = await asyncio.to_thread(file.listen)
+            except ListenError as error:
+                if not logged:
+                    log.error("control.socket_lost", file=str(file.path), error=str(error), next="it is tried again")
+                logged = True
+                await asyncio.sleep(MADE_AGAIN_EVERY_S)
+                continue
+            if self._server is not None:
+                self._server.close()  # nobody could connect to it any more
+            if self._watch is not None:
+                self._watch.close()
+            self._server = await self._serve(listener)
+            log.warning("control.socket_made_again", file=str(file.path), reason="its file was deleted or replaced")
+            self._watch = FileWatch(file.path, self._on_event)
 
 
 def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:

@@ -25,7 +25,7 @@ from supervisor.control.base.errors import Code, CommandError, internal_error
 from supervisor.control.base.json_types import Schema
 from supervisor.control.commands import bulk
 from supervisor.control.commands.table import Command, find_command
-from supervisor.control.endpoints import Endpoint
+from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
 from supervisor.control.http.connections import DEFAULT_TIMEOUTS, ClientTimeouts, Connections
 from supervisor.control.metrics import sampling
@@ -42,14 +42,16 @@ async def serve(
     endpoints: Sequence[Endpoint], context: CommandContext, timeouts: ClientTimeouts = DEFAULT_TIMEOUTS
 ) -> AsyncIterator[None]:
     """Answers at every endpoint; each has an application of its own, as each demands another login or none."""
-    clients, servers = Connections(timeouts), list[asyncio.Server]()
+    clients, listeners = Connections(timeouts), list[LastingListener]()
     try:
         for endpoint in endpoints:
-            servers.append(await clients.listen(endpoint.listener, _Application(endpoint, context)))
+            application = _Application(endpoint, context)
+            listeners.append(LastingListener(endpoint, partial(clients.listen, application=application)))
+            await listeners[-1].begin()
         yield
     finally:
-        for server in servers:
-            server.close()
+        for listener in listeners:
+            listener.close()
         await clients.close(CLOSE_TIMEOUT_S)
 
 
