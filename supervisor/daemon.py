@@ -42,6 +42,7 @@ from supervisor.host.service.single_instance import (
     refuse_shared_environment,
 )
 from supervisor.lifecycle import DaemonLifecycle, notice_sources
+from supervisor.protocol.allocation import AllocationError
 from supervisor.protocol.plurals import counted
 from supervisor.signals import SIGNALS
 
@@ -128,6 +129,8 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
             status = _run_daemon(config, read_config, background)
     except AlreadyRunning as error:
         return _fail(str(error), EXIT_BUSY)
+    except AllocationError as error:
+        return _fail(str(error), EXIT_CONFIG)
     except (OSError, ListenError, LedgerError, SpawnError, limits.LimitError) as error:
         background.report_failure(EXIT_CANNOT_RUN)
         return _fail(_explain_start_failure(error), EXIT_CANNOT_RUN)

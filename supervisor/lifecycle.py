@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -31,6 +32,7 @@ from supervisor.host.resources.gpus import Gpus
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
 from supervisor.protocol import allocation
+from supervisor.protocol.allocation import Allocation
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -40,6 +42,9 @@ from supervisor.runner.fleet.watch import ResourceWatch
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.listeners.output import OutputPublisher
 from supervisor.signals import SIGNALS, ExitRequest, SignalHandlers
+
+if TYPE_CHECKING:
+    from supervisor.runner.fleet.gang_agent import GangAgent
 
 EXIT_FATAL = 70  # EX_SOFTWARE: `exit_on` ended the daemon, and a program had failed
 
@@ -70,6 +75,7 @@ class DaemonLifecycle:
         self._daemon_log = daemon_log
         self._systemd = SystemdNotifier(os.environ)
         self._exit_request = ExitRequest()
+        self._gang: GangAgent | None = None
 
     async def run(self) -> int | None:
         """Supervises until asked to exit; returns the exit status, or None if a fresh daemon is to follow (reload)."""
@@ -80,9 +86,20 @@ class DaemonLifecycle:
         if ledger.set_aside is not None:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="the history starts again, empty")
         output = OutputPublisher()
-        services = self._make_services(ledger, output)
+        found = await asyncio.to_thread(self._find_gang) if self._is_slurm else None
+        services = self._make_services(ledger, output, found)
         logs = services.logs
         programs = Programs(self._config, self._read_config, services)
+        if found is not None:
+            from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
+
+            self._gang = GangAgent(
+                found,
+                os.environ.get(allocation.SECRET, ""),
+                settings.rendezvous_timeout,
+                lambda: programs.runners,
+                exit_request.request_exit,
+            )
         output.start(programs.on_output)
         services.save_durations.load_history(ledger)
         store = NoticeStore(settings.runtime_dir)
@@ -112,7 +129,7 @@ class DaemonLifecycle:
                 self._feed_watchdog()
                 notices.watch_sources(notice_sources(settings))
                 with orphans.reaping_orphans(programs.has_worker):
-                    await self._supervise(programs, services.environment)
+                    await self._supervise(programs, services)
                 services.listeners.close()
         finally:
             await notices.stop_watching()
@@ -125,15 +142,32 @@ class DaemonLifecycle:
             await signals.release()
         if exit_request.is_reload or not self._is_slurm:
             return None if exit_request.is_reload else exit_request.exit_status
+        return await self._exit_status(programs, signals.allocation_ends)
+
+    def _find_gang(self) -> Allocation | None:
+        """The allocation, if it has several nodes. Raises AllocationError or SlurmError."""
+        if os.environ.get("SLURM_NTASKS") == "1":
+            return None
+        from supervisor.host import slurm  # only here: most daemons are alone
+
+        found = slurm.find_allocation(os.environ)
+        return found if found.size > 1 else None
+
+    async def _exit_status(self, programs: Programs, allocation_ends: bool) -> int:
+        """What the batch script is told."""
         are_done = daemon_exit([ExitOn.DONE], programs.exit_conditions()) is DaemonExit.DONE
-        return daemon_status(exit_request.exit_status, are_done, signals.allocation_ends, None)
+        is_over = self._gang.ends_with if self._gang is not None else None
+        status = daemon_status(self._exit_request.exit_status, are_done, allocation_ends, is_over)
+        if self._gang is not None:
+            await self._gang.close(status)
+        return status
 
     @property
     def _is_slurm(self) -> bool:
         return self._settings.engine == "slurm"
 
-    def _make_services(self, ledger: Ledger, output: OutputPublisher) -> Services:
-        """What all programs share; starts the capture of their output."""
+    def _make_services(self, ledger: Ledger, output: OutputPublisher, found: Allocation | None) -> Services:
+        """What all programs share; starts the capture of their output. `found`: the gang's allocation."""
         settings = self._settings
         logs = LogCapture(settings.state_dir)
         logs.subscribers.on_output, logs.subscribers.on_missed = output.on_output, output.on_missed
@@ -146,6 +180,7 @@ class DaemonLifecycle:
             runtime_dir=settings.runtime_dir,
             environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
             lowest_attempt=allocation.lowest_attempt(os.environ) if self._is_slurm else 1,
+            generation=found.generation if found is not None else None,
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
             cgroups=cgroup.prepare_cgroups(),
@@ -155,17 +190,28 @@ class DaemonLifecycle:
             listeners=ListenerHub(settings.identifier),
         )
 
-    async def _supervise(self, programs: Programs, environment: Mapping[str, str]) -> None:
+    async def _start(self, programs: Programs, services: Services) -> None:
+        """Starts or adopts the programs; a gang's once all its daemons are there."""
+        if self._gang is not None:
+            cluster = await self._gang.gather()
+            if cluster is None:
+                return
+            services.environment[allocation.CLUSTER] = cluster
+        await programs.start_all()
+
+    async def _supervise(self, programs: Programs, services: Services) -> None:
         """Starts or adopts the programs, waits for the request to exit, and stops them; also if starting them fails."""
-        start = asyncio.create_task(programs.start_all())
+        start = asyncio.create_task(self._start(programs, services))
         exit_requested = asyncio.create_task(self._exit_request.wait())
-        resource_watch = ResourceWatch(lambda: programs.runners, environment)
+        resource_watch = ResourceWatch(lambda: programs.runners, services.environment)
         suspend_watch = SuspendWatch(lambda: programs.runners)
         watch = asyncio.create_task(resource_watch.watch())
 
         def on_change() -> None:
             resource_watch.on_change()
             suspend_watch.on_change()
+            if self._gang is not None:
+                self._gang.on_change()
             if start.done():
                 self._exit_if_finished(programs)
 

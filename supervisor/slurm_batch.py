@@ -27,6 +27,7 @@ from supervisor.ini.reader import IniKey
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import SPACING, AllocationError, StepExit
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.plurals import counted
 
 EXIT_CONFIG = 78  # EX_CONFIG
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "PREEMPTED"})  # Slurm can queue these again
@@ -59,7 +60,19 @@ def refuse_unfit(config: Config, nodes: int) -> None:
     """Raises AllocationError if the configuration can't use so many nodes."""
     if nodes == 1:
         return
-    raise AllocationError(f"cannot train on {nodes} nodes; set --nodes=1")
+    cannot = f"cannot train on {nodes} nodes"
+    if len(config.programs) != 1:
+        raise AllocationError(
+            f"{cannot}: there are {counted(len(config.programs), 'program')}, and all nodes train one; "
+            f"leave one [program:x] in the file, or set --nodes=1"
+        )
+    (program,) = config.programs.values()
+    if program.job is None or program.job.strategy != "multiworker":
+        raise AllocationError(f"{cannot}: set strategy = multiworker in [program:{program.name}], or --nodes=1")
+    if program.job.workers is not None:
+        raise AllocationError(f"{cannot}: workers is for several processes of one host; delete it, or set --nodes=1")
+    if allocation.CLUSTER in {**config.supervisord.environment, **program.environment}:
+        raise AllocationError(f"{cannot}: environment sets {allocation.CLUSTER}, which Slurm's nodes decide; delete it")
 
 
 class BatchRun:

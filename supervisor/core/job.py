@@ -94,6 +94,7 @@ from supervisor.core.actions.stopping import (
     close_running,
     close_starting,
     flush_running,
+    gang_broken,
     hurry_flushing,
     restart_flushing,
     restart_running,
@@ -202,6 +203,9 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.RestartRequired,     (RUNNING,),                              restart_running),
     (events.RestartRequired,     (FLUSHING,),                             restart_flushing),
     (events.RestartRequired,     (ADOPTING,),                             restart_adopting),
+
+    # --- another rank of the gang is gone ---
+    (events.GangBroken,          (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), gang_broken),
 
     # --- the host goes away, or stays ---
     (events.NoticeReceived,      (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),

@@ -16,7 +16,7 @@ ANSWER_S = 30.0  # a controller that is busy answers late; one that is gone, nev
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 
 
-class SlurmError(Exception):
+class SlurmError(OSError):
     """Slurm did not do what it was asked; the text says what, why, and what to do."""
 
 

@@ -17,6 +17,7 @@ MAX_LIST_CHARACTERS = 64 * 1024  # of the compressed list: a thousand names that
 MAX_NUMBER = 1 << 40
 GENERATION = "STEPKEEPER_GENERATION"
 SECRET = "STEPKEEPER_GANG_SECRET"  # noqa: S105 - its name
+CLUSTER = "TF_CONFIG"  # TensorFlow's variable
 SPACING = 1000
 """Attempts and generations of one run of the batch script: the next run, after a requeue, begins above them."""
 

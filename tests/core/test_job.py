@@ -92,6 +92,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.FailureReported: WITHOUT_PROCESS,
     events.StacksCollected: WITHOUT_PROCESS,
     events.RestartRequired: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
+    events.GangBroken: WITHOUT_PROCESS | {State.KILLING},
     events.NoticeReceived: frozenset(),
     events.NoticeChanged: frozenset(),
     events.NoticeEnded: frozenset(),

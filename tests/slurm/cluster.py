@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "ip", "unshare", "nsenter")
 NETWORK = "10.231.77"
 PATIENCE_S = 60.0
-NODE_DOWN_S = 15  # SlurmdTimeout: how soon the controller gives a silent node up
+NODE_DOWN_S = 30  # SlurmdTimeout: how soon the controller gives a silent node up
 
 _CONF = """
 ClusterName=sktest

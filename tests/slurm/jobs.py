@@ -1,5 +1,6 @@
 """Jobs for the cluster: a configuration, the batch script, and what became of it."""
 
+import re
 import shutil
 import sys
 
@@ -8,22 +9,22 @@ from tests.places import ROOT
 from tests.slurm.cluster import Cluster, SlurmJob
 from tests.system.harness import TRAINER
 
+TOGETHER = ROOT / "tests" / "worker" / "children" / "together.py"
 SCRIPT = ROOT / "deploy" / "slurm" / "train.sbatch"
 
 
-class Training:
-    """A job of the trainer's in a folder that all nodes share, under the batch script as it is."""
+class Submission:
+    """A job in a folder that all nodes share, under the batch script as it is."""
 
-    def __init__(self, cluster: Cluster, name: str, keys: str = "", **environment: object) -> None:
+    def __init__(self, cluster: Cluster, name: str, settings: str, program: str) -> None:
         self.cluster = cluster
         self.folder = cluster.shared / name
         self.folder.mkdir()
-        self.checkpoints = self.folder / "checkpoints"
+        self.checkpoints = self.folder / "ckpt"
         self.conf = self.folder / "supervisord.conf"
-        variables = ",".join(f'{key}="{value}"' for key, value in environment.items())
         self.conf.write_text(
-            f"[supervisord]\nnotices=off\n[program:train]\ncommand={sys.executable} {TRAINER}\n"
-            f"checkpoint_dir={self.checkpoints}\nredirect_stderr=true\nenvironment={variables}\n{keys}\n"
+            f"[supervisord]\nnotices=off\n{settings}\n[program:train]\ncheckpoint_dir={self.checkpoints}\n"
+            f"redirect_stderr=true\n{program}\n"
         )
 
     def submit(self, *options: str) -> SlurmJob:
@@ -55,3 +56,43 @@ class Training:
         """What the newest checkpoint holds: the trainer counts its steps."""
         name = selection.committed_checkpoints(self.checkpoints)[0]
         return int((self.checkpoints / str(name) / "count").read_text())
+
+
+class Training(Submission):
+    """The trainer: one process, without TensorFlow."""
+
+    def __init__(self, cluster: Cluster, name: str, keys: str = "", **environment: object) -> None:
+        variables = ",".join(f'{key}="{value}"' for key, value in environment.items())
+        super().__init__(cluster, name, "", f"command={sys.executable} {TRAINER}\nenvironment={variables}\n{keys}")
+
+
+class Gang(Submission):
+    """Several nodes that train together with TensorFlow, and end with a digest of all that they hold."""
+
+    def __init__(self, cluster: Cluster, name: str, nodes: int = 2, steps: int = 40, pause: float = 0.1) -> None:
+        folder = cluster.shared / name
+        super().__init__(
+            cluster, name, "rendezvous_timeout=30",
+            f"command={sys.executable} {TOGETHER} {folder} {steps}\nstrategy=multiworker\ndeterministic=true\n"
+            f'checkpoint_interval=7 steps\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"',
+        )  # fmt: skip
+        self.nodes = nodes
+        self.steps = steps
+
+    def begin(self, *options: str) -> SlurmJob:
+        """Queues it on its nodes."""
+        return self.submit(f"--nodes={self.nodes}", *options)
+
+    def ends(self) -> list[str]:
+        """What each rank ended with."""
+        return [(self.folder / f"end-{rank}").read_text() for rank in range(self.nodes)]
+
+    def printed(self, job: SlurmJob) -> str:
+        """What the workers of all nodes printed."""
+        logs = sorted((self.cluster.shared / f"stepkeeper-{job.id}").glob("*/train-stdout.log*"))
+        return "\n".join(each.read_text(errors="replace") for each in logs)
+
+    def starts(self, job: SlurmJob) -> list[tuple[int, int]]:
+        """Rank and first step of every worker that began to train."""
+        found = re.findall(r"worker (\d) pid \d+ begins at (\d+)", self.printed(job))
+        return [(int(rank), int(step)) for rank, step in found]

@@ -77,11 +77,18 @@ class GangCheckpoints(RunCheckpoints):
             opened = super()._open_directory(directory)
             if (started := local_processes.find_local_processes()) is not None:
                 started.require_all_alive()  # also if the script trains a second time
-            gang.text_from_chief(json.dumps([attempt.number, str(opened.restore) if opened.restore else None]))
+            restore = str(opened.restore) if opened.restore else None
+            gang.text_from_chief(json.dumps([attempt.number, restore, attempt.launch.generation]))
             return opened
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
-        number, path = json.loads(gang.text_from_chief(""))
+        number, path, generation = json.loads(gang.text_from_chief(""))
+        if generation != attempt.launch.generation:
+            attempt.exit_with_error(
+                WorkerExit.STOPPED,
+                f"cannot train: this worker is of generation {attempt.launch.generation} of its gang, and the chief of "
+                f"{generation}; it belongs to a gang that is over",
+            )
         if attempt.channel is None:
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)

@@ -157,6 +157,11 @@ class SupervisordConfig(HookKeys):
         "the node's own disk. The same as the option --engine, which deploy/slurm/train.sbatch gives. Never guessed "
         "from Slurm's variables: a daemon that somebody starts by hand in an allocation is to run on.",
     )
+    rendezvous_timeout: Timeout = key(
+        120.0,
+        "Seconds within which the daemons of all nodes have to meet before a gang starts under Slurm; then the log "
+        "names those that are missing. Long enough for a shared file system that is slow to read Python.",
+    )
     exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "

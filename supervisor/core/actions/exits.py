@@ -78,6 +78,8 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
         return cause, "stopped (requested before this daemon started)"
     if facts.policy.is_job and is_host_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
         return Cause.PREEMPTION, f"told to stop from outside while the host was going away: {text}"
+    if facts.policy.is_gang and event.code == WorkerExit.STOPPED:
+        return Cause.STOPPED, "another rank was told to stop: saved and stopped together"
     if not facts.policy.is_job:
         text = text if event.oom is None else f"{text}, sent by the kernel because memory ran out ({event.oom})"
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text

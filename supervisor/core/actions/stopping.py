@@ -2,9 +2,9 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.intents import close, record_stop
-from supervisor.core.actions.transitions import enter_running, request_flush, schedule_flush_retry, terminate
+from supervisor.core.actions.transitions import enter_running, kill, request_flush, schedule_flush_retry, terminate
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.events import Event, FlushRequested, ProgramClosed, RestartRequired
+from supervisor.core.program.events import Event, FlushRequested, GangBroken, ProgramClosed, RestartRequired
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.notice_plan import stop_cause
 from supervisor.protocol.wire.messages import Then
@@ -106,6 +106,13 @@ def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) ->
     """Sends the stop signal; there is nothing to flush yet."""
     facts.current.decided_end = (event.cause, event.text)
     return terminate(facts, event, now)
+
+
+@leads_to(State.KILLING)
+def gang_broken(facts: ProgramFacts, event: GangBroken, now: float) -> Effects:
+    """Kills the worker: it can neither step nor save, as both need all ranks. The failure counts where it happened."""
+    facts.current.decided_end = (Cause.LOST, event.text)
+    return kill(facts, event, now)
 
 
 @leads_to(State.FLUSHING, State.STOPPING)

@@ -94,16 +94,18 @@ def starting_deadline(facts: ProgramFacts) -> float:
 def launch(facts: ProgramFacts, now: float) -> Effects:
     """Starts a new attempt. A job's checkpoint is verified while its worker loads.
 
-    If a dependency is not ready, the program stays STOPPED until its next start request. If the host goes away before
-    a job could save a step, the job waits in BACKOFF for what becomes of the host.
+    If a dependency is not ready, the program stays STOPPED until its next start request; a rank of a gang that has had
+    its attempt, until the next daemon. If the host goes away before a job could save a step, the job waits in BACKOFF
+    for what becomes of the host.
     """
     policy = facts.policy
-    if facts.held_back:
+    if facts.held_back or (policy.is_gang and facts.launched):
         enter(facts, State.STOPPED)
         return []
     if (until := notice_plan.no_start_before(facts, now)) is not None:
         return wait_for_host(facts, until)
     facts.attempt += 1
+    facts.launched = True
     facts.current = AttemptFacts(started_at=now, progressed_at=now)
     facts.reason, facts.waits_for_host = None, False
     facts.hang_detector.start_attempt(now)
@@ -187,9 +189,9 @@ def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
     pause = restart.backoff_s(failures.deaths_without_progress, f"{policy.name}:{facts.attempt}")
     if not policy.is_job and facts.current.made_progress:
         pause = short_life_pause_s(facts, now)
+    facts.reason = text
     if pause <= 0:
         return launch(facts, now)
-    facts.reason = text
     enter(facts, State.BACKOFF, now + pause)
     return []
 

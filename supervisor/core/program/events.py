@@ -286,6 +286,13 @@ class RestartRequired:
 
 
 @dataclass(frozen=True, slots=True)
+class GangBroken:
+    """Another rank of the gang is gone, and nobody can train on. `text` says which, and how that is known."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostSuspended:
     """Nothing ran here for `suspended_for_s` seconds until now: the host or the daemon was suspended."""
 
@@ -325,6 +332,7 @@ Event = (
     | NoticeEnded
     | SavesMeasured
     | RestartRequired
+    | GangBroken
     | HostSuspended
     | DeadlinePassed
 )

@@ -78,6 +78,9 @@ class Policy:
     notice_margin: float = 1.0
     notice_grace: float = 60.0
     on_oom: OnOom = OnOom.RESTART
+    is_gang: bool = (
+        False  # one rank of several nodes: one attempt for each daemon, as they begin together or not at all
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ class ProgramFacts:
     held_back: bool = False  # what it depends on is not ready: nothing is launched
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
     attempt: int = 0  # number of the current attempt, or of the last one
+    launched: bool = False  # by this daemon
     current: AttemptFacts = field(default_factory=AttemptFacts)
     flushes_requested: int = 0  # by all attempts; the id of the last flush
 

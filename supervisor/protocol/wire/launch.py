@@ -101,6 +101,7 @@ class Launch:
     seconds, `checkpoint_keep_every` in hours. `between_failures_s`: the mean time between this job's failures, for an
     interval that the worker chooses itself. `microbatches`: into how many parts each batch is divided. `waits_for`:
     this process is a standby of that daemon and not an attempt yet. `member`: it trains beside the job's own process.
+    `generation`: of the gang of several nodes that it belongs to; whoever has another one is not let in.
     """
 
     job: str = "job"
@@ -127,6 +128,7 @@ class Launch:
     between_failures_s: float | None = None
     waits_for: DaemonIdentity | None = None
     member: Member | None = None
+    generation: int | None = None
     protocol: int = PROTOCOL
 
     @property

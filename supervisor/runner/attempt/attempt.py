@@ -139,7 +139,8 @@ class AttemptFactory:
     def spawn(self, number: int, microbatches: int) -> LiveAttempt:
         """A new process. Raises SpawnError or OSError with everything taken back."""
         config, services, mark = self._config, self._services, self._mark(number)
-        launch = launch_of(config, Control(number, self._folder(number)), self._between_failures_s(), microbatches)
+        control = Control(number, self._folder(number))
+        launch = launch_of(config, control, self._between_failures_s(), microbatches, generation=services.generation)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             channel = program_io = listener = None
             stdio = open_output_pipes(config, services.logs, number, handed_over)

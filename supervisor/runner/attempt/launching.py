@@ -18,8 +18,8 @@ from supervisor.host.processes.credentials import cached_credentials
 from supervisor.protocol.wire import launch
 
 
-def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
-    """What the core has to know of a program. `notice_grace`: s."""
+def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False) -> Policy:
+    """What the core has to know of a program. `notice_grace`: s; `is_gang`: several nodes train it together."""
     job = config.job
     policy = Policy(
         name=config.name,
@@ -30,6 +30,7 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
         notify_timeout=config.notify_timeout if config.notify else None,
         startretries=config.startretries,
         stopwaitsecs=config.stopwaitsecs,
+        is_gang=is_gang,
     )
     if job is None:
         return policy
@@ -96,8 +97,12 @@ def launch_of(
     between_failures_s: float,
     microbatches: int,
     waits_for: launch.DaemonIdentity | None = None,
+    generation: int | None = None,
 ) -> launch.Launch | None:
-    """All that the worker of a job is told, or its standby (`waits_for`); None for a program that is no job."""
+    """All that the worker of a job is told, or its standby (`waits_for`); None for a program that is no job.
+
+    `generation`: of the gang that it belongs to.
+    """
     job = config.job
     if job is None:
         return None
@@ -108,6 +113,7 @@ def launch_of(
         control=control,
         between_failures_s=between_failures_s,
         microbatches=microbatches,
+        generation=generation,
         standby="hot" if standby is StandbyKind.HOT else "warm" if waits_for is not None else None,
         waits_for=waits_for,
     )

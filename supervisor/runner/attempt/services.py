@@ -34,9 +34,11 @@ class Services:
     checkpoints: CheckpointStore
     state_dir: Path
     runtime_dir: Path
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     server_url: str | None
     lowest_attempt: int = 1
+    generation: int | None = None
+    """Of the gang; None if programs are not ranks of one. Then a worker that an earlier daemon left is not adopted."""
     cgroups: Cgroups | None = None
     gpus: Gpus | None = None
     save_durations: SaveDurations = field(default_factory=SaveDurations)

@@ -18,6 +18,7 @@ from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
 
+GANG_EXIT_TIMEOUT_S = 2.0  # a rank that is left of a gang can't save, and the others wait for this node
 UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured: its flush_timeout is unknown
 
 
@@ -54,7 +55,8 @@ class Takeover:
         if left.worker is not None or left.strays:
             turn.give_up()
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
-        adopted = left.worker is not None and runner.adopt(left.worker)
+        is_gang = self._services.generation is not None  # its worker belonged to a gang that is over
+        adopted = left.worker is not None and not is_gang and runner.adopt(left.worker)
         adopted_attempt = (
             runner.attempt if adopted else None
         )  # read now: a newer attempt may run by the time the others are recorded
@@ -66,7 +68,8 @@ class Takeover:
             left = left.without_worker()
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.connect_once()
-        gone = await self._leftovers.end_all(runner.name, left.strays, runner.stop_limit_s, runner.config.stopsignal)
+        limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
+        gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:

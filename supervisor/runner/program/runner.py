@@ -65,7 +65,7 @@ class Runner:
         """Called after every change of state."""
         self._handed_over = False
         self._log = structlog.get_logger().bind(program=config.name)
-        self._job = Job(policy_of(config, services.notice_grace))
+        self._job = Job(policy_of(config, services.notice_grace, services.generation is not None))
         self._services = services
         self._observers = ObserverList(self._log_internal_error)
         self._observers.add([self.timeline])

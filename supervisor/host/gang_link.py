@@ -1,0 +1,230 @@
+"""TCP connections between the daemons of a gang: the chief listens, the others connect and stay connected.
+
+Whoever connects has HANDSHAKE_S to prove that it belongs to this generation of this allocation, before which nothing
+longer than a line is read from it and no more than a few connections are held.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Awaitable
+from typing import Protocol
+
+import structlog
+
+from supervisor.protocol import gang
+from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.gang import Alive, Begin, Challenge, Join, Refused, Word
+from supervisor.protocol.wire.codec import ProtocolError
+
+ALIVE_EVERY_S = 1.0
+HANDSHAKE_S = 5.0
+CONNECT_S = 3.0
+AGAIN_S = 0.5  # between two tries to reach the chief, which may not listen yet
+SPARE_CONNECTIONS = 16  # beside those of the gang
+MAX_UNSENT_BYTES = 1 << 20  # the other side reads nothing: it will be silent soon
+
+log = structlog.get_logger()
+
+
+class LinkListener(Protocol):
+    """Who is told what comes in. Called in the event loop."""
+
+    def on_joined(self, rank: int, address: str) -> None:
+        """A daemon has proved that it belongs here (to the chief)."""
+
+    def on_begin(self, addresses: tuple[str, ...]) -> None:
+        """The chief has named the cluster (to the others)."""
+
+    def on_word(self, rank: int, word: Word) -> None:
+        """A daemon that belongs here said something."""
+
+    def on_lost(self, rank: int, text: str) -> None:
+        """Its connection ended."""
+
+    def on_refused(self, reason: str) -> None:
+        """The chief does not take this daemon."""
+
+
+class GangLink:
+    """This daemon's connections. Nothing here decides."""
+
+    def __init__(self, allocation: Allocation, secret: str, address: str, listener: LinkListener) -> None:
+        self._allocation = allocation
+        self._secret = secret
+        self._address = address
+        self._listener = listener
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._joins: dict[int, Join] = {}
+        self._connections = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Listens, or begins to connect. Raises OSError if the chief can't listen."""
+        port = gang.link_port(self._allocation)
+        if self._allocation.rank == 0:
+            self._server = await asyncio.start_server(self._on_connection, None, port, limit=gang.MAX_LINE_BYTES)
+        else:
+            self._start(self._reach_chief(self._allocation.nodes[0], port))
+        self._start(self._say_alive())
+
+    def begin(self, addresses: tuple[str, ...]) -> None:
+        """The chief names the cluster to all."""
+        for rank, joined in self._joins.items():
+            self.send(rank, Begin(addresses, gang.proof_of_begin(self._secret, joined, addresses)))
+
+    def send(self, rank: int, word: Word) -> None:
+        """Says something to one; nothing if it is not connected."""
+        writer = self._writers.get(rank)
+        if writer is not None and not writer.is_closing():
+            if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+                writer.transport.abort()
+            else:
+                writer.write(gang.encode_word(word))
+
+    def send_all(self, word: Word) -> None:
+        """Says something to everybody who is connected."""
+        for rank in list(self._writers):
+            self.send(rank, word)
+
+    async def close(self) -> None:
+        """Ends all connections, after what was said has gone out."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers.values():
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.drain(), 1.0)
+            writer.close()
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _say_alive(self) -> None:
+        while True:
+            self.send_all(Alive())
+            await asyncio.sleep(ALIVE_EVERY_S)
+
+    # --- the chief ---
+
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._connections >= self._allocation.size + SPARE_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._tasks.add(task)
+        self._connections += 1
+        rank: int | None = None
+        try:
+            rank = await asyncio.wait_for(self._admit(reader, writer), HANDSHAKE_S)
+            if rank is not None:
+                await self._listen(rank, reader)
+        except (OSError, TimeoutError, ProtocolError, ValueError) as error:
+            log.warning("gang.connection_refused", error=str(error) or type(error).__name__)
+        except asyncio.CancelledError:
+            pass  # by `close`; asyncio of Python 3.11 would log it as an error of the server
+        finally:
+            self._tasks.discard(task)
+            self._connections -= 1
+            if rank is None or self._writers.get(rank) is writer:
+                writer.close()
+
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
+        challenge = Challenge(secrets.token_hex(16))
+        writer.write(gang.encode_word(challenge))
+        said = gang.decode_word(await _line(reader))
+        peer = writer.get_extra_info("peername")
+        if not isinstance(said, Join):
+            raise ProtocolError(f"{peer} did not join")
+        if not gang.is_proof(said.proof, gang.proof_of_join(self._secret, challenge, said)):
+            raise ProtocolError(f"{peer} does not know the secret of this allocation")
+        if (reason := self._reason_against(said)) is not None:
+            writer.write(gang.encode_word(Refused(reason)))
+            raise ProtocolError(f"{peer}: {reason}")
+        self._writers[said.rank], self._joins[said.rank] = writer, said
+        self._listener.on_joined(said.rank, said.address)
+        return said.rank
+
+    def _reason_against(self, said: Join) -> str | None:
+        if said.generation != self._allocation.generation:
+            return f"it belongs to generation {said.generation}, and this is {self._allocation.generation}"
+        if not 0 < said.rank < self._allocation.size:
+            return f"there is no rank {said.rank}"
+        if said.rank in self._writers:
+            return f"rank {said.rank} has joined already"
+        host, _, port = said.address.rpartition(":")
+        if host != self._allocation.nodes[said.rank] or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            return f"its address is {said.address:.80}, which is not of {self._allocation.nodes[said.rank]}"
+        return None
+
+    # --- the others ---
+
+    async def _reach_chief(self, host: str, port: int) -> None:
+        while True:
+            with contextlib.suppress(OSError, TimeoutError):
+                connecting = asyncio.open_connection(host, port, limit=gang.MAX_LINE_BYTES)
+                reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
+                break
+            await asyncio.sleep(AGAIN_S)
+        joins: Join | None = None
+        try:
+            said = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            if not isinstance(said, Challenge):
+                raise ProtocolError("the chief did not begin with a challenge")
+            me = self._allocation
+            joins = Join(me.rank, me.generation, self._address, secrets.token_hex(16), "")
+            joins = Join(
+                joins.rank, joins.generation, joins.address, joins.nonce,
+                gang.proof_of_join(self._secret, said, joins),
+            )  # fmt: skip
+            writer.write(gang.encode_word(joins))
+            self._writers[0], self._joins[0] = writer, joins
+            await self._listen(0, reader)
+        except (OSError, TimeoutError, ProtocolError, ValueError) as error:
+            self._listener.on_lost(0, str(error) or type(error).__name__)
+
+    # --- both ---
+
+    async def _listen(self, rank: int, reader: asyncio.StreamReader) -> None:
+        text = "its connection was closed"
+        try:
+            while line := await reader.readline():
+                word = gang.decode_word(line)
+                if isinstance(word, Begin):
+                    self._on_begin(rank, word)
+                elif isinstance(word, Refused):
+                    self._listener.on_refused(word.reason)
+                else:
+                    self._listener.on_word(rank, word)
+        except (OSError, ProtocolError, ValueError) as error:
+            text = str(error)
+        self._listener.on_lost(rank, text)
+
+    def _on_begin(self, rank: int, word: Begin) -> None:
+        joins = self._joins.get(0)
+        if rank != 0 or joins is None:
+            raise ProtocolError(f"rank {rank} is not the chief, and names a cluster")
+        if not gang.is_proof(word.proof, gang.proof_of_begin(self._secret, joins, word.addresses)):
+            raise ProtocolError("the chief does not know the secret of this allocation")
+        self._listener.on_begin(word.addresses)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise ProtocolError("the connection ended")
+    return line
+
+
+def free_port() -> int:
+    """A port that is free at the moment. If another program takes it first, the next generation gets another."""
+    with socket.socket() as found:
+        found.bind(("", 0))  # TensorFlow's server listens on every address
+        return int(found.getsockname()[1])

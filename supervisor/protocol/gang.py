@@ -1,0 +1,116 @@
+"""The words that the daemons of a gang say to each other, and the proofs that they belong together.
+
+A gang's daemons meet over TCP before anything is started: the chief (rank 0) sends a challenge, each other daemon joins
+with its rank, its generation and the address of its worker, and once all have joined the chief names the cluster.
+Afterwards both sides say that they are alive, and how they leave. Whoever does not know the allocation's secret, or
+belongs to another generation, is refused. The lines themselves are not encrypted: TensorFlow's own traffic between the
+same hosts is not either.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+
+MAX_LINE_BYTES = 64 * 1024  # a thousand addresses
+LOWEST_PORT, PORTS = 20000, 10000  # below those that Linux gives to clients
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """From the chief, first: what a proof has to hold."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds."""
+
+    rank: int
+    generation: int
+    address: str
+    nonce: str
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """All have joined: the addresses of all workers, by rank."""
+
+    addresses: tuple[str, ...]
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The chief does not take this daemon."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Said every second, so that silence means something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The daemon ends. `status`: what it will exit with; `text`: why, for people."""
+
+    status: int
+    text: str
+
+
+Word = Challenge | Join | Begin | Refused | Alive | Leave
+_TYPES: dict[str, type[Word]] = {
+    each.__name__.lower(): each for each in (Challenge, Join, Begin, Refused, Alive, Leave)
+}
+
+
+def encode_word(word: Word) -> bytes:
+    """One line."""
+    body = {"type": type(word).__name__.lower(), **asdict(word)}
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_word(line: bytes) -> Word:
+    """The word in a line. Raises ProtocolError."""
+    body = parse_object(line)
+    kind = _TYPES.get(str(body.get("type")))
+    if kind is None:
+        raise ProtocolError(f"unknown word {body.get('type')!r:.80}")
+    return decode_record(body, kind, str(body["type"]))
+
+
+def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
+    """What only a daemon of this allocation can say to this challenge, and for this rank, generation and address."""
+    return _sign(secret, "join", challenge.nonce, joins.rank, joins.generation, joins.address, joins.nonce)
+
+
+def proof_of_begin(secret: str, joins: Join, addresses: Sequence[str]) -> str:
+    """What only the chief of this allocation can say to the daemon that joined so."""
+    return _sign(secret, "begin", joins.nonce, joins.rank, joins.generation, *addresses)
+
+
+def is_proof(given: str, right: str) -> bool:
+    """Compares in a time that tells nothing."""
+    return hmac.compare_digest(given.encode(), right.encode())
+
+
+def link_port(allocation: Allocation) -> int:
+    """Where the chief of this generation listens: another port for each generation, and for each job of a node."""
+    return LOWEST_PORT + (allocation.job_id * 31 + allocation.generation) % PORTS
+
+
+def cluster_text(addresses: Sequence[str], rank: int) -> str:
+    """TF_CONFIG for one rank."""
+    return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}})
+
+
+def _sign(secret: str, *words: object) -> str:
+    return hmac.new(secret.encode(), json.dumps([str(each) for each in words]).encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,137 @@
+"""This daemon as one of a gang: meets the others before anything starts, and ends with them.
+
+The decisions are in `core/fleet/gang.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
+wrong on any node ends this generation everywhere, and nothing is started again by this daemon.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import structlog
+
+from supervisor.core.fleet.gang import BeginTraining, EndGeneration, GangEffect, GangView
+from supervisor.core.program import events
+from supervisor.core.program.facts import State
+from supervisor.host.gang_link import GangLink, free_port
+from supervisor.protocol import gang
+from supervisor.protocol.allocation import Allocation, StepExit
+from supervisor.protocol.gang import Leave, Word
+from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.runner.program.runner import Runner
+
+log = structlog.get_logger()
+
+
+class GangAgent:
+    """`runners`: the one program, by name. `leave`: asks the daemon to exit."""
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        secret: str,
+        rendezvous_s: float,
+        runners: Callable[[], Mapping[str, Runner]],
+        leave: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.allocation = allocation
+        self.ends_with: StepExit | None = None
+        """What the batch script is told; None: the daemon's own end decides."""
+        self._runners = runners
+        self._leave = leave
+        address = f"{allocation.nodes[allocation.rank]}:{free_port()}"
+        self._view = GangView(allocation, address, self._loop.time(), rendezvous_s)
+        self._link = GangLink(allocation, secret, address, self)
+        self._cluster: asyncio.Future[str | None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def gather(self) -> str | None:
+        """Waits until all daemons are there; returns TF_CONFIG, or None if this generation is over before that."""
+        me = self.allocation
+        log.info("gang.gathering", rank=me.rank, nodes=list(me.nodes), generation=me.generation)
+        try:
+            await self._link.open()
+        except OSError as error:
+            self._execute([EndGeneration(StepExit.AGAIN, f"cannot listen for the gang: {error}")])
+        self._arm_timer()
+        return await self._cluster
+
+    def on_change(self) -> None:
+        """The program's state has changed: once its worker has ended, so has this generation."""
+        for runner in self._runners().values():
+            if not runner.facts.launched or runner.state not in (State.BACKOFF, State.STOPPED):
+                continue
+            last = runner.executor.last_exit
+            if runner.facts.waits_for_host:
+                self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
+            elif not runner.wanted or (last is not None and last.code == WorkerExit.STOPPED):
+                self._end(StepExit.SAVED, "saved and stopped")
+            else:
+                self._end(StepExit.AGAIN, f"its worker ended: {runner.reason or 'see its log'}")
+
+    async def close(self, status: int) -> None:
+        """The daemon exits with `status`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._link.send_all(Leave(status, "done" if status == 0 else f"it exits with status {status}"))
+        await self._link.close()
+
+    # --- what comes in ---
+
+    def on_joined(self, rank: int, address: str) -> None:
+        log.info("gang.joined", node=self.allocation.describe(rank), address=address)
+        self._execute(self._view.joined(rank, address, self._loop.time()))
+
+    def on_begin(self, addresses: tuple[str, ...]) -> None:
+        self._execute(self._view.begun(addresses, self._loop.time()))
+
+    def on_word(self, rank: int, word: Word) -> None:
+        self._view.heard(rank, self._loop.time())
+        if isinstance(word, Leave):
+            self._execute(self._view.left(rank, word.status, word.text[:500], self._loop.time()))
+
+    def on_lost(self, rank: int, text: str) -> None:
+        self._execute(self._view.lost(rank, text))
+
+    def on_refused(self, reason: str) -> None:
+        self._execute([EndGeneration(StepExit.AGAIN, f"the chief refused this daemon: {reason}")])
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._execute(self._view.expire(self._loop.time()))
+
+    # --- what follows ---
+
+    def _execute(self, decided: list[GangEffect]) -> None:
+        for effect in decided:
+            match effect:
+                case BeginTraining():
+                    if self.allocation.rank == 0:
+                        self._link.begin(effect.addresses)
+                    log.info("gang.complete", addresses=list(effect.addresses))
+                    if not self._cluster.done():
+                        self._cluster.set_result(gang.cluster_text(effect.addresses, self.allocation.rank))
+                case EndGeneration():
+                    log.warning("gang.over", why=effect.text, status=int(effect.status))
+                    for runner in self._runners().values():
+                        runner.post(events.GangBroken(effect.text))
+                    self._end(effect.status, effect.text)
+                case _:
+                    assert_never(effect)
+        self._arm_timer()
+
+    def _end(self, status: StepExit, text: str) -> None:
+        """Tells all others at once, and asks the daemon to exit; the first reason counts."""
+        if self.ends_with is None:
+            self.ends_with = status
+            self._link.send_all(Leave(status, text))
+        if not self._cluster.done():
+            self._cluster.set_result(None)
+        self._leave()
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_at = self._view.deadline()
+        self._timer = None if due_at is None else self._loop.call_at(max(due_at, self._loop.time()), self._on_timer)

@@ -1,0 +1,67 @@
+"""A rank of a gang: one attempt for each daemon, and an end at once if another rank is gone."""
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.job import Job
+from supervisor.core.program import effects, events
+from supervisor.core.program.facts import Policy, State
+from supervisor.protocol.wire.messages import WorkerExit
+
+
+def training() -> Job:
+    job = Job(Policy("train", is_job=True, is_gang=True))
+    job.handle(events.StartRequested(), 0.0)
+    job.handle(events.SpawnSucceeded(1), 0.0)
+    job.handle(events.CheckpointSelected(1, None, None), 0.0)
+    job.handle(events.TrainingRestored(1, 0), 1.0)
+    job.handle(events.StepsDone(1, 5), 2.0)
+    assert job.state is State.RUNNING
+    return job
+
+
+def cause_of(decided: list[effects.Effect]) -> str:
+    return next(each.cause for each in decided if isinstance(each, effects.RecordEnd))
+
+
+def test_a_worker_that_died_is_not_started_again_here():
+    job = training()
+    decided = job.handle(events.WorkerExited(1, signal=9), 3.0)
+    assert job.state is State.STOPPED and job.facts.wanted
+    assert not any(isinstance(each, effects.Spawn) for each in decided)
+    assert cause_of(decided) == Cause.CRASH
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+
+def test_a_broken_gang_kills_the_worker_and_counts_nothing_here():
+    job = training()
+    assert effects.Kill(1) in job.handle(events.GangBroken("rank 1 (n2) was lost"), 3.0)
+    decided = job.handle(events.WorkerExited(1, signal=9), 3.1)
+    assert job.state is State.STOPPED and job.facts.wanted
+    assert cause_of(decided) == Cause.LOST
+    assert not job.facts.failures.by_cause
+
+
+def test_a_flush_of_a_broken_gang_is_not_waited_for():
+    job = training()
+    job.handle(events.ProgramClosed("shutdown"), 3.0)
+    assert job.state is State.FLUSHING
+    assert effects.Kill(1) in job.handle(events.GangBroken("rank 1 (n2) was lost"), 3.1)
+
+
+def test_a_stop_that_another_rank_was_told_counts_nothing():
+    job = training()
+    decided = job.handle(events.WorkerExited(1, code=int(WorkerExit.STOPPED)), 3.0)
+    assert (job.state, cause_of(decided)) == (State.STOPPED, Cause.STOPPED)
+
+
+def test_failures_without_progress_are_given_up_as_elsewhere():
+    job = training()
+    for _ in range(job.facts.policy.startretries):
+        job.handle(events.WorkerExited(job.facts.attempt, signal=9), 3.0)
+        if job.state is State.BACKOFF:
+            job.expire(1000.0)
+        assert job.state is State.STOPPED
+        job.facts.launched = False  # the next daemon
+        job.handle(events.StartRequested(resumes=True), 1000.0)
+        job.handle(events.SpawnSucceeded(job.facts.attempt), 1000.0)
+    job.handle(events.WorkerExited(job.facts.attempt, signal=9), 1001.0)
+    assert job.state is State.FAILED

@@ -1,0 +1,143 @@
+"""Connections between daemons, over loopback: who is let in, and what strangers get."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from supervisor.host.gang_link import GangLink, free_port
+from supervisor.protocol import gang
+from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.gang import Alive, Challenge, Join, Leave, Word
+from tests.waiting import wait_until_async
+
+NODES = ("localhost", "127.0.0.1", "127.0.0.2")
+SECRET = "s" * 64
+
+
+class Heard:
+    """What a daemon was told."""
+
+    def __init__(self) -> None:
+        self.joined: dict[int, str] = {}
+        self.cluster: tuple[str, ...] | None = None
+        self.words: list[tuple[int, Word]] = []
+        self.lost: list[tuple[int, str]] = []
+        self.refused: list[str] = []
+
+    def on_joined(self, rank: int, address: str) -> None:
+        self.joined[rank] = address
+
+    def on_begin(self, addresses: tuple[str, ...]) -> None:
+        self.cluster = addresses
+
+    def on_word(self, rank: int, word: Word) -> None:
+        self.words.append((rank, word))
+
+    def on_lost(self, rank: int, text: str) -> None:
+        self.lost.append((rank, text))
+
+    def on_refused(self, reason: str) -> None:
+        self.refused.append(reason)
+
+
+@pytest.fixture(autouse=True)
+def port(monkeypatch: pytest.MonkeyPatch) -> int:
+    found = free_port()
+    monkeypatch.setattr(gang, "link_port", lambda allocation: found)
+    return found
+
+
+@asynccontextmanager
+async def daemon(rank: int, secret: str = SECRET, generation: int = 1) -> AsyncIterator[tuple[GangLink, Heard]]:
+    heard = Heard()
+    link = GangLink(Allocation(7, rank, NODES, 0, generation), secret, f"{NODES[rank]}:{5000 + rank}", heard)
+    await link.open()
+    try:
+        yield link, heard
+    finally:
+        await link.close()
+
+
+async def test_all_meet_hear_the_cluster_and_the_last_word():
+    async with daemon(0) as (chief, at_chief), daemon(1) as (_, at_first), daemon(2) as (second, at_second):
+        await wait_until_async(lambda: len(at_chief.joined) == 2)
+        chief.begin(("a:1", "b:2", "c:3"))
+        await wait_until_async(lambda: at_first.cluster == at_second.cluster == ("a:1", "b:2", "c:3"))
+        second.send_all(Leave(60, "its worker ended"))
+        await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.words)
+        await second.close()
+        await wait_until_async(lambda: [rank for rank, _ in at_chief.lost] == [2])
+        await wait_until_async(lambda: any(isinstance(word, Alive) for _, word in at_first.words))
+
+
+async def test_another_generation_is_refused():
+    async with daemon(0, generation=2) as (_, at_chief), daemon(1, generation=1) as (_, at_stale):
+        await wait_until_async(lambda: at_stale.refused)
+        assert "generation 1, and this is 2" in at_stale.refused[0]
+        assert not at_chief.joined
+
+
+async def test_whoever_does_not_know_the_secret_is_not_let_in():
+    async with daemon(0) as (_, at_chief), daemon(1, secret="x" * 64) as (_, at_stranger):
+        await wait_until_async(lambda: at_stranger.lost)
+        assert not at_chief.joined
+
+
+async def test_a_rank_joins_once_and_from_its_own_node():
+    async with daemon(0) as (_, at_chief), daemon(1):
+        await wait_until_async(lambda: at_chief.joined)
+        async with daemon(1) as (_, at_double):
+            await wait_until_async(lambda: at_double.refused)
+            assert at_double.refused == ["rank 1 has joined already"]
+    async with daemon(0) as (_, at_chief):
+        heard = Heard()
+        other = GangLink(Allocation(7, 1, NODES, 0, 1), SECRET, "evil.example:5001", heard)
+        await other.open()
+        await wait_until_async(lambda: heard.refused)
+        await other.close()
+        assert "evil.example" in heard.refused[0]
+        assert not at_chief.joined
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"{}\n",
+        b'{"type":"alive"}\n',
+        b'{"type":"begin","addresses":[],"proof":""}\n',
+        b'{"type":"join","rank":-1,"generation":1,"address":"x","nonce":"","proof":""}\n',
+        b"[" * 200_000 + b"\n",
+        b"x" * 300_000,
+    ],
+)
+async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
+    async with daemon(0) as (_, at_chief), daemon(1):
+        await wait_until_async(lambda: 1 in at_chief.joined)
+        reader, writer = await asyncio.open_connection("localhost", port)
+        await reader.readline()
+        writer.write(said)
+        if said:
+            await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        assert list(at_chief.joined) == [1] and not at_chief.lost
+
+
+async def test_a_proof_holds_for_one_challenge_only(port: int):
+    async with daemon(0) as (_, at_chief):
+        reader, writer = await asyncio.open_connection("localhost", port)
+        first = gang.decode_word(await reader.readline())
+        assert isinstance(first, Challenge)
+        joins = Join(1, 1, f"{NODES[1]}:5001", "n", "")
+        recorded = replace(joins, proof=gang.proof_of_join(SECRET, first, joins))
+        writer.close()
+        reader, writer = await asyncio.open_connection("localhost", port)
+        await reader.readline()
+        writer.write(gang.encode_word(recorded))
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert not at_chief.joined
+        writer.close()

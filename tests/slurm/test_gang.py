@@ -1,0 +1,111 @@
+"""Several nodes train one job under a real Slurm: whatever fails, all begin again, and the bits are the same."""
+
+import pytest
+
+from supervisor.protocol.checkpoints import selection
+from tests.slurm.cluster import Cluster, SlurmJob
+from tests.slurm.jobs import Gang
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.timeout(400)]
+
+WORKER, DAEMON = "together.py", "supervisor.daemon"
+PATIENCE_S = 200.0  # three processes import TensorFlow on two cores
+
+
+def end_of(gang: Gang, job: SlurmJob, state: str = "COMPLETED") -> None:
+    """It ended so, and nothing is left on any node."""
+    job.until_state(state, patience_s=PATIENCE_S)
+    job.until(lambda: not gang.cluster.leftovers(), "nothing runs on any node")
+    for node in gang.cluster.nodes:
+        assert not list(node.own_disk.glob("stepkeeper-*")), job.output
+
+
+def until_training(gang: Gang, job: SlurmJob, times: int = 1) -> None:
+    """All ranks have begun to train so many times, and a checkpoint is there."""
+    job.until(lambda: len(gang.starts(job)) >= times * gang.nodes, "all ranks train", PATIENCE_S)
+    job.until(lambda: gang.newest() > 0, "a checkpoint is there", PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Cluster) -> list[str]:
+    gang = Gang(cluster, "undisturbed", pause=0.0)
+    job = gang.begin()
+    end_of(gang, job)
+    return gang.ends()
+
+
+def resumed_once(gang: Gang, job: SlurmJob, times: int = 1) -> None:
+    """All ranks began anew so many times, each time at one step after the first."""
+    begun = gang.starts(job)
+    steps = [[step for rank, step in begun if rank == each] for each in range(gang.nodes)]
+    assert steps == [steps[0]] * gang.nodes
+    assert len(steps[0]) == times + 1
+    assert all(step > 0 for step in steps[0][1:])
+
+
+def test_a_worker_that_is_killed(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "worker")
+    job = gang.begin()
+    until_training(gang, job)
+    assert cluster.nodes[1].kill(WORKER)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_a_daemon_that_is_killed_and_its_worker_left(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "daemon")
+    job = gang.begin()
+    until_training(gang, job)
+    assert cluster.nodes[1].kill(DAEMON)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_the_chief_and_its_worker_killed_and_the_newest_checkpoint_damaged(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Gang(cluster, "chief")
+    job = gang.begin()
+    until_training(gang, job)
+    job.until(lambda: gang.newest() > 7, "two checkpoints are there")
+    newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
+    (damaged,) = newest.glob("ckpt.data-*")
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    assert cluster.nodes[0].kill(DAEMON)
+    cluster.nodes[0].kill(WORKER)
+    damaged.write_bytes(content)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+    assert list((gang.checkpoints / "quarantine").iterdir())
+
+
+@pytest.mark.minutes
+def test_a_link_that_is_cut_and_mended(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "link")
+    job = gang.begin()
+    until_training(gang, job)
+    node = cluster.nodes[1]
+    node.cut()
+    job.until(lambda: not node.find(WORKER), "the rank that was cut off ends its worker", PATIENCE_S)
+    job.until(lambda: not cluster.nodes[0].find(WORKER), "the chief ends its own", PATIENCE_S)
+    node.mend()
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_scancel(cluster: Cluster) -> None:
+    gang = Gang(cluster, "cancel", steps=4000)
+    job = gang.begin()
+    until_training(gang, job)
+    before = gang.newest()
+    cluster.run("scancel", job.id)
+    end_of(gang, job, "CANCELLED")
+    assert gang.newest() > before and gang.newest() % 7
