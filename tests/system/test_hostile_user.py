@@ -105,6 +105,26 @@ def selection_failed(daemon: Daemon) -> str:
     return str(daemon.status("p")["reason"])
 
 
+# --- environment ------------------------------------------------------------------------------------------------------
+
+
+def test_a_users_program_and_its_checks_get_the_users_home_and_name(home: Path) -> None:
+    shown = "/bin/sh -c 'echo $HOME $USER $LOGNAME $SSH_AUTH_SOCK > {}'"
+    checked = f"healthcheck_command={shown.format(home / 'check')}\nhealthcheck_interval=1"
+    script = "/bin/sh -c 'echo $HOME $USER $LOGNAME $SSH_AUTH_SOCK; exec sleep 600'"
+    with Daemon(
+        home.parent,
+        program(script, f"stdout_logfile={home}/log\n{checked}"),
+        environment={"HOME": "/root", "USER": "root", "LOGNAME": "root", "SSH_AUTH_SOCK": "/root/agent"},
+    ) as daemon:
+        daemon.until(lambda: (home / "check").exists() and (home / "check").read_text(), "the check has run")
+        daemon.until(lambda: (home / "log").read_text(), "it has printed")
+
+    expected = f"{pwd.getpwnam(USER).pw_dir} {USER} {USER}\n"
+    assert (home / "log").read_text() == expected
+    assert (home / "check").read_text() == expected
+
+
 # --- links ------------------------------------------------------------------------------------------------------------
 
 

@@ -129,9 +129,9 @@ class ProgramConfig(HookKeys):
     )
     user: User | None = key(
         None,
-        "User (name or number) the program runs as; needs a daemon that is root. HOME, LOGNAME, USER and the rest of "
-        "the environment stay the daemon's, as with Supervisor, since files written for it count on that: set them in "
-        "`environment` if the program needs its user's own, and keep secrets out of the daemon's.",
+        "User (name or number) the program runs as; needs a daemon that is root. HOME, USER and LOGNAME become that "
+        "user's, unless they were set to something else than root's own. The rest of the environment stays the "
+        "daemon's, as with Supervisor, since files written for it count on that: keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(

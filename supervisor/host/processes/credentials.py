@@ -8,8 +8,9 @@ import asyncio
 import os
 import pwd
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.host.processes.spawning import SpawnError
 
@@ -17,13 +18,37 @@ LOOKUP_TIMEOUT_S = 5.0  # as long as a resolver waits for a name server
 BLOCKING_WAIT_S = 0.05  # files and local caches answer within a millisecond; all programs would feel a longer wait
 
 
+_OF_ROOTS_SESSION = frozenset({"MAIL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "XAUTHORITY"})
+"""Files and sockets that only root can open: programs that find them try, and fail."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The user, primary group and supplementary groups a process runs with."""
+    """The user, primary group and supplementary groups a process runs with.
+
+    `login`: HOME, USER and LOGNAME of that user, `own_login`: of the daemon's.
+    """
 
     uid: int
     gid: int
     groups: tuple[int, ...]
+    login: Mapping[str, str] = field(default_factory=dict, compare=False)
+    own_login: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+def user_environment(who: Credentials | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """The daemon's environment for a process of another user: HOME, USER and LOGNAME become that user's own.
+
+    One that says something else than who the daemon is was set on purpose, and stays. What leads to root's session goes.
+    The rest stays too: files written for Supervisor, and containers, hand programs their settings that way.
+    """
+    if who is None or who.uid == os.geteuid():
+        return dict(environment)
+    kept = {name: value for name, value in environment.items() if name not in _OF_ROOTS_SESSION}
+    of_user = {
+        name: value for name, value in who.login.items() if kept.get(name, "") in ("", who.own_login.get(name, ""))
+    }
+    return kept | of_user
 
 
 _pending: dict[str, Future[Credentials]] = {}
@@ -49,7 +74,18 @@ def find_credentials(user: str) -> Credentials:
             permanent=True,
         )
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    return Credentials(entry.pw_uid, entry.pw_gid, groups)
+    return Credentials(entry.pw_uid, entry.pw_gid, groups, _login(entry), _own_login())
+
+
+def _login(entry: pwd.struct_passwd) -> dict[str, str]:
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+
+def _own_login() -> dict[str, str]:
+    try:
+        return _login(pwd.getpwuid(os.geteuid()))
+    except KeyError:  # as in a container that runs as a number
+        return {}
 
 
 async def look_up(user: str) -> None:

@@ -1,5 +1,6 @@
 """From a program's configuration to what the core and the process need of it."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from supervisor.core.program.facts import (
 )
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthCheck
-from supervisor.host.processes.credentials import cached_credentials
+from supervisor.host.processes.credentials import cached_credentials, user_environment
+from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import launch
 
 
@@ -64,9 +66,16 @@ def command_beside(
     config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, environment: Mapping[str, str]
 ) -> HealthCheck:
     """A command of the program's that is run beside it, as `key` of its section says."""
+    who = None
+    with contextlib.suppress(SpawnError):  # starting the command raises it again
+        who = cached_credentials(config.user) if config.user else None
     return HealthCheck(
         argv=command,
-        environment={**environment, **config.environment, "SUPERVISOR_PROGRAM_PID": str(pid or "")},
+        environment={
+            **user_environment(who, environment),
+            **config.environment,
+            "SUPERVISOR_PROGRAM_PID": str(pid or ""),
+        },
         directory=config.directory,
         user=config.user,
         timeout_s=config.healthcheck_timeout if key == "healthcheck_command" else config.stopwaitsecs,

@@ -10,7 +10,7 @@ from supervisor.config import ProgramConfig
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
-from supervisor.host.processes.credentials import cached_credentials
+from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import Process, SpawnRequest, spawn
 from supervisor.host.processes.process_status import Exit
@@ -65,12 +65,13 @@ def start_process(
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
+    who = cached_credentials(config.user) if config.user else None
     request = SpawnRequest(
         program=config.name,
         argv=config.command,
         directory=config.directory,
         environment={
-            **launch.without_launch_variables(services.environment),
+            **user_environment(who, launch.without_launch_variables(services.environment)),
             marks.VARIABLE: mark,
             marks.CONFIGURATION: config_digest(config),
             "SUPERVISOR_ENABLED": "1",
@@ -81,7 +82,7 @@ def start_process(
             **({"NOTIFY_SOCKET": str(stdio.notify)} if stdio.notify else {}),
             **(worker_launch.to_environment() if worker_launch is not None else {}),
         },
-        credentials=cached_credentials(config.user) if config.user else None,
+        credentials=who,
         umask=config.umask,
         group_ends_with_it=config.job is not None,
         stdout=stdio.stdout,

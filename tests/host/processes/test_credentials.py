@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from supervisor.host.processes import credentials
-from supervisor.host.processes.credentials import cached_credentials, find_credentials
+from supervisor.host.processes.credentials import Credentials, cached_credentials, find_credentials, user_environment
 from supervisor.host.processes.spawning import SpawnError
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -79,3 +79,14 @@ async def test_user_that_does_not_exist_is_named_at_the_start() -> None:
     with pytest.raises(SpawnError, match="cannot run as no-such-user: this host has no such user") as raised:
         cached_credentials("no-such-user")
     assert raised.value.permanent
+
+
+def test_the_environment_of_another_user_says_who_that_is() -> None:
+    who = find_credentials(ME)
+    other = Credentials(41001, 41001, (), {"HOME": "/home/alice", "USER": "alice", "LOGNAME": "alice"}, who.login)
+    of_daemon = {**who.login, "PATH": "/bin", "SSH_AUTH_SOCK": "/root/agent", "XDG_RUNTIME_DIR": "/run/user/0"}
+
+    assert user_environment(other, of_daemon) == {**other.login, "PATH": "/bin"}
+    assert user_environment(other, {}) == other.login
+    assert user_environment(other, {**of_daemon, "HOME": "/app"})["HOME"] == "/app", "it was set on purpose"
+    assert user_environment(None, of_daemon) == user_environment(who, of_daemon) == of_daemon
