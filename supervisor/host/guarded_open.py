@@ -1,17 +1,28 @@
 """Opens files in folders that other users can write, so that no link of theirs leads a root daemon elsewhere.
 
 A path is walked from the root by descriptors. A symbolic link that root made is followed, as an administrator's. One
-that a user made, or could have moved, is followed only to what is that user's own: folder and file. In a folder that
-others can write, a file with several names has to belong to the folder's owner (a hard link to root's file does not),
-and is a regular file or a named pipe. A terminal never becomes the daemon's own.
+that a user made, or could have moved, is followed only to what is that user's own: folder and file. A terminal never
+becomes the daemon's own.
+
+In a folder that others than root can write, only a regular file or a named pipe is used, and only one that could not be
+brought there from elsewhere:
+
+- It belongs to the folder's owner, to root, or to one of the users that the caller names: not to a third one.
+- It has no other name, since a hard link may lead to anybody's file. The owner of a folder that nobody else can write
+  may have made one of their own file.
+- To be read, a file of root's in a user's folder must be readable by everybody: a hard link's other name may be gone.
+- A new file belongs to the folder's owner, as if that user had made it.
+
+This is what opening it as that user would give, without another process for each log.
 
 A daemon that is not root has only its own rights to lose: there, paths are opened as they are.
 """
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +31,11 @@ OPEN_FLAGS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_guarded(path: Path, flags: int, mode: int = 0o644) -> int:
-    """A descriptor of the file at `path`, also for a new one. Raises OSError, EPERM if it is not to be trusted."""
+def open_guarded(path: Path, flags: int, mode: int = 0o644, users: Collection[int] = ()) -> int:
+    """A descriptor of the file at `path`, also for a new one. `users`: uids whose files it may be, besides the usual.
+
+    Raises OSError, EPERM if it is not to be trusted.
+    """
     if os.geteuid() != 0:
         return os.open(path, flags | OPEN_FLAGS, mode)
     walk = _Walk(path)
@@ -32,7 +46,7 @@ def open_guarded(path: Path, flags: int, mode: int = 0o644) -> int:
         walk.check_folder()
         descriptor = _open_or_create(name, flags, mode, walk)
         try:
-            walk.check_file(os.fstat(descriptor))
+            walk.check_file(os.fstat(descriptor), flags & os.O_ACCMODE == os.O_RDONLY, users)
         except OSError:
             os.close(descriptor)
             raise
@@ -95,7 +109,7 @@ class _Walk:
             if owner != user:
                 raise self._refusal(f"a link of uid {user} leads to a folder of uid {owner}")
 
-    def check_file(self, found: os.stat_result) -> None:
+    def check_file(self, found: os.stat_result, is_read: bool, users: Collection[int]) -> None:
         """Raises OSError if this may be another file than its name says."""
         for user in self._linkers:
             if found.st_uid != user:
@@ -105,13 +119,18 @@ class _Walk:
             return
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
             raise self._refusal("it is neither a file nor a named pipe, in a folder that others can write")
-        if found.st_nlink > 1 and (found.st_uid == 0 or found.st_uid != folder.st_uid):
+        is_shared = bool(folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        if found.st_nlink > 1 and (is_shared or found.st_uid == 0 or found.st_uid != folder.st_uid):
             raise self._refusal(f"it is a file of uid {found.st_uid} with other names elsewhere")
+        if not is_read and found.st_uid not in (0, folder.st_uid, *users):
+            raise self._refusal(f"it is a file of uid {found.st_uid} in a folder of uid {folder.st_uid}")
+        if is_read and found.st_uid == 0 != folder.st_uid and not found.st_mode & stat.S_IROTH:
+            raise self._refusal("it is a private file of root's in a folder of another user")
 
     def creator(self) -> tuple[int, int] | None:
-        """Uid and gid that a new file belongs to; None: to the daemon, as in most folders."""
+        """Uid and gid that a new file belongs to; None: to the daemon, as in root's folders."""
         found = os.fstat(self.folder)
-        return (found.st_uid, found.st_gid) if self._linkers else None
+        return (found.st_uid, found.st_gid) if found.st_uid else None
 
     def _step(self) -> None:
         name = self._ahead[-1]
@@ -163,7 +182,8 @@ def _open_or_create(name: str, flags: int, mode: int, walk: _Walk) -> int:
         return os.open(name, flags & ~os.O_CREAT, dir_fd=walk.folder)
     except FileNotFoundError:
         descriptor = os.open(name, flags | os.O_EXCL, mode, dir_fd=walk.folder)
-        os.fchown(descriptor, *creator)
+        with contextlib.suppress(OSError):  # a file system without owners
+            os.fchown(descriptor, *creator)
         return descriptor
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
+from supervisor.host.logs import file as log_file
 from supervisor.host.logs.file import LogFile, truncate_with_backups
 
 ALICE, BOB = 41001, 41002  # no such users: the kernel knows numbers
@@ -97,6 +98,65 @@ def test_a_hard_link_to_anothers_file_is_refused(home: Path, secret: Path) -> No
 
     with pytest.raises(PermissionError, match="other names elsewhere"):
         open_guarded(home / "log", APPEND)
+
+
+def test_a_new_file_belongs_to_the_folders_owner(home: Path) -> None:
+    append(home / "log", "one")
+
+    assert ((home / "log").stat().st_uid, (home / "log").stat().st_gid) == (ALICE, ALICE)
+
+
+def shared_folder(path: Path) -> Path:
+    folder_of(path, ALICE).chmod(0o777)
+    return path
+
+
+def test_a_third_users_file_in_a_shared_folder_is_not_written(tmp_path: Path) -> None:
+    shared = shared_folder(tmp_path / "shared")
+    for uid, name in ((ALICE, "hers"), (BOB, "his"), (0, "roots")):
+        (shared / name).touch()
+        os.chown(shared / name, uid, uid)
+
+    for name in ("hers", "roots"):
+        append(shared / name, "x")
+    with pytest.raises(PermissionError, match=f"a file of uid {BOB} in a folder of uid {ALICE}"):
+        append(shared / "his", "x")
+    os.close(open_guarded(shared / "his", APPEND, users=(BOB,)))
+    assert (shared / "his").read_text() == ""
+
+
+def test_a_hard_link_in_a_shared_folder_is_refused_whosever_file_it_is(tmp_path: Path, home: Path) -> None:
+    shared = shared_folder(tmp_path / "shared")
+    (home / "diary").write_text("private")
+    os.chown(home / "diary", ALICE, ALICE)
+    os.link(home / "diary", shared / "log")
+    os.link(home / "diary", home / "log")
+
+    assert content(home / "log") == "private", "nobody else can have made it"
+    for flags in (os.O_RDONLY, APPEND):
+        with pytest.raises(PermissionError, match="other names elsewhere"):
+            open_guarded(shared / "log", flags)
+
+
+def test_a_private_file_of_roots_that_lost_its_other_name_is_not_read(home: Path, secret: Path) -> None:
+    secret.chmod(0o600)
+    os.link(secret, home / "log")
+    secret.unlink()
+
+    with pytest.raises(PermissionError, match="private file of root's"):
+        open_guarded(home / "log", os.O_RDONLY)
+    (home / "log").chmod(0o644)
+    assert content(home / "log") == "secret", "as logs are that root made"
+
+
+def test_clearing_ends_however_many_backups_a_user_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "MAX_BACKUPS", 10)
+    for number in range(1, 21):
+        (home / f"log.{number}").touch()
+
+    log_file.truncate_with_backups(home / "log")
+
+    assert len(list(home.iterdir())) == 10
 
 
 def test_a_link_that_root_made_is_followed(tmp_path: Path, secret: Path) -> None:

@@ -4,6 +4,7 @@
 every Debian has. What each part refuses in detail is tested where it is.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -118,7 +119,7 @@ def test_a_users_program_and_its_checks_get_the_users_home_and_name(home: Path) 
         environment={"HOME": "/root", "USER": "root", "LOGNAME": "root", "SSH_AUTH_SOCK": "/root/agent"},
     ) as daemon:
         daemon.until(lambda: (home / "check").exists() and (home / "check").read_text(), "the check has run")
-        daemon.until(lambda: (home / "log").read_text(), "it has printed")
+        daemon.until((home / "log").read_text, "it has printed")
 
     expected = f"{pwd.getpwnam(USER).pw_dir} {USER} {USER}\n"
     assert (home / "log").read_text() == expected
@@ -201,6 +202,84 @@ def test_a_quarantine_that_is_a_link_shows_no_names(home: Path) -> None:
 
     assert "diary" not in everything
     assert "diary" not in (home.parent / "daemon.log").read_text()
+
+
+SWAPS = """
+import itertools, os, sys, time
+os.chdir(sys.argv[1])
+roots = sys.argv[2]
+ends_at = time.monotonic() + 5
+for number in itertools.count():
+    if time.monotonic() > ends_at:
+        break
+    print("x" * 300, flush=True)
+    try:
+        kind = number % 7
+        if kind == 0:
+            os.rename("logs", "away"), os.symlink(roots, "logs")
+        elif kind == 1:
+            os.unlink("logs"), os.rename("away", "logs")
+        else:
+            os.unlink("logs/log")
+            if kind == 2:
+                os.link(roots + "/log", "logs/log")
+            elif kind == 3:
+                os.symlink(roots + "/log", "logs/log")
+            elif kind == 4:
+                os.mkfifo("logs/log")
+            elif kind == 5:
+                os.mkdir("logs/log")
+                os.rmdir("logs/log")
+    except OSError:
+        pass
+open("over", "w").close()
+time.sleep(600)
+"""
+
+
+PYTHON = "/usr/bin/python3"  # other users may not enter the folder of this environment's
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists(PYTHON), reason=f"there is no {PYTHON} for other users")
+def test_a_folder_that_is_swapped_while_its_log_rotates_leads_to_nothing_of_roots(home: Path) -> None:
+    roots = home.parent / "roots"
+    roots.mkdir()
+    for name in ("log", "log.1", "log.2", "log.3"):
+        (roots / name).write_text(f"root's {name}")
+        (roots / name).chmod(0o666)  # so that anybody may make hard links
+    (home / "logs").mkdir()
+    (home / "swap.py").write_text(SWAPS)
+    give(home)
+    keys = (
+        f"stdout_logfile={home}/logs/log\nstdout_logfile_maxbytes=1000\nstdout_logfile_backups=3\nredirect_stderr=true"
+    )
+
+    with Daemon(home.parent, program(f"{PYTHON} {home}/swap.py {home} {roots}", keys)) as daemon:
+        longest = longest_answer_s(daemon, (home / "over").exists)
+        with contextlib.suppress(Refused):  # where it ended with a link
+            daemon.call("clear", name="p")
+
+    assert {each.name: each.read_text() for each in roots.iterdir()} == {
+        name: f"root's {name}" for name in ("log", "log.1", "log.2", "log.3")
+    }
+    assert longest < RESPONSE_S
+    assert "Traceback" not in (home.parent / "daemon.err").read_text()
+
+
+def test_a_log_belongs_to_the_folders_owner_and_a_third_users_file_is_refused(home: Path) -> None:
+    shared = home.parent / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "log").touch()
+    os.chown(shared / "log", pwd.getpwnam(OTHER).pw_uid, 0)
+    script = "/bin/sh -c 'echo private; echo own >&2; exec sleep 600'"
+    with Daemon(home.parent, program(script, f"stdout_logfile={shared}/log\nstderr_logfile={home}/log")) as daemon:
+        daemon.until(lambda: "in a folder of uid" in daemon.status("p")["description"], "the daemon says so")
+        daemon.until(lambda: (home / "log").exists() and (home / "log").read_text(), "it has printed")
+
+    assert (shared / "log").read_text() == ""
+    assert (home / "log").stat().st_uid == pwd.getpwnam(USER).pw_uid
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------

@@ -102,11 +102,12 @@ class LogCapture:
         """Log files that can't be written at present, and why."""
         return self._handover.failures
 
-    def open_pipe(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None) -> int:
+    def open_pipe(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None, uid: int = 0) -> int:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         Output goes to the file at `path` until every holder has closed the pipe, grandchildren too, and to those that
-        `tee` names. Pipes of the same path share the file; the latest limits count. Returns the null device if `path`
+        `tee` names. Pipes of the same path share the file; the latest limits count. `uid`: of the program's user, whose
+        file it may be. Returns the null device if `path`
         is None and nobody else gets the output, and the daemon's own output if `path` is that (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
@@ -117,7 +118,8 @@ class LogCapture:
             return os.dup(DAEMON_STREAMS[path])
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
-        request = CapturePipe(os.fstat(reading).st_ino, "" if path is None else str(path.absolute()), maxbytes, backups)
+        name = "" if path is None else str(path.absolute())
+        request = CapturePipe(os.fstat(reading).st_ino, name, maxbytes, backups, uid=uid)
         if tee is not None and has_tee:
             request = request._replace(
                 syslog=str(self._syslog_at) if tee.syslog else "",

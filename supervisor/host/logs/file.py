@@ -1,7 +1,6 @@
 """A log file that rotates, follows its name when somebody moves it, and survives a full disk."""
 
 import contextlib
-import itertools
 import os
 import stat
 import time
@@ -11,6 +10,7 @@ from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted
+MAX_BACKUPS = 1000  # deleted when a log is cleared that nobody writes
 RETRY_EVERY_S = 1.0  # after an error: on a bad disk each attempt may take long
 
 
@@ -19,12 +19,14 @@ class LogFile:
 
     Belongs to one thread. `write` never raises: what can't be written is dropped and counted, and once writing works
     again one line in the file says how much was dropped and why. `error`: the latest error, None if there is none.
+    `users`: uids whose file it may be in a folder that several can write.
     """
 
     def __init__(self, path: Path, maxbytes: int, backups: int) -> None:
         self.path = path
         self.maxbytes = maxbytes
         self.backups = backups
+        self.users: frozenset[int] = frozenset()
         self.error: str | None = None
         self.retry_every_s = RETRY_EVERY_S
         self._descriptor: int | None = None
@@ -170,7 +172,7 @@ class LogFile:
 
     def _open(self) -> None:
         self.close()
-        self._descriptor = open_guarded(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._descriptor = open_guarded(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, users=self.users)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
         self._is_regular = stat.S_ISREG(status.st_mode)
@@ -182,7 +184,7 @@ def truncate_with_backups(path: Path) -> None:
     """Empties a log file that no logger may have open, and deletes its backups, up to the first missing number."""
     with contextlib.suppress(FileNotFoundError):
         with guarded_folder(path.parent) as folder, contextlib.suppress(FileNotFoundError):
-            for number in itertools.count(1):
+            for number in range(1, MAX_BACKUPS + 1):  # a user may have made any number of files of such names
                 os.unlink(f"{path.name}.{number}", dir_fd=folder)
         descriptor = open_guarded(path, os.O_WRONLY)
         try:

@@ -110,9 +110,9 @@ class LogInputs:
         if not pipe.path:
             return None
         writer = self._writers.get(pipe.path)
-        if writer is None or not writer.use(pipe.maxbytes, pipe.backups):
+        if writer is None or not writer.use(pipe.maxbytes, pipe.backups, pipe.uid):
             writer = self._new_writer(pipe.path)
-            writer.use(pipe.maxbytes, pipe.backups)
+            writer.use(pipe.maxbytes, pipe.backups, pipe.uid)
         return writer
 
     def _splitter_of(self, pipe: CapturePipe) -> LineSplitter | None:

@@ -22,7 +22,8 @@ class CapturePipe(NamedTuple):
     `id`: the pipe's inode. The daemon hands over a pipe with this message; the logger passes a duplicate of it to the
     next daemon with the same message. `syslog`, `journal`: addresses of the log daemons that get each line too, empty:
     none; `program`, `channel` and `attempt` say whose lines they are. `events`: the daemon gets all that comes out.
-    `capture`: the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off.
+    `capture`: the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off. `uid`: of the program's
+    user, whose file it may be.
     """
 
     id: int
@@ -36,6 +37,7 @@ class CapturePipe(NamedTuple):
     attempt: int = 0
     events: bool = False
     capture: int = 0
+    uid: int = 0
 
 
 class ReopenFiles(NamedTuple):

@@ -39,8 +39,8 @@ class Credentials:
 def user_environment(who: Credentials | None, environment: Mapping[str, str]) -> dict[str, str]:
     """The daemon's environment for a process of another user: HOME, USER and LOGNAME become that user's own.
 
-    One that says something else than who the daemon is was set on purpose, and stays. What leads to root's session goes.
-    The rest stays too: files written for Supervisor, and containers, hand programs their settings that way.
+    One that says something else than who the daemon is was set on purpose, and stays. What leads to root's session
+    goes. The rest stays too: files written for Supervisor, and containers, hand programs their settings that way.
     """
     if who is None or who.uid == os.geteuid():
         return dict(environment)

@@ -36,13 +36,18 @@ class ChildStdio:
 def open_output_pipes(
     config: ProgramConfig, logs: LogCapture, attempt: int, handed_over: contextlib.ExitStack
 ) -> ChildStdio:
-    """Opens pipes to the logs of both outputs; `handed_over` closes the daemon's copies. Raises OSError."""
+    """Opens pipes to the logs of both outputs; `handed_over` closes the daemon's copies.
+
+    Raises OSError, and SpawnError if there is no such user.
+    """
+    user = owner_ids(config)
+    uid = 0 if user is None else user[0]
     limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
-    stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee_of(config, attempt, "stdout"))
+    stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee_of(config, attempt, "stdout"), uid)
     handed_over.callback(os.close, stdout)
     if not config.redirect_stderr:
         limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-        stderr = logs.open_pipe(config.stderr_logfile, *limits, _tee_of(config, attempt, "stderr"))
+        stderr = logs.open_pipe(config.stderr_logfile, *limits, _tee_of(config, attempt, "stderr"), uid)
         handed_over.callback(os.close, stderr)
     return ChildStdio(stdout, stderr)
 
