@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: help demo test test-again quick lint check check-deploy format fuzz peer dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo test test-again quick lint check check-deploy format fuzz peer dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -35,6 +35,9 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 
 check: lint  ## lint, types, and all tests that start no process and take under five seconds: before every commit
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q --fail-long-tests -m "not integration and not slow"
+
+audit: $(INSTALLED)  ## locked packages with known vulnerabilities; skipped where PyPI can't be asked
+	$(BIN)/python -m tests.audit
 
 check-deploy: $(INSTALLED)  ## judges deploy/ with every tool that is here, and lists what was skipped and why
 	$(BIN)/python -m pytest tests/deploy -rs
@@ -87,6 +90,11 @@ lock: $(INSTALLED)  ## pins every dependency with its hashes
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra tensorflow --extra examples --extra dev \
 	  -c requirements/demo.txt -o requirements/dev.txt requirements/build.in pyproject.toml
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra logind \
+	  -c requirements/dev.txt -o requirements/install.txt requirements/build.in pyproject.toml
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-emit-options -o requirements/audit.txt requirements/audit.in
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

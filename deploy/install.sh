@@ -19,8 +19,9 @@ Without --upgrade or --uninstall: installs, enables and starts the service. Run 
   --upgrade           a new release beside the old one, then the daemon is replaced; jobs train on
   --uninstall         takes the service and the program away; configuration, history, logs and checkpoints stay
   --wheel FILE        this wheel instead of the checkout
+  --sha256 HASH       of that wheel; another one is refused
   --wheelhouse DIR    take all that is needed from this folder, nothing from the network
-                      (pip wheel --wheel-dir DIR 'CHECKOUT[logind]' fills it)
+                      (pip download --require-hashes -d DIR -r CHECKOUT/requirements/install.txt fills it)
   --python FILE       interpreter for the environment, 3.11 or later (default: python3)
   --checkpoints DIR   where jobs keep checkpoints: made, given to the user stepkeeper, waited for at boot;
                       may be given more than once
@@ -40,6 +41,7 @@ fail() {
 
 act=install
 wheel=''
+sha256=''
 wheelhouse=''
 python=python3
 checkpoints=''
@@ -54,10 +56,11 @@ while [ $# -gt 0 ]; do
             usage
             exit 0
             ;;
-        --wheel | --wheelhouse | --python | --checkpoints)
+        --wheel | --sha256 | --wheelhouse | --python | --checkpoints)
             [ $# -gt 1 ] || fail "$1 needs a value; see install.sh --help"
             case $1 in
                 --wheel) wheel=$2 ;;
+                --sha256) sha256=$2 ;;
                 --wheelhouse) wheelhouse=$2 ;;
                 --python) python=$2 ;;
                 --checkpoints)
@@ -97,10 +100,14 @@ is_running() { systemctl is-active --quiet stepkeeper.service; }
 # --- the program ---------------------------------------------------------------------------------------------------
 
 # A release is an environment of its own; `current` points at the one in use, so that changing it is one rename and the
-# files of a running daemon stay as they are.
+# files of a running daemon stay as they are. All that it needs, and what builds it, is installed in the versions that were
+# tested and only with their hashes: an index, or whoever stands between, can't slip in anything else.
 make_release() {
     what=${wheel:-$SOURCE}
     [ -e "$what" ] || fail "finds no $what"
+    lock=$SOURCE/requirements/install.txt
+    [ -f "$lock" ] || fail "finds no $lock, which has the hashes of what is installed; run it from a whole checkout"
+    check_sha256
     release=$PREFIX/releases/$(date -u +%Y%m%dT%H%M%SZ)-$$
     say "making $release from $what"
     mkdir -p "$PREFIX/releases"
@@ -111,17 +118,21 @@ make_release() {
     if [ -n "$wheelhouse" ]; then
         set -- "$@" --no-index --find-links "$wheelhouse"
     fi
-    if [ -f "$SOURCE/requirements/dev.txt" ]; then # the versions that were tested
-        sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' "$SOURCE/requirements/dev.txt" >"$release/constraints.txt"
-        set -- "$@" --constraint "$release/constraints.txt"
-    fi
-    # logind: hears of a shutdown before systemd stops anything.
-    "$release/bin/python" -m pip install "$@" "${what}[logind]" ||
-        fail "cannot install $what with what it needs; see what pip says above"
+    "$release/bin/python" -m pip install "$@" --require-hashes --requirement "$lock" ||
+        fail "cannot install what stepkeeper needs; see what pip says above"
+    "$release/bin/python" -m pip install "$@" --no-deps --no-build-isolation "$what" ||
+        fail "cannot install $what; see what pip says above"
     # So that supervisorctl finds the configuration without -c.
     mkdir -p "$release/etc"
     ln -s "$CONFIG/supervisord.conf" "$release/etc/supervisord.conf"
     version=$("$release/bin/supervisord" --version) || fail "the new release does not run; nothing was changed"
+}
+
+check_sha256() {
+    [ -n "$sha256" ] || return 0
+    [ -n "$wheel" ] || fail "needs --wheel with --sha256: a checkout has no hash"
+    found=$(sha256sum "$wheel" | cut -d ' ' -f 1)
+    [ "$found" = "$sha256" ] || fail "refuses $wheel: its sha256 is $found, not $sha256; get it again"
 }
 
 use_release() {

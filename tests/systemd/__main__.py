@@ -30,13 +30,11 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stepke
 def wheelhouse(folder: Path) -> Path:
     """stepkeeper's wheel and those of all it needs, in the versions that are locked."""
     folder.mkdir()
-    locked = (SOURCE / "requirements" / "dev.txt").read_text().splitlines()
-    pins = [line.split()[0] for line in locked if line[:1].isalnum() and "==" in line]
-    (folder / "constraints.txt").write_text("\n".join(pins))
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(folder)]
-    subprocess.run(
-        [*pip, "--no-build-isolation", "--constraint", folder / "constraints.txt", f"{SOURCE}[logind]"], check=True
-    )
+    pip, quiet = [sys.executable, "-m", "pip"], ["--quiet", "--disable-pip-version-check"]
+    lock = SOURCE / "requirements" / "install.txt"
+    subprocess.run([*pip, "download", *quiet, "--require-hashes", "--dest", folder, "--requirement", lock], check=True)
+    build = ["wheel", *quiet, "--no-deps", "--no-build-isolation", "--wheel-dir", folder, SOURCE]
+    subprocess.run([*pip, *build], check=True)
     return folder
 
 

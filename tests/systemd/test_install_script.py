@@ -1,8 +1,11 @@
 """deploy/install.sh as far as it can be judged without installing: the rest is seen by `make systemd-test`."""
 
+import hashlib
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,8 +50,57 @@ def test_help_names_every_option():
     status, text = run("--help")
 
     assert status == 0
-    for option in ("--upgrade", "--uninstall", "--wheel ", "--wheelhouse", "--python", "--checkpoints", "--no-start"):
+    for option in (
+        "--upgrade",
+        "--uninstall",
+        "--wheel ",
+        "--sha256",
+        "--wheelhouse",
+        "--python",
+        "--checkpoints",
+        "--no-start",
+    ):
         assert option in text
+
+
+def test_a_wheel_of_another_hash_is_refused_before_anything_is_made(tmp_path: Path):
+    wheel = tmp_path / "stepkeeper-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"something else")
+    body = SCRIPT.read_text()
+    check = body[body.index("check_sha256() {") : body.index("use_release() {")]
+    program = f'fail() {{ echo "$*"; exit 1; }}\nwheel={wheel}\n{check}\nsha256=$1 check_sha256'
+
+    def verdict(sha256: str) -> tuple[int, str]:
+        done = subprocess.run(["sh", "-c", program, "sh", sha256], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert verdict(hashlib.sha256(b"something else").hexdigest()) == (0, "")
+    status, text = verdict("0" * 64)
+    assert status == 1
+    assert "refuses" in text
+
+
+def test_everything_that_is_installed_is_locked_with_hashes_in_the_versions_that_are_tested():
+    installed, tested = (locked(ROOT / "requirements" / name) for name in ("install.txt", "dev.txt"))
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*wanted["dependencies"], *wanted["optional-dependencies"]["logind"], "hatchling"]
+
+    assert {re.split(r"[<>=\[]", each)[0].lower() for each in needed} <= installed.keys()
+    assert {name: version for name, (version, _) in installed.items()} == {name: tested[name][0] for name in installed}
+    assert all(count > 0 for _, count in installed.values())
+
+
+def locked(path: Path) -> dict[str, tuple[str, int]]:
+    """The version of each package in a lock file, and how many hashes it has."""
+    found: dict[str, tuple[str, int]] = {}
+    name = ""
+    for line in path.read_text().splitlines():
+        if line[:1].isalnum():
+            name, _, version = line.rstrip(" \\").partition("==")
+            found[name] = version, 0
+        elif "--hash=sha256:" in line:
+            found[name] = found[name][0], found[name][1] + 1
+    return found
 
 
 def test_the_configuration_it_writes_is_good():
