@@ -1,5 +1,6 @@
 """Checks what must hold during and after the soak."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -15,6 +16,8 @@ LOOK_S = 0.05
 SLACK_S = 1.5  # between what is booked and the clock: the question itself takes time on a busy machine
 FDS_SLACK = 6  # of the daemon: a client just leaving, a connection of the ledger for reading
 GROWTH_BYTES = 64 << 20
+PEAK_BYTES = 300 << 20  # of the daemon at any moment, whatever a job's user plants
+MAX_ATTEMPTS = 100_000  # of one round: more were made by a forged mark
 
 
 class Watch:
@@ -23,6 +26,7 @@ class Watch:
     def __init__(self, site: Site) -> None:
         self.broken: list[str] = []
         self.looks = 0
+        self.peak_rss_bytes = 0
         self._site = site
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -35,12 +39,19 @@ class Watch:
         self._over.set()
         self._thread.join()
 
+    def _measure(self) -> None:
+        daemon = self._site.daemon.process
+        with contextlib.suppress(psutil.Error):
+            if daemon is not None:
+                self.peak_rss_bytes = max(self.peak_rss_bytes, psutil.Process(daemon.pid).memory_info().rss)
+
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
             by_program: dict[str, list[Running]] = defaultdict(list)
             for each in self._site.workers():
                 by_program[each.program].append(each)
             self.looks += 1
+            self._measure()
             for program, workers in by_program.items():
                 pids = {each.pid for each in workers}
                 if len(workers) > 1 and len(alive := [each for each in workers if _lives(each, pids)]) > 1:
@@ -112,6 +123,9 @@ def books(site: Site, program: str) -> Books:
     now = time.time()
     found = Books(program, len(attempts), sums["lost_steps"], sums["goodput"] or 0.0, sums["spent_s"], sums["causes"])
     numbers = [each["attempt"] for each in attempts]
+    if max(numbers, default=0) > MAX_ATTEMPTS:
+        found.wrong.append(f"attempts are numbered up to {max(numbers)}")
+        return found
     unwritten = set(range(1, max(numbers, default=0) + 1)) - set(numbers)
     if numbers != sorted(set(numbers)) or len(unwritten) > _left_over(site, program):
         found.wrong.append(f"attempts are numbered {numbers}")

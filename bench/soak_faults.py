@@ -6,12 +6,14 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from bench import soak_hostile
 from bench.soak_site import Running, Site
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
@@ -19,6 +21,7 @@ from tests.system.harness import Refused
 from tests.system.killing import Damage, spoil
 
 START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
+ANSWER_S = 10.0  # of a daemon that is not held up, on a busy machine
 PAUSE_S = 2.0  # at most: of what is taken away and given back
 GARBAGE = (
     b"\x00\xff\xfe" * 100 + b"\n",
@@ -192,6 +195,40 @@ def clients(site: Site, worker: Running, chance: random.Random) -> None:
         connection.close()
 
 
+def hostile_files(site: Site, worker: Running, chance: random.Random) -> None:
+    """The job's user plants links, trees, pipes or costly content; nobody else waits for that."""
+    other = next((each for each in site.workers() if site.kind(each.program).has_user), None)
+    if other is None:
+        return
+    pipes = site.folder / "run" / other.program / f"a{other.attempt}"
+    log, directory = site.log(other.program), site.directory(other.program)
+    script, stdin = soak_hostile.script_of(chance, site.canaries.folder, log, pipes)
+    planting = threading.Thread(target=soak_hostile.shell, args=(directory, script, stdin))
+    planting.start()
+    while planting.is_alive():
+        _answers_soon(site)
+        time.sleep(0.1)
+    if chance.random() < 0.5:
+        _signal(other, signal.SIGKILL)
+        _answers_soon(site)
+
+
+def _answers_soon(site: Site) -> None:
+    began = time.monotonic()
+    site.call("status")
+    took_s = time.monotonic() - began
+    assert took_s < ANSWER_S, f"the daemon answered after {took_s:.1f} s"
+
+
+def forged_marks(site: Site, worker: Running, chance: random.Random) -> None:
+    """Other users' processes claim to be the worker; with luck the daemon is replaced while they live."""
+    if soak_hostile.python_of_user() is None:
+        return
+    soak_hostile.forge(worker.pid, chance)
+    if chance.random() < 0.5:
+        daemon_killed(site, worker, chance)
+
+
 def _fill(folder: Path, chance: random.Random) -> None:
     """Fills the disk for a moment."""
     path = folder / "filler"
@@ -221,6 +258,7 @@ Fault = Callable[[Site, Running, random.Random], None]
 FAULTS: dict[Fault, int] = {
     kill: 6, segfault: 2, terminate: 2, pause: 2, hang: 2, damage: 4, garbage: 3, stop_and_start: 3, restart: 2,
     flush: 2, daemon_killed: 4, daemon_reloaded: 2, keeper_killed: 2, flood: 2, notice: 3, clients: 2, disk_full: 2,
-    state_disk_full: 2, from_inside: 10, standby_killed: 2, folder_gone: 1, disk_read_only: 2,
+    state_disk_full: 2, from_inside: 10, hostile_files: 8, forged_marks: 2,
+    standby_killed: 2, folder_gone: 1, disk_read_only: 2,
 }  # fmt: skip
 """Each with its weight."""

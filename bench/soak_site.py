@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,9 +16,10 @@ from typing import Any
 import psutil
 
 from bench.harness import ROOT
+from bench.soak_hostile import HOSTILE_STEP, USER, Canaries, python_of_user, python_path
 from supervisor.host.processes import marks
 from supervisor.protocol.checkpoints import manifest, selection
-from tests.system.harness import TRAINER, Daemon, Refused
+from tests.system.harness import TRAINER, Daemon, Refused, let_others_in
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_S = 0.1
@@ -43,7 +45,7 @@ stderr_logfile=NONE
 @dataclass(frozen=True)
 class Kind:
     """A kind of job. `script`: a part of its workers' command line; `keys`: its section's; `hangs`: it may be left
-    hanging, for it starts so fast that a short limit is safe.
+    hanging, for it starts so fast that a short limit is safe. `has_user`: it runs as another user, who is hostile.
     """
 
     name: str
@@ -52,9 +54,20 @@ class Kind:
     environment: dict[str, str] = field(default_factory=dict)
     hangs: bool = True
     on_small_disk: bool = False
+    has_user: bool = False
 
 
+PYTHON_OF_USER = python_of_user()
+HOSTILE = Kind(
+    "other",
+    TRAINER.name,
+    f"command={PYTHON_OF_USER} {TRAINER}\nuser={USER}\nhang_timeout=6\nstartup_timeout=40\nflush_timeout=5\n"
+    "stdout_logfile_backups=2",
+    {"STEPS": "3000", "STEP_S": "0.01", "EVERY": "40", "FLUSH_S": "0.05", "PYTHONPATH": python_path()},
+    has_user=True,
+)
 KINDS = (
+    *([HOSTILE] if PYTHON_OF_USER else []),
     Kind(
         "count",
         TRAINER.name,
@@ -110,8 +123,14 @@ class Site:
         self.kinds = kinds
         self.rounds: dict[str, int] = {}
         self._sections: dict[str, str] = {"": FLOOD.format(folder=folder)}
-        for name in ("notices", "jobs", "small", "state"):
+        for name in ("notices", "jobs", "small", "state", "users", "users/logs"):
             (folder / name).mkdir()
+        self.canaries = Canaries(folder / "roots")
+        self.canaries.plant()
+        if PYTHON_OF_USER:
+            let_others_in(folder)
+            for name in ("users", "users/logs"):
+                shutil.chown(folder / name, USER)
         (folder / "notices").chmod(0o755)
         (folder / "noise.py").write_text(NOISE)
         self.mounted = [each for each in ("small", "state") if _mount(folder / each)]
@@ -120,8 +139,12 @@ class Site:
 
     def directory(self, program: str) -> Path:
         """The folder of the program's checkpoints."""
-        small = self.kind(program).on_small_disk
-        return self.folder / ("small" if small else "jobs") / program
+        kind = self.kind(program)
+        return self.folder / ("small" if kind.on_small_disk else "users" if kind.has_user else "jobs") / program
+
+    def log(self, program: str) -> Path:
+        """The log of the program, in its user's folder where it has one."""
+        return self.folder / ("users/logs" if self.kind(program).has_user else "") / f"{program}.log"
 
     def kind(self, program: str) -> Kind:
         return next(each for each in self.kinds if program.rpartition("-")[0] == each.name)
@@ -135,7 +158,7 @@ class Site:
         self._sections[program] = (
             f"[program:{program}]\n{kind.keys}\ndirectory={ROOT}\ncheckpoint_dir={self.directory(program)}\n"
             f"checkpoint_keep=3\nenvironment={environment}\nstartretries=1000000\n"
-            f"stdout_logfile={self.folder}/{program}.log\nredirect_stderr=true\nstdout_logfile_maxbytes=5MB\n"
+            f"stdout_logfile={self.log(program)}\nredirect_stderr=true\nstdout_logfile_maxbytes=5MB\n"
         )
         self.daemon.write("".join(self._sections.values()))
         self.call("update")
@@ -198,7 +221,8 @@ class Site:
 
     def final(self, program: str) -> tuple[int, dict[str, str]]:
         """The step and the hashes of the last checkpoint."""
-        newest = selection.committed_checkpoints(self.directory(program))[0]
+        names = selection.committed_checkpoints(self.directory(program))
+        newest = next(each for each in names if each.step < HOSTILE_STEP)
         files = manifest.verify_checkpoint(self.directory(program) / str(newest)).files
         return newest.step, {each.name: each.hash for each in files}
 
