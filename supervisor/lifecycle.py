@@ -84,7 +84,13 @@ class DaemonLifecycle:
             settings.state_dir / "ledger.sqlite3", Pruning(settings.history_attempts, settings.history_days)
         )
         if ledger.set_aside is not None:
-            log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="the history starts again, empty")
+            effect = "the history begins anew; what is wanted is known"
+            log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect=effect)
+        if ledger.is_lost:
+            effect = "the history begins anew; what is wanted is known"
+            log.error("ledger.lost", reason="its file was deleted or emptied", effect=effect)
+        if ledger.repaired:
+            log.error("ledger.repaired", attempts=ledger.repaired, reason="no attempt can have their numbers")
         output = OutputPublisher()
         found = await asyncio.to_thread(self._find_gang) if self._is_slurm else None
         services = self._make_services(ledger, output, found)

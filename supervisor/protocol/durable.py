@@ -48,11 +48,13 @@ def make_folder(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Creates or replaces `path` in one step: readers see the old content or the new, whole."""
+def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Creates or replaces `path` in one step: readers see the old content or the new, whole. `mode`: of the file."""
     temporary = path.with_name(f"{temporary_prefix(path.name)}{os.urandom(8).hex()}")
     try:
         with temporary.open("xb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

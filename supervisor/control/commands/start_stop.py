@@ -1,5 +1,6 @@
 """The commands `start` and `stop`."""
 
+import asyncio
 from dataclasses import dataclass
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_program
@@ -39,12 +40,14 @@ async def start(context: CommandContext, request: StartStopRequest, turn: StartT
             raise CommandError(Code.ABNORMAL_TERMINATION, text)
         _require_not_closing(context)
         context.programs.gates.start_when_ready(runner)
+        recorded = asyncio.create_task(context.ledger.until_recorded())
         if request.wait:
             state = await runner.wait_until(lambda: _settled_state(context, runner))
             if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
                 raise _start_error(context, runner)
         elif runner.executor.spawn_error is not None:
             raise _start_error(context, runner)
+        await _require_recorded(context, recorded, f"{runner.name} was started", "would not start it")
         return ProgramName(runner.name)
     finally:
         if turn is not None:
@@ -91,10 +94,22 @@ async def stop(context: CommandContext, request: StartStopRequest) -> ProgramNam
     attempt = runner.attempt
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
+    recorded = asyncio.create_task(context.ledger.until_recorded())
     if request.wait or not runs:
         await runner.startable.wait()
     if not runs:
+        await _require_recorded(context, recorded, f"{runner.name} does not run", "would start it")
         raise CommandError(Code.NOT_RUNNING, runner.name)
     if request.wait:
         await runner.wait_until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
+    await _require_recorded(context, recorded, f"{runner.name} was told to stop", "would start it again")
     return ProgramName(runner.name)
+
+
+async def _require_recorded(
+    context: CommandContext, recorded: "asyncio.Task[str | None]", done: str, effect: str
+) -> None:
+    """Refuses to call a request carried out that the next daemon would not know of."""
+    if (why := await recorded) is not None:
+        text = f"{done}, but that cannot be recorded in {context.settings.state_dir}: {why}"
+        raise CommandError(Code.FAILED, f"{text}; until it is, the next daemon {effect}")

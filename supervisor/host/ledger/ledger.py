@@ -4,6 +4,8 @@ Writes are queued and done by one thread, so the event loop never waits for a di
 in the caller's thread and see every write that was queued before them. Times are Unix wall seconds.
 """
 
+import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,12 +14,25 @@ from pathlib import Path
 from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.attempts import AttemptRecord, LastEnd, OpenAttempt, attempt_history
 from supervisor.host.ledger.job_states import JobStates
-from supervisor.host.ledger.schema import LedgerError, connect_reading, decodable_errors, open_or_create
-from supervisor.host.ledger.writer import LedgerWriter, Pruning, Value
+from supervisor.host.ledger.schema import (
+    LedgerError,
+    connect_reading,
+    decodable_errors,
+    open_or_create,
+    remove_impossible_attempts,
+)
+from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile
+from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
 
 __all__ = ["AttemptRecord", "LastEnd", "Ledger", "LedgerError", "OpenAttempt"]
 
+_INSERT_ATTEMPT = (
+    "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+
+RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
@@ -25,15 +40,33 @@ CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 class Ledger:
     """The ledger in the file `path`, created if it does not exist.
 
-    `set_aside`: where a damaged ledger was moved to, else None. Raises LedgerError if a
-    newer version wrote it or it can't be opened.
+    `set_aside`: where a damaged ledger was moved to, else None; `is_lost`: it was deleted or emptied. In both cases the
+    history begins anew, and what is wanted is known from the file beside it. Raises LedgerError if a newer version
+    wrote it or it can't be opened.
     """
 
     def __init__(self, path: Path, pruning: Pruning | None = None) -> None:
         self._path = path
+        was_there = path.exists() and path.stat().st_size > 0
         connection, self.set_aside = open_or_create(path)
         self._boot_id = read_boot_id()
-        self._writer = LedgerWriter(connection, pruning or Pruning())
+        self.repaired = remove_impossible_attempts(connection)
+        """How many attempts with a number that no attempt can have were deleted."""
+        self._wanted = WantedFile(path.with_name(FILE), _stored_wanted(connection))
+        self.is_lost = not was_there and self._wanted.was_there
+        self._live: dict[str, Statement] = {
+            row[0]: (_INSERT_ATTEMPT, tuple(row))
+            for row in connection.execute(
+                "SELECT program, attempt, pid, start_time, started_at, boot_id, split FROM attempts"
+                " WHERE ended_at IS NULL ORDER BY attempt"
+            )
+        }
+        """By program: what records its attempt that has no end yet."""
+        self._writer = LedgerWriter(connection, pruning or Pruning(), path, self._wanted.write, self._vital)
+        if self._wanted.was_there:
+            for sql, values in self._statements_of_wanted():
+                self._writer.enqueue(sql, *values)
+        self._writer.enqueue("SELECT 1")  # writes the file of what is wanted, if there is none
         self.accounts = Accounts(self._writer, self._select, self._boot_id)
         """Where the time of jobs went."""
         self.job_states = JobStates(self._writer, self._select, self._boot_id)
@@ -43,12 +76,28 @@ class Ledger:
     def last_error(self) -> str | None:
         """Why the latest write failed, and how many records are lost so far; None if all is well."""
         trouble = self._writer.failure_text
-        return None if trouble is None else f"cannot write the ledger {self._path}: {trouble}"
+        if trouble is not None:
+            return f"cannot write the ledger {self._path}: {trouble}"
+        if (replaced := self._writer.replaced_text) is not None:
+            return replaced
+        if self.set_aside is not None:
+            return f"the ledger was damaged and is kept as {self.set_aside}; the history begins anew"
+        return f"the ledger {self._path} was deleted or emptied; the history begins anew" if self.is_lost else None
+
+    async def until_recorded(self) -> str | None:
+        """Waits until what is wanted is on the disk; returns why it isn't, or None. It is tried again all the time."""
+        if self._wanted.is_written:
+            return None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), RECORD_WAIT_S)
+            return None if self._wanted.is_written else self._writer.failure_text
+        return self._writer.failure_text or f"its disk did not answer within {RECORD_WAIT_S:g} s"
 
     # --- writes: queued, never wait, never raise ---------------------------------------------------------------------
 
     def record_wanted(self, program: str, wanted: bool) -> None:
         """Records whether the program is to run, also after the next start of the daemon."""
+        self._wanted.set_wanted(program, wanted)
         self._writer.enqueue(
             "INSERT INTO programs VALUES (?, ?) ON CONFLICT (program) DO UPDATE SET wanted = excluded.wanted",
             program,
@@ -57,14 +106,17 @@ class Ledger:
 
     def forget_program(self, program: str) -> None:
         """Forgets whether a program is to run, as it is no longer configured. Its history stays."""
+        self._wanted.set_wanted(program, None)
         self._writer.enqueue("DELETE FROM programs WHERE program = ?", program)
 
     def record_removed(self, program: str) -> None:
         """Records that an operator removed the program: it stays removed until it is added again."""
+        self._wanted.set_removed(program, True)
         self._writer.enqueue("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
 
     def record_added(self, program: str) -> None:
         """Records that the program was added again, or is no longer configured."""
+        self._wanted.set_removed(program, False)
         self._writer.enqueue("DELETE FROM out_of_use WHERE program = ?", program)
 
     def attempt_started(
@@ -74,17 +126,9 @@ class Ledger:
 
         `microbatches`: into how many parts it divides each batch.
         """
-        self._writer.enqueue(
-            "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            program,
-            attempt,
-            pid,
-            start_time,
-            at,
-            self._boot_id,
-            microbatches,
-        )
+        values = (program, attempt, pid, start_time, at, self._boot_id, microbatches)
+        self._live[program] = _INSERT_ATTEMPT, values
+        self._writer.enqueue(_INSERT_ATTEMPT, *values)
 
     def attempt_restored(
         self, program: str, attempt: int, checkpoint: str | None, step: int, changed: tuple[str, ...] = ()
@@ -165,6 +209,8 @@ class Ledger:
         ran_s: float | None = None,
     ) -> None:
         """Records the end of an attempt, also of one that never became a process. `ran_s`: None if not measured."""
+        if program in self._live and self._live[program][1][1] == attempt:
+            del self._live[program]
         self._writer.enqueue(
             "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
             " ran_s) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (program, attempt) DO UPDATE SET"
@@ -189,12 +235,12 @@ class Ledger:
 
     def wanted_programs(self) -> dict[str, bool]:
         """Whether each program that was ever started or stopped is to run."""
-        rows = self._select("SELECT program, wanted FROM programs ORDER BY program")
-        return {row["program"]: bool(row["wanted"]) for row in rows}
+        self._writer.wait_until_written(READ_WAIT_S)
+        return self._wanted.content.programs
 
     def removed_programs(self) -> frozenset[str]:
         """The programs that an operator removed."""
-        return frozenset(row["program"] for row in self._select("SELECT program FROM out_of_use"))
+        return self._wanted.content.removed
 
     def last_attempts(self) -> dict[str, int]:
         """The highest attempt number of each program."""
@@ -262,7 +308,22 @@ class Ledger:
         """The last `limit` attempts, newest last."""
         return attempt_history(self._select, program, limit)
 
+    def _vital(self) -> list[Statement]:
+        """What a new ledger has to have if the present one is lost: what is wanted, and attempts that go on."""
+        return [*self._statements_of_wanted(), *list(self._live.values())]
+
+    def _statements_of_wanted(self) -> list[Statement]:
+        wanted = self._wanted.content
+        return [
+            ("DELETE FROM programs", ()),
+            ("DELETE FROM out_of_use", ()),
+            *[("INSERT INTO programs VALUES (?, ?)", (name, int(each))) for name, each in wanted.programs.items()],
+            *[("INSERT INTO out_of_use VALUES (?)", (name,)) for name in sorted(wanted.removed)],
+        ]
+
     def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
+        if not self._path.exists():
+            self._writer.enqueue("SELECT 1")  # has the writer notice, and make it again
         self._writer.wait_until_written(READ_WAIT_S)
         try:
             with decodable_errors(), closing(connect_reading(self._path)) as connection:
@@ -271,3 +332,12 @@ class Ledger:
             raise LedgerError(
                 f"cannot read the ledger {self._path}: {error}; if it is damaged, restarting the daemon sets it aside"
             ) from error
+
+
+def _stored_wanted(connection: sqlite3.Connection) -> Wanted:
+    try:
+        programs = {name: bool(wanted) for name, wanted in connection.execute("SELECT program, wanted FROM programs")}
+        removed = frozenset(name for (name,) in connection.execute("SELECT program FROM out_of_use"))
+    except sqlite3.Error as error:
+        raise LedgerError(f"cannot read the ledger: {error}; if this stays so, move its file away") from error
+    return Wanted(programs, removed)

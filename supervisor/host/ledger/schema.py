@@ -3,8 +3,11 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+
+from supervisor.protocol import durable
+from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
 SCHEMA = 9  # PRAGMA user_version in the file; raised with every change of the tables
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
@@ -69,18 +72,36 @@ def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
 
     Raises LedgerError if a newer version wrote the file, or if it can't be opened, created or moved.
     """
-    set_aside = None
     try:
         try:
             return _open(path), None
         except _Damaged:
-            set_aside = _set_aside(path)
-            return _open(path), set_aside
+            moved_to = set_aside(path)
+            return _open(path), moved_to
     except (sqlite3.Error, OSError, _Damaged) as error:
         raise LedgerError(
             f"cannot open the ledger {path}: {error}; make sure that this user can write in {path.parent} and that its "
             f"disk has free space"
         ) from error
+
+
+def remove_impossible_attempts(connection: sqlite3.Connection) -> int:
+    """Deletes attempts whose number no attempt can have, as after damage or forgery; returns how many there were.
+
+    The number of the next attempt follows from the highest, and has to fit the name of a checkpoint.
+    Raises LedgerError.
+    """
+    try:
+        (count,) = connection.execute(f"SELECT count(*) FROM attempts WHERE {_IMPOSSIBLE}").fetchone()  # noqa: S608
+        if count:
+            for table in ("attempts", "checkpoints", "refusals", "accounts"):
+                connection.execute(f"DELETE FROM {table} WHERE {_IMPOSSIBLE}")  # noqa: S608 - ours
+    except sqlite3.Error as error:
+        raise LedgerError(f"cannot repair the ledger: {error}; free space on its disk, then start again") from error
+    return int(count)
+
+
+_IMPOSSIBLE = f"typeof(attempt) <> 'integer' OR attempt < 1 OR attempt > {MAX_TRACED_ATTEMPT}"
 
 
 def connect_reading(path: Path) -> sqlite3.Connection:
@@ -178,9 +199,30 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise _Damaged(str(error)) from error
 
 
-def _set_aside(path: Path) -> Path:
+def copy_deleted(connection: sqlite3.Connection, path: Path) -> None:
+    """Makes the file `path` again, with all that is in the connection to a file of that name that was deleted.
+
+    What somebody else put in its place is moved aside. Closes the connection. Raises sqlite3.Error, OSError.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as copy:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file alone
+    connection.close()  # before the rename: it deletes files of these names beside it
+    if path.exists():
+        set_aside(path, "replaced")
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    fresh.rename(path)
+    durable.sync_folder(path.parent)
+
+
+def set_aside(path: Path, why: str = "corrupt") -> Path:
+    """Renames the ledger, and what belongs to it; returns its new name. Raises OSError."""
     count = 1
-    while (target := path.with_name(f"{path.name}.corrupt-{count}")).exists():
+    while (target := path.with_name(f"{path.name}.{why}-{count}")).exists():
         count += 1
     path.rename(target)
     for suffix in ("-wal", "-shm"):

@@ -6,11 +6,23 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from supervisor.host.ledger.schema import decodable_errors, is_damage, is_transient
+import structlog
+
+from supervisor.host.ledger.schema import (
+    LedgerError,
+    copy_deleted,
+    decodable_errors,
+    is_damage,
+    is_transient,
+    open_or_create,
+    set_aside,
+)
 from supervisor.protocol.plurals import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
@@ -39,6 +51,8 @@ Statement = tuple[str, tuple[Value, ...]]
 Select = Callable[..., list[sqlite3.Row]]
 """Runs a query, with its values as further arguments. Raises LedgerError."""
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
@@ -64,16 +78,33 @@ class Pruning:
 
 
 class LedgerWriter:
-    """Queues statements and writes them in order, in a thread that owns `connection` from now on."""
+    """Queues statements and writes them in order, in a thread that owns `connection`, to the file `path`, from now on.
 
-    def __init__(self, connection: sqlite3.Connection, pruning: Pruning) -> None:
+    `write_before`: called before each attempt to write. `vital`: what a new file begins with if this one is lost.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        pruning: Pruning,
+        path: Path,
+        write_before: Callable[[], bool] = lambda: True,
+        vital: Callable[[], Sequence[Statement]] = tuple,
+    ) -> None:
+        self._path = path
+        self._write_before = write_before
+        self._vital = vital
+        self._inode = path.stat().st_ino
+        self.replaced_text: str | None = None
+        """What became of an earlier file that was lost while this daemon ran."""
         self._pruning = pruning
         self._prune_at = time.monotonic()
         self._connection = connection
         self._queue: deque[Statement] = deque()
         self._changed = threading.Condition()
         self._queued = self._settled = self._lost = self._awaited = 0
-        self._error: sqlite3.Error | None = None
+        self._error: sqlite3.Error | OSError | None = None
+        self._waiting: list[tuple[int, Future[None]]] = []
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -110,17 +141,35 @@ class LedgerWriter:
             self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, timeout_s)
             self._awaited -= 1
 
+    def written(self) -> "Future[None]":
+        """Done once all that is queued now is written, or was tried in vain."""
+        future = Future[None]()
+        with self._changed:
+            if self._closing or self._settled >= self._queued:
+                future.set_result(None)
+            else:
+                self._waiting.append((self._queued, future))
+                self._changed.notify_all()
+        return future
+
     def close(self, timeout_s: float) -> None:
         """Writes what is queued, without retries, and closes the connection; waits at most `timeout_s`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
+        if self._queue:
+            remedy = "free space on its disk, or make it writable; then start the programs that are to run"
+            log.error("ledger.lost_records", records=len(self._queue), error=str(self._error), remedy=remedy)
 
     def _run(self) -> None:
         pause = RETRY_S
         while batch := self._next_batch():
+            with self._changed:
+                waiting, self._waiting = self._waiting, []  # who comes from here on waits for the next attempt
+            self._write_before()
             error, lost = self._write(batch)
+            self._report(error)
             with self._changed:
                 self._error = error
                 if error is None:
@@ -129,12 +178,26 @@ class LedgerWriter:
                     for _ in batch:
                         self._queue.popleft()
                 self._changed.notify_all()
+                for until, future in waiting:
+                    if error is None and until > self._settled:
+                        self._waiting.append((until, future))
+                    elif not future.cancelled():
+                        future.set_result(None)
                 if error is not None and self._closing:
                     break
                 if error is not None:
-                    self._changed.wait_for(lambda: self._closing, pause)
+                    self._changed.wait_for(lambda: self._closing or self._waiting, pause)
             pause = RETRY_S if error is None else min(2 * pause, RETRY_MAX_S)
         self._connection.close()
+
+    def _report(self, error: sqlite3.Error | OSError | None) -> None:
+        """Says in the log that writing fails, or works again; once for each change."""
+        if error is not None and self._error is None:
+            effect = "what happens from now on is not on the disk; programs are supervised as ever"
+            remedy = "free space on its disk, or make it writable; it is tried again"
+            log.error("ledger.not_written", path=str(self._path), error=str(error), effect=effect, remedy=remedy)
+        if error is None and self._error is not None:
+            log.warning("ledger.written_again", path=str(self._path), lost_records=self._lost)
 
     def _next_batch(self) -> list[Statement]:
         """Waits for statements, pruning meanwhile, and returns all that are queued; empty once the writer is closed."""
@@ -142,7 +205,7 @@ class LedgerWriter:
             with self._changed:
                 timeout_s = max(0.0, self._prune_at - time.monotonic())
                 if self._changed.wait_for(lambda: self._queue or self._closing, timeout_s):
-                    self._changed.wait_for(lambda: self._awaited or self._closing, GATHER_S)
+                    self._changed.wait_for(lambda: self._awaited or self._closing or self._waiting, GATHER_S)
                     return list(self._queue)
             self._prune()
 
@@ -152,11 +215,48 @@ class LedgerWriter:
             more = self._pruning.prune_some(self._connection)
         self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
 
-    def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
+    def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | OSError | None, int]:
         """Writes a batch in one transaction; returns the error that undid it, and how many statements were skipped.
 
-        A statement that can never succeed is skipped, so that it does not block those after it.
+        A statement that can never succeed is skipped, so that it does not block those after it. A file that was deleted
+        is made again first, and one that is damaged is set aside for a new one.
         """
+        try:
+            self._restore_deleted()
+            error, lost = self._write_once(batch)
+            if error is not None and is_damage(error):
+                self._replace_damaged(error)
+                error, lost = self._write_once(batch)
+        except (sqlite3.Error, OSError, LedgerError) as failure:
+            return (failure if isinstance(failure, sqlite3.Error | OSError) else OSError(str(failure))), 0
+        return error, lost
+
+    def _restore_deleted(self) -> None:
+        """Makes the file again if it was deleted or replaced: SQLite would go on writing to one without a name."""
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:
+                return
+        copy_deleted(self._connection, self._path)
+        self._open_again()
+        self.replaced_text = f"the ledger {self._path} was deleted or replaced, and was made again with all its content"
+        log.error("ledger.deleted", path=str(self._path), effect="made again with all its content")
+
+    def _replace_damaged(self, error: sqlite3.Error) -> None:
+        self._connection.close()
+        moved_to = set_aside(self._path) if self._path.exists() else None
+        self._open_again()
+        with _transaction(self._connection):
+            for sql, values in self._vital():
+                self._connection.execute(sql, values)
+        self.replaced_text = f"the ledger was damaged ({error}) and is kept as {moved_to}; the history begins anew"
+        effect = "the history begins anew; what is wanted and what runs is known"
+        log.error("ledger.set_aside", error=str(error), moved_to=str(moved_to), effect=effect)
+
+    def _open_again(self) -> None:
+        self._connection, _ = open_or_create(self._path)
+        self._inode = self._path.stat().st_ino
+
+    def _write_once(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
         lost = 0
         try:
             with decodable_errors(), _transaction(self._connection):

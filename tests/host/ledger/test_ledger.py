@@ -1,5 +1,6 @@
 """The ledger remembers through everything that happens to daemons, hosts and disks."""
 
+import asyncio
 import os
 import sqlite3
 import threading
@@ -358,14 +359,17 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
         ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 100_000, 1000.0)
         ledger.record_wanted("digits", False)
 
-        assert ledger.wanted_programs() == {"digits": True}  # what is on the disk, without waiting for the rest
+        assert ledger.history("digits") == []  # what is on the disk, without waiting for the rest
+        assert asyncio.run(ledger.until_recorded()) is not None
         assert (
             ledger.last_error is not None
             and "disk is full; it is tried again and nothing is lost yet" in ledger.last_error
         )
         (small_disk / "filler").unlink()
-        wait_until(lambda: ledger.last_error is None)
-        assert ledger.wanted_programs() == {"digits": False}
+        assert asyncio.run(ledger.until_recorded()) is None, "it is tried at once when somebody waits"
+        assert ledger.last_error is None
+    with closing(Ledger(small_disk / "ledger.sqlite3")) as later:
+        assert later.wanted_programs() == {"digits": False}
 
 
 @pytest.mark.integration
@@ -381,12 +385,93 @@ def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, mon
     assert time.monotonic() - began < CLOSE_WAIT_S  # it does not wait for the next try, until it would give up
 
 
-def test_writes_after_close_are_dropped_without_error(ledger: Ledger) -> None:
+def test_writes_after_close_are_dropped_without_error(ledger: Ledger, tmp_path: Path) -> None:
     ledger.close()
     ledger.record_wanted("digits", True)
     ledger.close()
 
-    assert ledger.wanted_programs() == {}
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
+        assert later.wanted_programs() == {}
+
+
+# --- what is wanted survives the ledger -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100, b"SQLite format 3\0" + b"x" * 5000])
+def test_what_is_wanted_survives_a_lost_ledger(tmp_path: Path, content: bytes | None):
+    path = tmp_path / "ledger.sqlite3"
+    with closing(Ledger(path)) as ledger:
+        ledger.record_wanted("on", True)
+        ledger.record_wanted("off", False)
+        ledger.record_removed("gone")
+        ledger.attempt_started("on", 3, 4711, 99, 1000.0)
+    for each in tmp_path.glob("ledger.sqlite3*"):
+        each.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    with closing(Ledger(path)) as later:
+        assert later.wanted_programs() == {"on": True, "off": False}
+        assert later.removed_programs() == {"gone"}
+        assert later.is_lost == (not content)
+        assert later.last_error is not None
+
+
+def test_deleted_ledger_is_made_again_with_all_its_content(ledger: Ledger, tmp_path: Path):
+    ledger.attempt_ended("digits", 1, "crash", "no", 1, None, 7, 1000.0)
+    assert len(ledger.history("digits")) == 1
+    for each in tmp_path.iterdir():
+        each.unlink()
+
+    ledger.attempt_ended("digits", 2, "crash", "no", 1, None, 9, 1000.0)
+
+    assert [each.attempt for each in ledger.history("digits")] == [1, 2]
+    assert ledger.last_error is not None and "was deleted" in ledger.last_error
+    ledger.close()
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
+        assert [each.attempt for each in later.history("digits")] == [1, 2]
+        assert later.last_error is None
+
+
+def test_ledger_that_is_damaged_while_it_is_in_use_is_set_aside(ledger: Ledger, tmp_path: Path):
+    ledger.record_wanted("digits", False)
+    ledger.attempt_started("digits", 1, 4711, 99, 1000.0)
+    assert len(ledger.history("digits")) == 1
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with (tmp_path / "ledger.sqlite3").open("r+b") as file:
+        file.write(b"\xff" * file.seek(0, os.SEEK_END))
+        file.seek(0)
+        file.write(b"\xff" * 50_000)
+
+    ledger.attempt_progressed("digits", 1, 5)
+
+    assert [each.attempt for each in ledger.unfinished_attempts()] == [1]
+    assert (tmp_path / "ledger.sqlite3.corrupt-1").exists()
+    assert ledger.last_error is not None and "corrupt-1" in ledger.last_error
+    assert ledger.wanted_programs() == {"digits": False}
+
+
+def test_locked_ledger_keeps_no_stop_from_being_recorded(ledger: Ledger, tmp_path: Path):
+    ledger.record_wanted("digits", True)
+    assert ledger.wanted_programs() == {"digits": True}
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger.record_wanted("digits", False)
+        wait_until(lambda: '"digits": false' in (tmp_path / "wanted.json").read_text())
+
+        assert asyncio.run(ledger.until_recorded()) is None
+        other.execute("ROLLBACK")
+
+
+def test_ledger_with_impossible_attempts_is_repaired(ledger: Ledger, tmp_path: Path):
+    ledger.attempt_started("digits", 7, 4711, 99, 1000.0)
+    ledger.attempt_started("digits", 1 << 60, 4711, 99, 1000.0)
+    ledger.close()
+
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
+        assert later.repaired == 1
+        assert later.last_attempts() == {"digits": 7}
 
 
 def test_descriptors_do_not_grow(ledger: Ledger) -> None:
