@@ -52,6 +52,10 @@ class Terminal:
         for line in text.splitlines():
             print(f"    {printable(line)}", file=self.err, flush=True)
 
+    def print_trouble(self, text: str) -> None:
+        """What is wrong with the daemon itself, on standard error, as scripts read the result."""
+        print(f"supervisord: {printable(text)}", file=self.err, flush=True)
+
     def print_unreachable(self, error: Unreachable) -> None:
         """Why the daemon did not answer; if nothing listens at its address, also where that comes from."""
         self.print_line(str(error))

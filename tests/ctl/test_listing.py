@@ -29,6 +29,16 @@ def test_status_of_programs_that_run_is_0(daemon, ctl):
     assert ctl("status", "a").status == 0
 
 
+def test_status_says_what_is_wrong_with_the_daemon_without_disturbing_scripts(daemon, ctl):
+    troubles = {"ledger_error": "cannot write the ledger: the disk is full", "hooks_error": None}
+    daemon.answers["status"] = {"programs": [program("a")], **troubles}
+
+    result = ctl("status")
+
+    assert result.out.splitlines() == ["a                                RUNNING   pid 4242, uptime 0:00:05"]
+    assert result.err == "supervisord: cannot write the ledger: the disk is full\n"
+
+
 @pytest.mark.parametrize("code", [10, 20, 30, 40])
 def test_states_on_the_way_count_as_fine(daemon, ctl, code):
     daemon.answers["status"] = {"programs": [program("a", wire_code=code)]}

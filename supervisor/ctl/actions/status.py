@@ -24,6 +24,9 @@ def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     found, unknown = naming.select_programs(names, answer["programs"])
     lines = [*map(naming.unknown_line, unknown), *render.status_lines(found)]
     terminal.print_result({**answer, "programs": found, "unknown": unknown}, lines)
+    for trouble in () if terminal.as_json else (answer.get("ledger_error"), answer.get("hooks_error")):
+        if trouble is not None:
+            terminal.print_trouble(trouble)
     down = any(program["wire_code"] in DOWN_CODES for program in found)
     return max(ExitStatus.UNKNOWN if unknown else ExitStatus.OK, ExitStatus.DOWN if down else ExitStatus.OK)
 
