@@ -41,7 +41,6 @@ from supervisor.protocol.tensorbundle import entry, sstable
 from supervisor.runner.attempt import last_output
 from tests.fuzzing import cases
 
-pytestmark = [pytest.mark.fuzz]
 IN_A_FOLDER = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 SCALARS = (
@@ -103,6 +102,7 @@ def _changed(whole: Any, draw: st.DrawFn) -> Any:
     return draw(JSONS | st.text(min_size=600, max_size=700).map(lambda text: text * 20))
 
 
+@pytest.mark.fuzz
 @cases(300)
 @given(answers() | st.tuples(st.sampled_from(sorted(ANSWERS, key=str)), st.binary(max_size=60) | JSONS.map(written)))
 def test_any_answer_of_a_users_process_is_read_or_an_error_of_a_disk(
@@ -217,6 +217,7 @@ def plant(folder: Path, tree: dict[str, tuple[str, Any]]) -> None:
 
 
 @pytest.mark.timeout(0 if "FUZZ_CASES" in os.environ else 60)
+@pytest.mark.fuzz
 @cases(100, suppress_health_check=IN_A_FOLDER)
 @given(tree=TREES, aside=st.none() | TREES, initial=st.sampled_from([None, STEP_1, "model.ckpt-1", "", "nowhere"]))
 def test_any_checkpoint_folder_is_answered_for_or_refused(
@@ -249,6 +250,7 @@ def test_any_checkpoint_folder_is_answered_for_or_refused(
         assert checkpoint_actions._table([asdict(each) for each in verify_all(folder)]) is not None
 
 
+@pytest.mark.fuzz
 @cases(200, suppress_health_check=IN_A_FOLDER)
 @given(content=st.binary(max_size=60) | JSONS.map(written) | st.sampled_from(STATES))
 def test_any_state_json_gives_a_short_position_or_none(content: bytes, tmp_path: Path) -> None:
@@ -273,6 +275,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, marks.mark_of_attempt(folder, "p", 1)
 
 
+@pytest.mark.fuzz
 @cases(300)
 @given(data=st.data(), parts=st.lists(WORDS, max_size=5))
 def test_any_mark_is_read_and_only_the_signed_one_counts(
@@ -289,6 +292,7 @@ def test_any_mark_is_read_and_only_the_signed_one_counts(
         assert marks.is_of_program(text, state_dir, "p") == (text == mark)
 
 
+@pytest.mark.fuzz
 @cases(200)
 @given(name=st.binary(max_size=15).filter(lambda name: b"\0" not in name) | st.sampled_from([b"a) Z 1 2", b")", b"("]))
 def test_any_name_of_a_process_leaves_its_state_readable(name: bytes) -> None:
@@ -314,6 +318,7 @@ OUTPUT = st.binary(max_size=80) | st.lists(
 ).map(b"".join)  # fmt: skip
 
 
+@pytest.mark.fuzz
 @cases(300)
 @given(OUTPUT)
 def test_any_last_line_is_short_and_printable(output: bytes) -> None:
@@ -329,6 +334,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     os.close(descriptor)
 
 
+@pytest.mark.fuzz
 @cases(300)
 @given(output=OUTPUT)
 def test_any_output_of_a_health_check_is_short_and_printable(output: bytes, scratch: int) -> None:
@@ -341,6 +347,7 @@ def test_any_output_of_a_health_check_is_short_and_printable(output: bytes, scra
     assert len(shown) <= health_checks.SHOWN_BYTES + 2
 
 
+@pytest.mark.fuzz
 @cases(300)
 @given(pieces=st.lists(OUTPUT, max_size=6), maxbytes=st.integers(1, 64))
 def test_any_output_in_capture_mode_is_kept_in_little_memory_and_not_lost(pieces: list[bytes], maxbytes: int) -> None:
@@ -360,6 +367,7 @@ def test_any_output_in_capture_mode_is_kept_in_little_memory_and_not_lost(pieces
     assert len(outside) + captured + len(left) + marks_bytes >= len(whole)
 
 
+@pytest.mark.fuzz
 @cases(300, suppress_health_check=IN_A_FOLDER)
 @given(
     content=OUTPUT
@@ -391,6 +399,16 @@ def test_any_last_words_are_messages_or_none(content: bytes, kind: str, tmp_path
     assert kind == "file" or found == []
 
 
+def test_a_hard_link_beside_the_pipes_shows_nobodys_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text('{"type": "done", "attempt": 1, "step": 1, "metrics": {}}\n')
+    for name in (layout.LAST_WORDS, layout.STACKS):
+        os.link(tmp_path / "secret", tmp_path / name)
+
+    assert read_last_words(tmp_path, 1) == []
+    assert stacks._content(tmp_path / layout.STACKS) is None
+
+
+@pytest.mark.fuzz
 @cases(200, suppress_health_check=IN_A_FOLDER)
 @given(content=OUTPUT)
 def test_any_stacks_file_is_text(content: bytes, tmp_path: Path) -> None:
@@ -402,6 +420,7 @@ def test_any_stacks_file_is_text(content: bytes, tmp_path: Path) -> None:
     assert found == content
 
 
+@pytest.mark.fuzz
 @cases(200, suppress_health_check=IN_A_FOLDER)
 @given(names=st.lists(NAMES | st.sampled_from(["a1", "a999999999", "a0", "a01", "s3f", "a\u0663"]), max_size=5))
 def test_any_names_beside_the_pipes_are_counted_or_not(names: list[str], tmp_path: Path) -> None:

@@ -252,13 +252,15 @@ def read_last_words(folder: Path, attempt: int) -> list[FromWorker]:
 
 
 def _read_file(path: Path) -> bytes:
-    """At most READ_BYTES of a file that the job's user wrote; empty if it is not a regular file."""
+    """At most READ_BYTES of a file that the job's user wrote; empty if it is not a regular file, or has other names."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, READ_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        status = os.fstat(descriptor)
+        is_theirs = stat.S_ISREG(status.st_mode) and status.st_nlink == 1  # a hard link may lead to anybody's file
+        return os.read(descriptor, READ_BYTES) if is_theirs else b""
     finally:
         os.close(descriptor)
 

@@ -118,13 +118,15 @@ def _faulthandler(folder: Path, pid: int, send_signal: Callable[[], bool], ends_
 
 
 def _content(path: Path) -> bytes | None:
-    """At most MAX_BYTES of a file that the job's user wrote; None if it is not a regular file."""
+    """At most MAX_BYTES of a file that the job's user wrote; None if it is not a regular file, or has other names."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        return os.read(descriptor, MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        status = os.fstat(descriptor)
+        is_theirs = stat.S_ISREG(status.st_mode) and status.st_nlink == 1  # a hard link may lead to anybody's file
+        return os.read(descriptor, MAX_BYTES) if is_theirs else None
     finally:
         os.close(descriptor)
 
