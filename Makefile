@@ -53,7 +53,7 @@ bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; saves
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
 
-fuzz: $(INSTALLED)  ## every parser, 100,000 cases each (an hour; FUZZ_CASES says how many)
+fuzz: $(INSTALLED)  ## every parser, 100,000 cases each (some hours; FUZZ_CASES says how many; tests/test_mutations.py takes minutes)
 	FUZZ_CASES=$${FUZZ_CASES:-100000} $(BIN)/python -m pytest --timeout=0 tests
 
 bench-fleet: $(INSTALLED)  ## 1 to 1,000 programs under one daemon, beside Supervisor and Circus (half an hour)
