@@ -26,6 +26,7 @@ from tests.system import killing
 from tests.system.killing import End, Moment
 from tests.training_code import rig
 from tests.training_code.scripts import SCRIPTS, Script
+from tests.training_code.strike import SAVE
 
 BY_NAME = {each.name: each for each in SCRIPTS}
 
@@ -105,7 +106,8 @@ def measured_script(script: Script, folder: Path) -> tuple[Script, bool, str]:
 
 def script_row(script: Script, end: str) -> tuple[str, ...]:
     """A script's row of the table, as docs/exact-resume.md has it too."""
-    return script.name, script.patterns, str(len(rig.added_lines(script.name))), str(len(script.strikes)), end
+    kills, in_saves = len(script.strikes), sum(pattern == SAVE for pattern, _ in script.strikes)
+    return script.name, script.patterns, str(len(rig.added_lines(script.name))), str(kills), str(in_saves), end
 
 
 def main() -> int:
@@ -141,7 +143,7 @@ def main() -> int:
     for outcome in outcomes:
         table.add_row(*row(outcome))
     console.print(table)
-    written = Table("script", "contents", "lines added", "kills", "the end")
+    written = Table("script", "contents", "lines added", "kills", "in a save", "the end")
     for script, _, end in ends:
         written.add_row(*script_row(script, end))
     console.print(written)

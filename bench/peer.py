@@ -35,7 +35,7 @@ class Peer:
 SUPERVISOR = Peer("supervisor", ("supervisor==4.3.0", _PKG_RESOURCES))
 CIRCUS = Peer("circus", ("circus==0.19.0",))
 ORBAX = Peer("orbax-checkpoint", ("orbax-checkpoint==0.12.8",))  # brings JAX
-TORCH = Peer("torch", ("torch==2.13.0", "numpy", "scikit-learn", "xxhash", "google-crc32c"))
+TORCH = Peer("torch", ("torch==2.13.0", "numpy", "scikit-learn", "xxhash", "google-crc32c", "pytorch-ignite==0.5.5"))
 CLIENTS = Peer(
     "clients",
     (

@@ -45,6 +45,18 @@ def python_of(name: str) -> Path:
     return peer.binaries(peer.TORCH) / "python" if name.startswith("torch") else Path(sys.executable)
 
 
+def missing_package(name: str, package: str | None) -> str | None:
+    """Why a script can't run here; None if it can. Raises NotInstalled as `python_of`."""
+    command = [
+        str(python_of(name)),
+        "-c",
+        f"import importlib.util as u; raise SystemExit(u.find_spec({package!r}) is None)",
+    ]
+    if package is None or subprocess.run(command, check=False).returncode == 0:
+        return None
+    return f"{package} is not installed; make installs it"
+
+
 def run(name: str, folder: Path, strikes: Sequence[Strike] = (), keys: str = "", script: Path | None = None) -> Outcome:
     """Runs a resumable script to its end in `folder`; attempt n is killed by strike n."""
     folder.mkdir(parents=True)

@@ -3,18 +3,27 @@
 from dataclasses import dataclass
 
 from tests.training_code.rig import Strike
-from tests.training_code.strike import CHECKPOINT
+from tests.training_code.strike import CHECKPOINT, SAVE
 
 FIRST_STEP: Strike = (r"run\.step_done", 1)
+IN_A_SAVE: Strike = (SAVE, 2)
 
 
 @dataclass(frozen=True)
 class Script:
-    """`patterns`: what people write in such a script. `strikes`: where its attempts die, one after the other."""
+    """`patterns`: what people write in such a script. `places`: where its attempts die, one after the other; the second
+    one dies in a save, whatever the script."""
 
     name: str
     patterns: str
-    strikes: tuple[Strike, ...]
+    places: tuple[Strike, ...]
+    package: str | None = None
+    """From which the script has its training code, besides the framework."""
+
+    @property
+    def strikes(self) -> tuple[Strike, ...]:
+        """Where each attempt but the last dies."""
+        return self.places[0], IN_A_SAVE, *self.places[1:]
 
 
 SCRIPTS = (
@@ -87,5 +96,17 @@ SCRIPTS = (
         "torch_gan",
         "two networks and optimizers, noise from the global generator, lists of losses",
         (FIRST_STEP, (r"run\.step_done", 20), (r"img_list.*append", 2)),
+    ),
+    Script(
+        "torch_ignite",
+        "Ignite's trainer, evaluator, metrics and handlers: the loop over the batches is the package's",
+        (FIRST_STEP, (r"scheduler\.step\(", 1), (r"run\.step_done", 12), (r"evaluator\.run\(", 1)),
+        package="ignite",
+    ),
+    Script(
+        "keras_recommender",
+        "KerasRS' retrieval model with a loss of its own, cache behind a shuffle, validation every second epoch",
+        ((CHECKPOINT, 1), (CHECKPOINT, 15), (CHECKPOINT, 24)),
+        package="keras_rs",
     ),
 )

@@ -2,7 +2,9 @@
 
 `python strike.py SCRIPT`. STRIKES names a JSON file: a list of [pattern, count], one for each attempt, in order; a line
 counts if the pattern is found in its text. With the pattern `checkpoint` the process dies as soon as the checkpoint of
-that step exists, for loops that are in a library. Each strike that happened is appended to the neighbour `.hits`.
+that step exists, for loops that are in a library. With the pattern `save` it dies in its n-th save, when all files of
+the checkpoint are written and its folder is about to get its name. Each strike that happened is appended to the
+neighbour `.hits`.
 Only the script's own lines are watched, so libraries run at their full speed.
 """
 
@@ -30,6 +32,7 @@ def next_strike(strikes: Path) -> tuple[str, int] | None:
 
 
 CHECKPOINT = "checkpoint"
+SAVE = "save"
 
 
 def die(strike: tuple[str, int], hits: Path) -> None:
@@ -48,6 +51,20 @@ def kill_at_checkpoint(folder: Path, step: int, hits: Path) -> None:
         die((CHECKPOINT, step), hits)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def kill_in_save(count: int, hits: Path) -> None:
+    """Kills this process when its `count`-th checkpoint is about to be committed by a rename."""
+    left = count
+
+    def on_event(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event == "os.rename" and str(arguments[0]).endswith(".partial"):
+            left -= 1
+            if left == 0:
+                die((SAVE, count), hits)
+
+    sys.addaudithook(on_event)
 
 
 def kill_at(script: str, pattern: str, count: int, hits: Path) -> None:
@@ -81,6 +98,8 @@ def main() -> None:
     hits = strikes.with_suffix(".hits")
     if strike is not None and strike[0] == CHECKPOINT:
         kill_at_checkpoint(strikes.parent / "checkpoints", strike[1], hits)
+    elif strike is not None and strike[0] == SAVE:
+        kill_in_save(strike[1], hits)
     elif strike is not None:
         kill_at(script, *strike, hits)
     runpy.run_path(script, run_name="__main__")

@@ -42,7 +42,7 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
     """
     models = extra_state.tracked_objects(tracked, tf.keras.Model)
     for model in models:
-        if not (model.built or _consists_of_built_layers(model)):
+        if not has_variables(model):
             raise ValueError(
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
                 f"model.build(input_shape), or model(x) once, before worker.Run"
@@ -64,8 +64,10 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
     extra_state.create_global_seed(strategy)
 
 
-def _consists_of_built_layers(model: tf.keras.Model) -> bool:
-    """Whether a model that was never called has all its variables: those of its layers (as a GAN has two models)."""
+def has_variables(model: tf.keras.Model) -> bool:
+    """Whether a model is built. One that was never called may consist of built layers (as a GAN has two models)."""
+    if model.built:
+        return True
     layers = list(model._flatten_layers(include_self=False))
     own_build = type(model).build is not tf.keras.Model.build
     return bool(layers) and not own_build and all(layer.built for layer in layers)

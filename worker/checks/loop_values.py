@@ -17,6 +17,7 @@ know.
 import ast
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ _OF_RUN = frozenset({"epoch", "step", "batch", "state"})
 _CONTAINERS = (list, dict, set, deque, bytearray, np.ndarray)
 _PLAIN = (int, float, complex, str, bytes, type(None), tuple, frozenset, np.generic, *_CONTAINERS)
 _SAMPLE = 4096  # entries of a large array that are compared
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _MAX_ENTRIES = 10_000  # in a container that is compared; longer ones hold data
 
 
@@ -51,24 +53,33 @@ def carried_values(frames: Sequence[ScriptFrame], state: RunState, exempt: Itera
     names = {each for each in exempt if isinstance(each, str)}
     ids = {id(each) for each in exempt} | _ids_in(state.values())
     found: dict[str, str] = {}
+    of_libraries: dict[str, str] = {}
     for frame in frames:
         kept = _kept_names(frame)
+        is_library = not _PACKAGES.isdisjoint(Path(frame.frame.f_code.co_filename).parts)
         for loop in frame.loops:
             for key, line in sorted(_carried(loop, frame.loops).items(), key=lambda entry: entry[1].lineno):
                 short = _short(key)
-                if {key, short} & (names | kept | set(state)) or key in found:
+                if {key, short} & (names | kept | set(state)) or key in found or key in of_libraries:
                     continue
                 if _is_plain_here(key, frame, ids) and not _is_remade(key, frame):
-                    found[key] = f"{key} ({frame.place(line)})"
-    return _findings(found)
+                    (of_libraries if is_library else found)[key] = f"{key} ({frame.place(line)})"
+    return [*_findings(found), *_findings(of_libraries, of_library=True)]
 
 
-def _findings(names: Mapping[str, str]) -> list[Finding]:
-    """A finding for each name, all with one remedy. `names`: what to say for each."""
+def _findings(names: Mapping[str, str], of_library: bool = False) -> list[Finding]:
+    """A finding for each name, all with one remedy. `names`: what to say for each. `of_library`: the loop that carries
+    them is in an installed package, where nobody can write `run.state`."""
     if not names:
         return []
     first = _short(next(iter(names)))
     each, loop = ("it", "the loop carries it") if len(names) == 1 else ("each", "the loop carries them")
+    if of_library:
+        remedy = (
+            loop.replace("the loop", "the loop of a library") + f" from step to step, and no checkpoint has {each}: "
+        )
+        remedy += f'write leave_out=["{first}"] if that may begin anew, or write the loop in the script'
+        return [Finding(text, remedy) for text in names.values()]
     remedy = f"{loop} from step to step: keep {each} in run.state[{first!r}]".replace("'", '"')
     remedy += ", or give its name to leave_out= if it may begin anew"
     return [Finding(text, remedy) for text in names.values()]

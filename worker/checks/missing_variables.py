@@ -27,6 +27,8 @@ _STATE = (
 )  # fmt: skip
 """What the search ends at."""
 _KERAS_METRICS = "_metrics"  # a compiled model's metrics for `fit`, which a custom loop doesn't use
+_FOR_FIT = frozenset({_KERAS_METRICS, "_train_counter", "_test_counter", "_predict_counter"})
+"""Attributes of models, of Keras 2 too, that only `fit` uses."""
 _NOT_FOLLOWED = (
     str, bytes, int, float, np.ndarray, tf.Tensor, types.ModuleType, type, tf.distribute.Strategy, tf.Graph,
     tf.data.Iterator,
@@ -154,4 +156,4 @@ def functions_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def _attributes(item: Any) -> Iterable[Any]:
-    return [each for name, each in getattr(item, "__dict__", {}).items() if name != _KERAS_METRICS]
+    return [each for name, each in getattr(item, "__dict__", {}).items() if name not in _FOR_FIT]

@@ -4,8 +4,37 @@ from typing import Any
 
 import tensorflow as tf
 
+from worker.checkpoint.restore import has_variables
+from worker.data.resume_dataset import is_none_spec
 from worker.keras.fit_data import FitData
 from worker.process.reporting import describe_error
+
+
+def build_from_data(model: Any, data: FitData) -> None:
+    """Builds a model that was made without an Input from the types and shapes of its first batch, as Keras does.
+
+    Raises ValueError, saying what to call, for a model that Keras can't call without values.
+    """
+    if has_variables(model):
+        return
+    with model.distribute_strategy.scope():
+        try:
+            build_symbolically(model, data.element_spec())
+        except Exception as error:
+            raise ValueError(
+                f"cannot build model {model.name!r} from the shapes of its data ({describe_error(error)}), and without "
+                f"variables nothing can be restored; give it an Input, or call model.build(input_shape), or model(x) "
+                f"once, before fit"
+            ) from error
+
+
+def build_symbolically(model: Any, spec: Any) -> None:
+    """Creates the variables of a model, of its metrics and of its optimizer. `spec`: of a batch."""
+    model._symbolic_build(data_batch=tf.nest.map_structure(_without_none, spec))
+
+
+def _without_none(spec: Any) -> Any:
+    return None if is_none_spec(spec) or isinstance(spec, tf.OptionalSpec) else spec
 
 
 def build_with_train_step(model: Any, data: FitData) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from worker.checks import reachability
-from worker.data.resume_dataset import explain_uncuttable, is_none_spec
+from worker.data.resume_dataset import explain_uncuttable
 from worker.keras.arguments import DataArguments, make_fit_data
-from worker.keras.building import build_with_train_step
+from worker.keras.building import build_from_data, build_symbolically, build_with_train_step
 from worker.keras.callbacks import check_callbacks
 from worker.keras.end_of_data import ExampleCounter
 from worker.keras.fit_data import EpochBatches, FitData
@@ -73,6 +73,7 @@ def fit(
     )
     data, validation_data = make_fit_data(given, epochs)
     listed_callbacks = check_callbacks(callbacks)
+    build_from_data(model, data)
     build_with_train_step(model, data)
     options |= {"validation_data": validation_data, "validation_batch_size": validation_batch_size or batch_size}
     exempt = tuple(leave_out)
@@ -203,11 +204,7 @@ def _build(model: Any, spec: Any, metrics: bool) -> None:
     built = all(part is None or part.built for part in parts)
     if not built and (metrics or model._distribute_strategy is not None):
         with model.distribute_strategy.scope():
-            model._symbolic_build(data_batch=tf.nest.map_structure(_without_none, spec))
-
-
-def _without_none(spec: Any) -> Any:
-    return None if is_none_spec(spec) or isinstance(spec, tf.OptionalSpec) else spec
+            build_symbolically(model, spec)
 
 
 def _end_epoch(

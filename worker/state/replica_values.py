@@ -63,6 +63,9 @@ def per_replica_variables(keras_variables: Iterator[Any], tracked: Sequence[Any]
     return (*layers, *(each for each in tracked if is_own_variable(each) and id(each) not in known))
 
 
+_OF_METRICS = ("update_state", "result", "reset_state", "variables")
+
+
 class MetricState:
     """Gives and takes the state of a Keras metric: each replica's values of its variables, in their order.
 
@@ -87,5 +90,6 @@ class MetricState:
 
     @classmethod
     def of(cls, value: Any) -> "MetricState | None":
-        """That of a Keras metric; None for anything else."""
-        return cls(value) if isinstance(value, tf.keras.Metric) else None
+        """That of a Keras metric, also of Keras 2 (tf_keras); None for anything else."""
+        is_metric = isinstance(value, tf.Module) and all(hasattr(value, name) for name in _OF_METRICS)
+        return cls(value) if is_metric or isinstance(value, tf.keras.Metric) else None

@@ -4,12 +4,14 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from worker.checks.findings import Finding
 from worker.checks.loop_source import script_frames
 from worker.checks.loop_values import ContainerWatch, carried_values
 from worker.state.run_state import RunState
@@ -241,3 +243,23 @@ def test_place_of_a_carried_value_is_named() -> None:
     sum_of_an_epoch(run)
 
     assert all("test_loop_values.py:" in each for each in run.places)
+
+
+def test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state(tmp_path: Path) -> None:
+    source = tmp_path / "site-packages" / "trainer.py"
+    source.parent.mkdir()
+    source.write_text(
+        "def fit(step):\n    batch_count = 0\n    for number in range(2):\n        step()\n        batch_count += 1\n"
+    )
+    library: dict[str, Any] = {}
+    exec(compile(source.read_text(), str(source), "exec"), library)
+    found: list[Finding] = []
+
+    def step() -> None:
+        found.extend(carried_values(script_frames(sys._getframe(1), None), RunState(), ()))
+
+    library["fit"](step)
+
+    assert found[0].name == "batch_count (trainer.py:5)"
+    assert 'leave_out=["batch_count"]' in found[0].remedy
+    assert "run.state" not in found[0].remedy

@@ -180,17 +180,46 @@ def test_models_of_tutorials_end_like_an_undisturbed_run(
 
 
 class WithUnbuiltPart(tf.keras.Model):  # type: ignore[misc]
-    def __init__(self) -> None:
+    """`reads_values`: its call needs more than types and shapes."""
+
+    def __init__(self, reads_values: bool = False) -> None:
         super().__init__()
         self.head = layers.Dense(1)
+        self.reads_values = reads_values
 
     def call(self, inputs: Any) -> Any:
+        if self.reads_values:
+            inputs = inputs * float(np.asarray(inputs).mean())
         return self.head(inputs)
 
 
-def test_model_without_variables_is_refused_with_what_to_call(tmp_path: Path) -> None:
-    model = WithUnbuiltPart()
+def test_model_without_an_input_is_built_from_its_data(tmp_path: Path, begin: Callable[[Launch], None]) -> None:
+    def trained(folder: str, *callbacks: Any) -> Any:
+        tf.keras.utils.set_random_seed(3)
+        model = WithUnbuiltPart()
+        model.compile("adam", "mse", metrics=["mae"])
+        given = {"batch_size": 8, "epochs": 2, "callbacks": list(callbacks), "verbose": 0}
+        return fit(model, IMAGES, IMAGES[:, 0], directory=tmp_path / folder, interval="1 steps", **given)
+
+    class Stops(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 1:
+                raise LookupError("on purpose")
+
+    undisturbed = trained("smooth")
+    begin(Launch())
+    with pytest.raises(LookupError):
+        trained("rough", Stops())
+    begin(Launch())
+    disturbed = trained("rough")
+
+    assert disturbed.history == undisturbed.history
+    assert same_weights(disturbed.model, undisturbed.model)
+
+
+def test_model_that_can_not_be_built_is_refused_with_what_to_call(tmp_path: Path) -> None:
+    model = WithUnbuiltPart(reads_values=True)
     model.compile("adam", "mse")
 
-    with pytest.raises(ValueError, match=r"has no variables yet; .* model\.build\(input_shape\), or model\(x\) once"):
+    with pytest.raises(ValueError, match=r"cannot build model .* model\.build\(input_shape\), or model\(x\) once"):
         fit(model, IMAGES, IMAGES[:, 0], directory=tmp_path)

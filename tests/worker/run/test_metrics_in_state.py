@@ -67,3 +67,37 @@ def test_metric_that_nobody_keeps_is_named_with_what_to_write(
     said = capsys.readouterr().err
     assert "reached as forgotten" in said and "reached as kept" not in said
     assert "worker.Run(state={...})" in said
+
+
+class OldMean(tf.Module):  # type: ignore[misc]
+    """A metric and a model as in Keras 2, whose classes are not those of `tf.keras`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = tf.Variable(0.0)
+        object.__setattr__(self, "_train_counter", tf.Variable(0))  # no dependency of its checkpoints
+
+    def update_state(self, value: float) -> None:
+        self.total.assign_add(value)
+
+    def result(self) -> Any:
+        return self.total
+
+    def reset_state(self) -> None:
+        self.total.assign(0.0)
+
+
+def test_metric_of_keras_2_is_kept_and_the_counters_of_its_models_are_not_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metric, model = OldMean(), OldMean()
+    for expected in (1.0, 2.0):
+        metric = OldMean()
+        with worker.Run(tf.train.Checkpoint(weight=model.total), directory=tmp_path, state={"mean": metric}) as run:
+            for _ in range(1):
+                metric.update_state(1.0)
+                model.update_state(1.0)
+                run.step_done()
+
+        assert float(metric.result()) == expected
+    assert "checkpoints do not include" not in capsys.readouterr().err
