@@ -1,10 +1,12 @@
 """Checks of keys against each other: each may be valid by itself and their combination still wrong."""
 
 import contextlib
+import importlib.util
 import ipaddress
 import os
 import pwd
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -69,7 +71,8 @@ def check_program(program: ProgramConfig, reader: SectionReader) -> None:
     A value that is wrong itself contradicts nothing.
     """
     for check in (
-        _check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval, _check_shadow
+        _check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval, _check_shadow,
+        _check_mirror,
     ):  # fmt: skip
         with contextlib.suppress(UnknownValue):
             check(program, reader)
@@ -116,6 +119,19 @@ def _check_interval(program: ProgramConfig, reader: SectionReader) -> None:
             f"{job.checkpoint_interval_max:g} s; set a minimum that is not above the maximum"
         )
         reader.add_problem(text, "checkpoint_interval_min")
+
+
+def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
+    """Adds problems for a mirror that can't work, and for its keys without it."""
+    job = program.job
+    if job is None:
+        return
+    if job.mirror is not None and importlib.util.find_spec("obstore") is None:
+        text = "mirror needs the package obstore in the environment of supervisord"
+        reader.add_problem(f"{text}; install it with: {sys.executable} -m pip install 'stepkeeper[mirror]'", "mirror")
+    for key in ("mirror_keep", "mirror_rate_limit"):
+        if key in reader and job.mirror is None:
+            reader.add_problem(f"{key} has no effect without mirror; add that, or delete the line", key)
 
 
 def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:

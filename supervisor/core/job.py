@@ -99,6 +99,7 @@ from supervisor.core.actions.stopping import (
     restart_flushing,
     restart_running,
     restart_starting,
+    run_taken_over,
     stop_flushing,
     stop_running,
     stop_starting,
@@ -206,6 +207,9 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
 
     # --- another rank of the gang is gone ---
     (events.GangBroken,          (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), gang_broken),
+
+    # --- another host goes on with this run ---
+    (events.RunTakenOver,        (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), run_taken_over),
 
     # --- the host goes away, or stays ---
     (events.NoticeReceived,      (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),

@@ -93,6 +93,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.StacksCollected: WITHOUT_PROCESS,
     events.RestartRequired: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.GangBroken: WITHOUT_PROCESS | {State.KILLING},
+    events.RunTakenOver: WITHOUT_PROCESS | {State.KILLING},
     events.NoticeReceived: frozenset(),
     events.NoticeChanged: frozenset(),
     events.NoticeEnded: frozenset(),
@@ -767,3 +768,24 @@ def test_plain_program_that_never_stays_up_fails_after_startretries():
     die(job, 0.0, code=1)
 
     assert job.state is State.FAILED
+
+
+@pytest.mark.parametrize("state", ["starting", "running"])
+def test_job_that_another_host_took_over_is_killed_and_given_up(state: str):
+    job = running(Policy(name="x", is_job=True)) if state == "running" else starting(Policy(name="x", is_job=True))
+
+    effects = job.handle(events.RunTakenOver("gpu-2 has taken this run over"), 20.0)
+    job.handle(WorkerExited(1, signal=9), 20.5)
+
+    assert effects == [Kill(1)]
+    assert (job.state, job.facts.reason) == (State.FAILED, "gpu-2 has taken this run over")
+
+
+def test_next_attempt_is_numbered_after_those_of_another_host():
+    job = starting(Policy(name="x", is_job=True))
+
+    job.handle(SelectionFailed(1, "another host has used 7", permanent=False, attempts_used=7), 20.0)
+    job.handle(WorkerExited(1, signal=9), 20.5)
+    job.expire(job.deadline() or 0.0)
+
+    assert job.facts.attempt == 8

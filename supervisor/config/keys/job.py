@@ -9,6 +9,7 @@ from supervisor.config.schema.section import (
     Boolean,
     FilePath,
     Positive,
+    PositiveBytes,
     Seconds,
     SectionModel,
     Timeout,
@@ -117,6 +118,21 @@ class JobConfig(SectionModel):
     )
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best_rule)] | None = key(
         None, "In addition, the best one by a metric stays: `min loss` or `max accuracy`.", shown="none"
+    )
+    mirror: Annotated[str, parsed_by(values.store_url)] | None = key(
+        None,
+        "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER`; "
+        "the job's name is added. A host that has no checkpoint, or an older one, begins from the store's newest "
+        "(docs/mirror.md). Needs the extra `mirror`.",
+        shown="none",
+    )
+    mirror_keep: Positive = key(
+        5, "How many of the newest checkpoints stay in the store. More than here, as a fetched one may prove bad."
+    )
+    mirror_rate_limit: PositiveBytes | None = key(
+        None,
+        "Bytes (`50MB`) that may be uploaded in a second, so that uploads leave room for what training reads.",
+        shown="none",
     )
     startup_timeout: Timeout = key(
         600.0,

@@ -96,6 +96,9 @@ def _training(runner: Runner) -> list[str]:
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
         parts += _standby(runner)
+    if (mirror := runner.executor.mirror) is not None:
+        parts += [] if mirror.newest is None else [f"mirror has step {mirror.newest.step}"]
+        parts += [] if mirror.error is None else [f"not in the mirror: {mirror.error}"]
     if training.save_error is not None:
         parts.append(f"last save failed: {training.save_error}")
     if training.changed:

@@ -16,6 +16,7 @@ from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
 from supervisor.runner.listeners.hub import ListenerStatus
+from supervisor.runner.program.mirror import MirrorStatus
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.training import LatestCheckpoint
 
@@ -46,6 +47,7 @@ class JobStatus:
     section: str | None
     hang_limit_s: float | None
     suspects: tuple[str, ...]
+    mirror: MirrorStatus | None
     standby: StandbyAnswer | None
     step: int | None
     total_steps: int | None
@@ -182,6 +184,7 @@ def _job_status(runner: Runner) -> JobStatus | None:
         if is_learned
         else policy.hang_timeout,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
+        mirror=runner.executor.mirror.status if runner.executor.mirror is not None else None,
         standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,
     )

@@ -36,6 +36,7 @@ class JobSample:
     repeated_steps: int
     progressed_wall_at: float | None
     checkpoint_step: int | None
+    mirror_step: int | None
     checkpoint_size_bytes: int | None
     checkpoint_wall_at: float | None
     checkpoint_interval_s: float | None
@@ -154,6 +155,7 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         repeated_steps=counters.repeated_steps,
         progressed_wall_at=counters.progressed_wall_at,
         checkpoint_step=newest.step if newest else None,
+        mirror_step=mirror.status.newest_step if (mirror := runner.executor.mirror) is not None else None,
         checkpoint_size_bytes=newest.size_bytes if newest else None,
         checkpoint_wall_at=newest.committed_wall_at if newest else None,
         checkpoint_interval_s=_interval_s(runner.config.job.checkpoint_interval, training.interval_s, training.step_s),

@@ -155,6 +155,12 @@ JOBS = (
         lambda of: of.checkpoint_size_bytes,
     ),
     JobMetric(
+        "stepkeeper_mirror_step",
+        MetricType.GAUGE,
+        "Step of the newest checkpoint in the job's mirror.",
+        lambda of: of.mirror_step,
+    ),
+    JobMetric(
         "stepkeeper_checkpoint_interval_seconds",
         MetricType.GAUGE,
         "Time between two checkpoints; if it is set in steps, how long those take now.",

@@ -93,6 +93,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
 @leads_to(State.KILLING)
 def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
+    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
     facts.current.decided_end = (Cause.SETUP if event.permanent else Cause.CRASH, event.error)
     return kill(facts, event, now)
 

@@ -4,7 +4,14 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.intents import close, record_stop
 from supervisor.core.actions.transitions import enter_running, kill, request_flush, schedule_flush_retry, terminate
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.events import Event, FlushRequested, GangBroken, ProgramClosed, RestartRequired
+from supervisor.core.program.events import (
+    Event,
+    FlushRequested,
+    GangBroken,
+    ProgramClosed,
+    RestartRequired,
+    RunTakenOver,
+)
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.notice_plan import stop_cause
 from supervisor.protocol.wire.messages import Then
@@ -102,6 +109,13 @@ def _stop_after_flush(facts: ProgramFacts, reason: str, now: float) -> Effects:
 
 
 @leads_to(State.STOPPING)
+@leads_to(State.KILLING)
+def run_taken_over(facts: ProgramFacts, event: RunTakenOver, now: float) -> Effects:
+    """Kills the worker without a flush, and gives up: another host trains this run, and what is here does not count."""
+    facts.current.decided_end = (Cause.SETUP, event.text)
+    return kill(facts, event, now)
+
+
 def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
     """Sends the stop signal; there is nothing to flush yet."""
     facts.current.decided_end = (event.cause, event.text)

@@ -104,7 +104,7 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
         return []
     if (until := notice_plan.no_start_before(facts, now)) is not None:
         return wait_for_host(facts, until)
-    facts.attempt += 1
+    facts.attempt = max(facts.attempt, facts.attempts_used) + 1
     facts.launched = True
     facts.current = AttemptFacts(started_at=now, progressed_at=now)
     facts.reason, facts.waits_for_host = None, False

@@ -93,12 +93,23 @@ class CheckpointSelected:
 
 
 @dataclass(frozen=True, slots=True)
+class RunTakenOver:
+    """Another host goes on with this run; `text` says which, and what to do."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SelectionFailed:
-    """No checkpoint may be restored, and step 0 would lose what was trained. `permanent`: a person must act."""
+    """No checkpoint may be restored, and step 0 would lose what was trained. `permanent`: a person must act.
+
+    `attempts_used`: attempt numbers up to this one turned out to be taken.
+    """
 
     attempt: int
     error: str
     permanent: bool
+    attempts_used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +326,7 @@ Event = (
     | SpawnFailed
     | CheckpointSelected
     | SelectionFailed
+    | RunTakenOver
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted

@@ -143,6 +143,7 @@ class ProgramFacts:
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
     attempt: int = 0  # number of the current attempt, or of the last one
     launched: bool = False  # by this daemon
+    attempts_used: int = 0  # higher numbers than it that another host has used
     current: AttemptFacts = field(default_factory=AttemptFacts)
     flushes_requested: int = 0  # by all attempts; the id of the last flush
 

@@ -8,9 +8,11 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.host.mirror.client import MirrorError
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
 
 TRANSIENT_ERRNOS = frozenset(
@@ -24,10 +26,11 @@ RECORDED = 50  # refused checkpoints of one selection that log and ledger tell o
 class CheckpointSelector:
     """The checkpoint directory of one job. `user`: whom it belongs to, None: to the daemon's own.
 
-    `observers` learn of every checkpoint that is damaged or does not fit; `post` takes the event that follows.
+    `mirror`: its copy in an object store, which may have a newer checkpoint. `observers` learn of every checkpoint
+    that is damaged or does not fit; `post` takes the event that follows.
     """
 
-    __slots__ = ("_job", "_log", "_observers", "_post", "_program", "_services", "_user")
+    __slots__ = ("_job", "_log", "_mirror", "_observers", "_post", "_program", "_services", "_user")
 
     def __init__(
         self,
@@ -38,9 +41,11 @@ class CheckpointSelector:
         post: Callable[[events.Event], None],
         log: FilteringBoundLogger,
         user: str | None = None,
+        mirror: JobMirror | None = None,
     ) -> None:
         self._program = program
         self._user = user
+        self._mirror = mirror
         self._job = job
         self._services = services
         self._observers = observers
@@ -63,9 +68,12 @@ class CheckpointSelector:
         try:
             if effect.below_step is not None:
                 self._record_refused(attempt, await store.roll_back(directory, effect.below_step, self._user))
-            selection = await store.select(
-                directory, self._job.initial_checkpoint, effect.avoid | unfit.keys(), self._user
-            )
+            selection = await self._select_here(effect)
+            if self._mirror is not None:
+                failed = await self._fetch_newer(self._mirror, selection, effect)
+                if isinstance(failed, events.SelectionFailed):
+                    return failed
+                selection = failed or selection
         except NoValidCheckpoint as error:
             self._record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
@@ -86,7 +94,43 @@ class CheckpointSelector:
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
+        if self._mirror is not None:
+            self._mirror.on_selected(path)
         return events.CheckpointSelected(attempt, path, selection.step, selection.data_position)
+
+    async def _select_here(self, effect: effects.SelectCheckpoint) -> Selection:
+        avoid = effect.avoid | dict(effect.unfit).keys()
+        directory, initial = self._job.checkpoint_dir, self._job.initial_checkpoint
+        return await self._services.checkpoints.select(directory, initial, avoid, self._user)
+
+    async def _fetch_newer(
+        self, mirror: JobMirror, here: Selection, effect: effects.SelectCheckpoint
+    ) -> Selection | events.SelectionFailed | None:
+        """The selection with what the store has, if that changes it. Raises what `select` raises.
+
+        A host with a checkpoint goes on from that while the store can't be reached; one without waits for the store.
+        """
+        path = None if here.path is None else str(here.path)
+        if not mirror.may_have_newer(path):
+            return None
+        try:
+            found = await mirror.fetch(path, effect.below_step, effect.avoid | dict(effect.unfit).keys())
+        except MirrorError as error:
+            if path is None:
+                text = f"{error}; there is no checkpoint here, and the store may have one; it is tried again"
+                return events.SelectionFailed(effect.attempt, text, permanent=False)
+            self._log.warning("mirror.unreachable", attempt=effect.attempt, error=str(error), begins_from=path)
+            return None
+        if found.left_behind:
+            why = "another host has gone on with this run from an earlier checkpoint"
+            reasons = tuple((each, why) for each in found.left_behind)
+            directory = self._job.checkpoint_dir
+            refused = await self._services.checkpoints.quarantine(directory, reasons, self._user)
+            self._record_refused(effect.attempt, refused)
+        if found.attempt >= effect.attempt:
+            text = f"another host has used attempt numbers up to {found.attempt}; starting again with a higher one"
+            return events.SelectionFailed(effect.attempt, text, permanent=False, attempts_used=found.attempt)
+        return await self._select_here(effect) if found.name is not None or found.left_behind else None
 
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""

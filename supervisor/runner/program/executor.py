@@ -34,6 +34,7 @@ from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.messages_in import MessageRecorder, event_of
+from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.records.counters import ProgramCounters
 from supervisor.runner.records.goodput import GoodputRecorder
@@ -80,6 +81,8 @@ class EffectExecutor:
         """Keeps the process that waits to become the next attempt; None for a program that never has one."""
         if standby_kind_of(config) is not StandbyKind.OFF:
             self.standby = StandbyHolder(config, services, lambda: self.pid, self._between_failures_s, log)
+        self.mirror: JobMirror | None = None
+        """The job's copy in an object store; None for a program without one."""
         self._config = config
         self._services = services
         self._post = post
@@ -89,7 +92,12 @@ class EffectExecutor:
         observers.add([MessageRecorder(config, services, log)])
         self._selector: CheckpointSelector | None = None
         if config.job is not None:
-            self._selector = CheckpointSelector(config.name, config.job, services, observers, post, log, config.user)
+            if config.job.mirror is not None:
+                self.mirror = JobMirror(config, services, post, log)
+                observers.add([self.mirror])
+            self._selector = CheckpointSelector(
+                config.name, config.job, services, observers, post, log, config.user, self.mirror
+            )
         self._attempt: LiveAttempt | None = None
         self._exiting: tuple[LiveAttempt, events.WorkerExited] | None = None  # it waits for its last line
         self._has_last_message = False  # the worker sent `done` or `failed`
@@ -174,6 +182,8 @@ class EffectExecutor:
             self._attempt.detach()
             self._attempts.close_listener(self._attempt)
             self._attempt = None
+        if self.mirror is not None:
+            self.mirror.close()
         for task in self._tasks:
             task.cancel()
 

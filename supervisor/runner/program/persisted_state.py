@@ -14,6 +14,7 @@ from supervisor.core.program.events import Event, StepsDone
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.persisted_facts import PersistedFacts, facts_to_persist
 from supervisor.host.ledger.ledger import LedgerError
+from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
@@ -74,6 +75,9 @@ class PersistedStateStore(ProgramObserver):
             listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
+            if self._executor.mirror is not None:
+                with contextlib.suppress(MirrorError):  # before it begins it is asked again
+                    self._job.skip_attempts(await self._executor.mirror.look())
         return goes_on
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:

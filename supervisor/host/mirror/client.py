@@ -1,0 +1,140 @@
+"""The daemon's side of a job's mirror process, which is started when something is asked and ended when long idle.
+
+The process starts with the daemon's rights, imports what it needs, and becomes the job's user before it opens anything.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import supervisor
+from supervisor.host.mirror import messages
+from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, encode_record
+
+IDLE_S = 300.0  # it holds some 60 MB; a job that saves more often keeps it
+MAX_WORDS = 400  # characters of its last words
+
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.host.mirror.process import main; main()"
+
+Wanted = TypeVar("Wanted", messages.FetchAnswer, messages.EpochAnswer, messages.UploadAnswer)
+
+
+class MirrorError(Exception):
+    """The mirror did not do it; the text says why."""
+
+    def __init__(self, text: str, is_gone: bool = False) -> None:
+        super().__init__(text)
+        self.is_gone = is_gone
+
+
+class RunFenced(Exception):
+    """Another host has taken the run over."""
+
+    def __init__(self, answer: messages.FencedAnswer) -> None:
+        super().__init__(f"{answer.holder or 'another host'} has taken this run over (epoch {answer.epoch})")
+
+
+class MirrorClient:
+    """Asks one question after the other. `environment`: that of the process, with what names the credentials."""
+
+    def __init__(self, settings: MirrorSettings, environment: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: dict[int, asyncio.Future[messages.Answer]] = {}
+        self._last_id = 0
+        self._words = ""
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the process; None if there is none at present."""
+        return self._process.pid if self._process is not None else None
+
+    def next_id(self) -> int:
+        """A number that no question had yet."""
+        self._last_id += 1
+        return self._last_id
+
+    async def ask(self, question: messages.Question, kind: type[Wanted]) -> Wanted:
+        """The answer. Raises MirrorError, RunFenced."""
+        answer = await self._ask(question)
+        if isinstance(answer, messages.FencedAnswer):
+            raise RunFenced(answer)
+        if isinstance(answer, messages.FailureAnswer):
+            raise MirrorError(answer.error, answer.is_gone)
+        if not isinstance(answer, kind):
+            raise MirrorError(f"the mirror process answered with {type(answer).__name__}")
+        return answer
+
+    async def _ask(self, question: messages.Question) -> messages.Answer:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        answer: asyncio.Future[messages.Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[question.id] = answer
+        try:
+            process = self._process or await self._start()
+            assert process.stdin is not None
+            process.stdin.write(messages.encode(question))
+            await process.stdin.drain()
+            return await answer
+        except OSError as error:
+            raise MirrorError(f"cannot run the mirror process: {error.strerror or error}") from error
+        finally:
+            self._waiting.pop(question.id, None)
+            if not self._waiting:
+                self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-I", "-X", "utf8", "-c", _PROGRAM, str(Path(supervisor.__file__).parents[1])),
+            encode_record(self._settings),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=MAX_LINE_BYTES,
+            env=dict(self._environment),
+            cwd="/",
+            start_new_session=True,
+        )
+        self._process, self._words = process, ""
+        self._tasks = [asyncio.create_task(self._read(process)), asyncio.create_task(self._read_words(process))]
+        return process
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(ValueError, ProtocolError):  # a line that is too long, or no message: it is broken
+            while line := await process.stdout.readline():
+                answer = messages.decode(line)
+                waiting = self._waiting.get(answer.id)
+                if waiting is not None and not waiting.done() and isinstance(answer, messages.ANSWERS):
+                    waiting.set_result(answer)
+        self._end(process)
+
+    async def _read_words(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while piece := await process.stderr.read(4096):
+            self._words = (self._words + piece.decode(errors="replace"))[-MAX_WORDS:]
+
+    def _end(self, process: asyncio.subprocess.Process) -> None:
+        if self._process is process:
+            self._process = None
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        last = self._words.strip().splitlines()[-1:] or ["it gave no reason"]
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(MirrorError(f"the mirror process ended: {last[0]}"))
+
+    def close(self) -> None:
+        """Ends the process; what it was doing is done again when it is asked for again."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._process is not None:
+            self._end(self._process)

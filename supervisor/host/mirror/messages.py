@@ -1,0 +1,129 @@
+"""What the daemon and a job's mirror process tell each other: one JSON object in each line, with its `type`.
+
+Questions are answered in their order; each answer repeats the question's `id`.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
+
+MAX_NAMES = 500  # of checkpoints in an answer
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Get the newest remote checkpoint that counts, is newer than `newer_than` and of a step below `below`.
+
+    `unwanted`: names that are left out. `only_look`: say what there is, and get nothing.
+    """
+
+    id: int
+    newer_than: str | None = None
+    below: int | None = None
+    unwanted: tuple[str, ...] = ()
+    only_look: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BeginEpochRequest:
+    """Take the run over, going on from the checkpoint `start` (None: from step 0).
+
+    `known`: the highest epoch of which this host knows. If there is a later one, another host has taken the run.
+    """
+
+    id: int
+    start: str | None
+    known: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRequest:
+    """Copy a local checkpoint under an epoch."""
+
+    id: int
+    name: str
+    epoch: int
+
+
+Question = FetchRequest | BeginEpochRequest | UploadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """`name`: what was fetched, verified and committed; None: there is nothing newer. `epoch`: the highest there is.
+
+    `attempt`: the highest in a remote checkpoint's name; the next attempt here needs a higher one.
+    `left_behind`: local checkpoints that another host's epoch left behind. `newest`: the newest remote one that counts.
+    `bad`: remote ones that were refused, each with its reason.
+    """
+
+    id: int
+    name: str | None
+    epoch: int
+    attempt: int = 0
+    newest: str | None = None
+    left_behind: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAnswer:
+    """The run is this host's."""
+
+    id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadAnswer:
+    """The checkpoint exists in the store. `remote`: all that count there now, newest first."""
+
+    id: int
+    name: str
+    size_bytes: int
+    took_s: float
+    remote: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FencedAnswer:
+    """Another host has taken the run over."""
+
+    id: int
+    epoch: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureAnswer:
+    """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more."""
+
+    id: int
+    error: str
+    is_gone: bool = False
+
+
+Answer = FetchAnswer | EpochAnswer | UploadAnswer | FencedAnswer | FailureAnswer
+ANSWERS = (FetchAnswer, EpochAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
+
+_TYPES: dict[str, type[Question | Answer]] = {
+    each.__name__: each for each in (FetchRequest, BeginEpochRequest, UploadRequest, *ANSWERS)
+}
+
+
+def encode(message: Question | Answer) -> bytes:
+    """One line. Raises ProtocolError if it is too long."""
+    line = json.dumps({"type": type(message).__name__, **asdict(message)}, allow_nan=False).encode() + b"\n"
+    if len(line) > MAX_LINE_BYTES:
+        raise ProtocolError(f"{type(message).__name__} has {len(line)} bytes, the limit is {MAX_LINE_BYTES}")
+    return line
+
+
+def decode(line: bytes) -> Question | Answer:
+    """The message in a line. Raises ProtocolError."""
+    body = parse_object(line)
+    kind = _TYPES.get(str(body.get("type")))
+    if kind is None:
+        raise ProtocolError(f"unknown message {body.get('type')!r:.80}")
+    return decode_record(body, kind, kind.__name__)

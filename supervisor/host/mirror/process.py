@@ -1,0 +1,120 @@
+"""The mirror process of one job, which `client.py` starts.
+
+Reads questions (`messages.py`) from standard input and answers on standard output, one after the other. It keeps
+nothing that the next such process needs, so the daemon may kill it at any time; it ends with its standard input, even
+in the middle of an upload.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+
+from supervisor.host.mirror import messages
+from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.host.mirror.settings import MirrorIdentity, MirrorSettings
+from supervisor.host.mirror.store import Store, StoreError
+from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
+
+MAX_TEXT = 1000  # characters of an error, which goes into status and log
+NICE = 10  # training and the daemon come first
+
+
+class _Questions:
+    """The questions that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[messages.Question] = deque()
+        self._changed = threading.Condition()
+
+    def read_all(self) -> None:
+        """Reads standard input until it ends, and then ends the process: the daemon is gone."""
+        while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+            try:
+                question = messages.decode(line)
+            except ProtocolError as error:
+                sys.stderr.write(f"mirror: {error}\n")
+                continue
+            assert isinstance(question, messages.FetchRequest | messages.BeginEpochRequest | messages.UploadRequest)
+            with self._changed:
+                self._waiting.append(question)
+                self._changed.notify()
+        os._exit(0)
+
+    def next(self) -> messages.Question:
+        """The next one; waits for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting)
+            return self._waiting.popleft()
+
+
+def main() -> None:
+    """Answers until standard input ends."""
+    settings = decode_record(parse_object(sys.argv[1]), MirrorSettings, "settings")
+    os.nice(NICE)
+    if settings.identity is not None:
+        _become(settings.identity)
+    questions = _Questions()
+    threading.Thread(target=questions.read_all, daemon=True).start()
+    run: MirroredRun | None = None
+    while True:
+        question = questions.next()
+        try:
+            if run is None:
+                run = MirroredRun(Store(settings.url), settings.folder, settings.keep, settings.bytes_per_s)
+            answer = _answer(run, question)
+        except TakenOver as error:
+            answer = messages.FencedAnswer(question.id, error.epoch.number, error.epoch.holder[:MAX_TEXT])
+        except (StoreError, ManifestError, OSError) as error:
+            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], isinstance(error, FileNotFoundError))
+        sys.stdout.buffer.write(messages.encode(answer))
+        sys.stdout.buffer.flush()
+
+
+def _become(identity: MirrorIdentity) -> None:
+    os.setgroups(identity.groups)
+    os.setresgid(identity.gid, identity.gid, identity.gid)
+    os.setresuid(identity.uid, identity.uid, identity.uid)
+    os.umask(0o022)
+
+
+def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
+    match question:
+        case messages.FetchRequest():
+            found = run.fetch(
+                _name(question.newer_than), question.below, frozenset(question.unwanted), question.only_look
+            )
+            return messages.FetchAnswer(
+                question.id,
+                name=_text(found.fetched),
+                epoch=found.epoch,
+                attempt=found.attempt,
+                newest=_text(found.newest),
+                left_behind=tuple(map(str, found.left_behind))[: messages.MAX_NAMES],
+                bad=tuple(f"{each}: {why:.200}" for each, why in found.bad[:20]),
+            )
+        case messages.BeginEpochRequest():
+            return messages.EpochAnswer(question.id, run.begin_epoch(_name(question.start), question.known))
+        case messages.UploadRequest():
+            began_at = time.monotonic()
+            name = _name(question.name)
+            assert name is not None
+            size, line = run.upload(name, question.epoch)
+            remote = tuple(str(each.name) for each in line[: messages.MAX_NAMES])
+            return messages.UploadAnswer(question.id, question.name, size, time.monotonic() - began_at, remote)
+
+
+def _name(text: str | None) -> CheckpointName | None:
+    if text is None:
+        return None
+    name = parse_name(text)
+    if name is None:
+        raise OSError(f"{text!r:.80} is no checkpoint's name")
+    return name
+
+
+def _text(name: CheckpointName | None) -> str | None:
+    return None if name is None else str(name)

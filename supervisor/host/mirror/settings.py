@@ -1,0 +1,27 @@
+"""What a mirror process is told on its command line, as JSON."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorIdentity:
+    """Whom the process becomes."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """`url`: of the run's own prefix; `folder`: the job's checkpoint_dir; `keep`: how many remote checkpoints stay.
+
+    `bytes_per_s`: of uploads, at most. `identity`: None keeps the daemon's.
+    """
+
+    url: str
+    folder: Path
+    keep: int
+    bytes_per_s: float | None = None
+    identity: MirrorIdentity | None = None

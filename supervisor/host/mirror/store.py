@@ -1,0 +1,137 @@
+"""One run's part of an object store, by obstore: what the mirror needs of S3, Google Cloud Storage, Azure and folders.
+
+Credentials come from where the provider's own tools look for them (environment, files, the host's metadata). Large
+objects are uploaded in parts, so a piece of one never becomes visible.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import from_url
+
+PART_BYTES = 8 << 20  # S3 takes 5 MiB and more; a part is what is sent again after an error
+CONNECT_TIMEOUT = "10s"
+RETRIES = 3
+RETRY_TIMEOUT_S = 60.0  # then the error is reported, and the daemon decides when to try again
+MAX_KEYS = 200_000  # of one run: retention keeps a few hundred
+
+
+class StoreError(Exception):
+    """The store did not do it; the text says why, in one line."""
+
+
+class Store:
+    """The objects below one URL. Every method may take long and raises StoreError."""
+
+    def __init__(self, url: str) -> None:
+        options: dict[str, Any] = {
+            # obstore takes the endpoint from the environment, but not that it may be one without TLS
+            "client_options": {"connect_timeout": CONNECT_TIMEOUT, "allow_http": _names_plain_http(os.environ)},
+            "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
+        }
+        if url.startswith("file:"):
+            options = {"mkdir": True}
+        with _as_store_error(f"open {url}"):
+            self._store = from_url(url, **options)
+
+    def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        """Key, size in bytes and time of every object whose key begins with `prefix` (up to a slash)."""
+        count = 0
+        with _as_store_error(f"list {prefix}"):
+            for batch in obstore.list(self._store, prefix.rstrip("/") or None):
+                for each in batch:
+                    count += 1
+                    if count > MAX_KEYS:
+                        raise StoreError(f"cannot list {prefix}: there are more than {MAX_KEYS} objects")
+                    yield each["path"], each["size"], each["last_modified"]
+
+    def read(self, key: str, limit: int) -> bytes | None:
+        """A small object; None if there is none. More than `limit` bytes are an error."""
+        content = b""
+        try:
+            with _as_store_error(f"read {key}"):
+                for piece in obstore.get(self._store, key).stream(min_chunk_size=limit + 1):
+                    content += bytes(piece)
+                    if len(content) > limit:
+                        raise StoreError(f"cannot read {key}: it has more than {limit} bytes")
+        except FileNotFoundError:
+            return None
+        return content
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Creates an object in one step; False if there is another one of that key.
+
+        If the answer of a first try was lost, the second meets what the first has written: that is no other one.
+        """
+        try:
+            with _as_store_error(f"create {key}"):
+                obstore.put(self._store, key, content, mode="create", use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return self.read(key, len(content) + 1) == content
+        return True
+
+    def upload(self, key: str, path: Path, bytes_per_s: float | None) -> None:
+        """Copies a file. `bytes_per_s`: at most so fast."""
+        with _as_store_error(f"upload {key}"), path.open("rb", buffering=0) as file:
+            pieces = _pieces(file.read) if bytes_per_s is None else _slowly(_pieces(file.read), bytes_per_s)
+            obstore.put(self._store, key, pieces, chunk_size=PART_BYTES)
+
+    def size(self, key: str) -> int | None:
+        """The size of an object in bytes; None if there is none."""
+        try:
+            with _as_store_error(f"look at {key}"):
+                return int(obstore.head(self._store, key)["size"])
+        except FileNotFoundError:
+            return None
+
+    def download(self, key: str) -> Iterator[memoryview]:
+        """The content of an object, in pieces. Raises FileNotFoundError if there is none."""
+        with _as_store_error(f"download {key}"):
+            for piece in obstore.get(self._store, key).stream(min_chunk_size=PART_BYTES):
+                yield memoryview(piece)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects, one after the other; those that are gone already are no error."""
+        for key in keys:
+            try:
+                with _as_store_error(f"delete {key}"):
+                    obstore.delete(self._store, key)
+            except FileNotFoundError:
+                continue
+
+
+def _names_plain_http(environment: Mapping[str, str]) -> bool:
+    """Whether the operator names an endpoint without TLS, such as a server of their own on this host."""
+    return any(value.startswith("http://") for key, value in environment.items() if "ENDPOINT" in key)
+
+
+@contextmanager
+def _as_store_error(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+        raise
+    except (BaseError, OSError, ValueError) as error:
+        # obstore adds its own structures behind the first line
+        reason = " ".join(str(error).split("\n\n")[0].split())[:500]
+        raise StoreError(f"cannot {doing}: {reason or type(error).__name__}") from error
+
+
+def _pieces(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
+    while piece := read(PART_BYTES):
+        yield piece
+
+
+def _slowly(pieces: Iterable[bytes], bytes_per_s: float) -> Iterator[bytes]:
+    due_at = time.monotonic()
+    for piece in pieces:
+        time.sleep(max(0.0, due_at - time.monotonic()))
+        due_at = max(due_at, time.monotonic()) + len(piece) / bytes_per_s
+        yield piece

@@ -1,0 +1,109 @@
+"""The keys of one run in an object store, below the run's own prefix.
+
+    epoch/0004                                  who began epoch 4, and from which checkpoint; never changed
+    e0004/step-0000012800.a3/ckpt.index         the files of a checkpoint, as they are on the local disk
+    e0004/step-0000012800.a3/MANIFEST.json      created last, by one create-only put: with it the checkpoint exists
+
+Attempts are numbered by a host's ledger, and a new host begins with an empty one; the epoch keeps the names of two
+hosts apart. Nothing is ever overwritten.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+
+from supervisor.protocol import layout
+from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+
+EPOCHS = "epoch/"
+MAX_EPOCH = 999_999_999
+MAX_EPOCH_BYTES = 4096  # of the object that begins one
+
+_EPOCH = re.compile(r"epoch/(\d{4,9})")
+_FILE = re.compile(r"e(\d{4,9})/([^/]+)/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemoteCheckpoint:
+    """A checkpoint in the store; sorts by epoch, then oldest first."""
+
+    epoch: int
+    name: CheckpointName
+
+    def __str__(self) -> str:
+        return f"{_epoch_folder(self.epoch)}/{self.name}"
+
+    def key(self, file: str) -> str:
+        """The key of one of its files."""
+        return f"{self}/{file}"
+
+    @property
+    def manifest(self) -> str:
+        """The key whose existence is the commit."""
+        return self.key(layout.MANIFEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One holder of the run. `parent`: the newest remote checkpoint of what it began from; None: it began anew.
+
+    `holder`: the host, for people. `began_wall_at`: Unix time, for people; nothing is decided by it.
+    """
+
+    number: int
+    parent: RemoteCheckpoint | None
+    holder: str = ""
+    began_wall_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _EpochBody:
+    parent: str | None
+    holder: str = ""
+    began_wall_at: float = 0.0
+
+
+def _epoch_folder(number: int) -> str:
+    return f"e{number:04d}"
+
+
+def epoch_key(number: int) -> str:
+    """The key of the object that begins an epoch."""
+    return f"{EPOCHS}{number:04d}"
+
+
+def parse_epoch_key(key: str) -> int | None:
+    """The epoch that a key begins; None if it is another key."""
+    match = _EPOCH.fullmatch(key)
+    return int(match[1]) if match is not None and epoch_key(int(match[1])) == key else None
+
+
+def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
+    """The checkpoint that a key belongs to, and the file's name; None if it is another key."""
+    match = _FILE.fullmatch(key)
+    name = parse_name(match[2]) if match is not None else None
+    if match is None or name is None:
+        return None
+    found = RemoteCheckpoint(int(match[1]), name)
+    return (found, match[3]) if found.key(match[3]) == key else None
+
+
+def encode_epoch(epoch: Epoch) -> bytes:
+    """The content of the object that begins an epoch."""
+    body = _EpochBody(None if epoch.parent is None else str(epoch.parent), epoch.holder, epoch.began_wall_at)
+    return json.dumps(asdict(body), allow_nan=False).encode()
+
+
+def decode_epoch(number: int, content: bytes) -> Epoch:
+    """The epoch in an object's content. Raises ProtocolError."""
+    if len(content) > MAX_EPOCH_BYTES:
+        raise ProtocolError(f"epoch {number} has {len(content)} bytes, more than the {MAX_EPOCH_BYTES} allowed")
+    body = decode_record(parse_object(content), _EpochBody, f"epoch {number}")
+    parent = None
+    if body.parent is not None:
+        found = parse_file_key(f"{body.parent}/{layout.MANIFEST}")
+        if found is None or found[0].epoch >= number:
+            raise ProtocolError(f"epoch {number} began from {body.parent!r:.80}, which is no checkpoint before it")
+        parent = found[0]
+    return Epoch(number, parent, body.holder, body.began_wall_at)

@@ -1,0 +1,76 @@
+"""Which checkpoints of a run count: those on the line of its newest epoch.
+
+A host that was taken for dead may go on writing after another has taken over. It must not win, and clocks can't
+decide. So every host that takes a run over begins an *epoch*: one object, created only if it does not exist, that
+also names the checkpoint from which the host goes on, its *parent*. The line is read backwards: all checkpoints of
+the newest epoch; before them its parent, and what precedes that in the parent's own epoch; then that epoch's parent,
+and so on. What an older epoch wrote behind its successor's parent is on no such line, whenever it arrives. An epoch
+that began anew has no parent, and the line ends there.
+
+The checkpoints on a host's own disk belong to the epoch that it held when it wrote them (`EPOCH_HELD` in its
+checkpoint_dir); those that a later epoch left behind are off the line as well.
+"""
+
+from collections.abc import Collection, Mapping
+
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
+
+KEEP_AT_LEAST = 2
+"""A parent may go once the epoch has this many of its own: one of them may prove bad."""
+
+
+def epoch_limits(epochs: Mapping[int, Epoch]) -> dict[int, CheckpointName | None]:
+    """For each epoch on the line, newest first: its last checkpoint that counts; None: all of them."""
+    limits: dict[int, CheckpointName | None] = {}
+    if not epochs:
+        return limits
+    number, limit = max(epochs), None
+    while number not in limits:
+        limits[number] = limit
+        epoch = epochs.get(number)
+        if epoch is None or epoch.parent is None:
+            break
+        number, limit = epoch.parent.epoch, epoch.parent.name
+    return limits
+
+
+def checkpoints_on_line(
+    epochs: Mapping[int, Epoch], committed: Collection[RemoteCheckpoint]
+) -> tuple[RemoteCheckpoint, ...]:
+    """Those of the committed checkpoints that count, newest first."""
+    limits = epoch_limits(epochs)
+    found = [each for each in committed if each.epoch in limits and _is_within(each.name, limits[each.epoch])]
+    return tuple(sorted(found, reverse=True))
+
+
+def left_behind(
+    local: Collection[CheckpointName], held: int | None, epochs: Mapping[int, Epoch]
+) -> tuple[CheckpointName, ...]:
+    """The local checkpoints that a later epoch left behind. `held`: the epoch under which this host wrote them.
+
+    None: it never had one, so the newest of both places counts.
+    """
+    limits = epoch_limits(epochs)
+    if held is None or not limits or held >= max(limits):
+        return ()
+    if held not in limits:
+        return tuple(sorted(local))
+    return tuple(sorted(each for each in local if not _is_within(each, limits[held])))
+
+
+def _is_within(name: CheckpointName, limit: CheckpointName | None) -> bool:
+    return limit is None or name <= limit
+
+
+def newest_at_or_before(line: Collection[RemoteCheckpoint], start: CheckpointName | None) -> RemoteCheckpoint | None:
+    """The parent of an epoch that goes on from `start` (None: from step 0): the newest remote one not after it."""
+    return None if start is None else max((each for each in line if each.name <= start), default=None)
+
+
+def to_delete(line: Collection[RemoteCheckpoint], epoch: int, keep: int) -> tuple[RemoteCheckpoint, ...]:
+    """What `mirror_keep` leaves no room for, oldest first; never all that an unproven epoch stands on."""
+    newest_first = sorted(line, reverse=True)
+    own = sum(each.epoch == epoch for each in newest_first)
+    kept = max(keep, KEEP_AT_LEAST if own >= KEEP_AT_LEAST else own + KEEP_AT_LEAST)
+    return tuple(reversed(newest_first[kept:]))

@@ -1,0 +1,214 @@
+"""A job's copy in an object store: what is fetched before a launch, and uploaded beside training.
+
+Supervision never waits for the store, but for one thing: a host that has no checkpoint asks there before it starts
+from step 0. While a job trains, its newest checkpoint is uploaded, one at a time; what becomes older meanwhile is left
+out. An error is retried, and `status` shows it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import ProgramConfig
+from supervisor.core.program import events
+from supervisor.host.mirror import messages
+from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
+from supervisor.host.mirror.settings import MirrorIdentity, MirrorSettings
+from supervisor.host.processes.credentials import cached_credentials
+from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.wire import messages as worker_messages
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.records.observers import ProgramObserver
+
+RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
+LOOK_TIMEOUT_S = 20.0  # how long the first start waits to learn which attempt numbers the store has
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """How far the copy in the store is. `epoch`: under which this host writes; `newest_step`: of what is there.
+
+    `waits`: the checkpoint that is not there yet; `error`: why not, if something is wrong.
+    """
+
+    url: str
+    epoch: int | None
+    newest_step: int | None
+    waits: str | None
+    error: str | None
+
+
+class JobMirror(ProgramObserver):
+    """The mirror of one job. `post` takes the event that another host has taken the run over."""
+
+    def __init__(
+        self, config: ProgramConfig, services: Services, post: Callable[[events.Event], None], log: FilteringBoundLogger
+    ) -> None:
+        assert config.job is not None and config.job.mirror is not None
+        self.error: str | None = None
+        """Why the newest checkpoint is not in the store yet; None while nothing is wrong."""
+        self.attempt = 0
+        """The highest attempt in the name of a remote checkpoint."""
+        identity = None
+        if config.user is not None:
+            found = cached_credentials(config.user)
+            identity = MirrorIdentity(found.uid, found.gid, found.groups)
+        self._url = f"{config.job.mirror.rstrip('/')}/{config.name.replace(':', '.')}"
+        settings = MirrorSettings(
+            url=self._url,
+            folder=config.job.checkpoint_dir,
+            keep=config.job.mirror_keep,
+            bytes_per_s=config.job.mirror_rate_limit,
+            identity=identity,
+        )
+        self._client = MirrorClient(settings, {**services.environment, **config.environment})
+        self._post = post
+        self._log = log
+        self._epoch: int | None = None
+        self._known = 0  # the highest epoch that the store was seen to have
+        self._start: str | None = None  # what the epoch goes on from, or is to
+        self._has_start = False  # not yet for a worker that an earlier daemon started
+        self._remote: tuple[CheckpointName, ...] = ()  # that count, newest first, as far as known
+        self._wanted: str | None = None  # the newest local checkpoint, while it is not in the store
+        self._task: asyncio.Task[None] | None = None
+
+    # --- for those who look -------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> MirrorStatus:
+        """How far it is."""
+        newest_step = None if self.newest is None else self.newest.step
+        return MirrorStatus(self._url, self._epoch, newest_step, self._wanted, self.error)
+
+    @property
+    def newest(self) -> CheckpointName | None:
+        """The newest checkpoint in the store; None if there is none or it is not known."""
+        return self._remote[0] if self._remote else None
+
+    @property
+    def remote(self) -> frozenset[str]:
+        """The names of the checkpoints in the store, as far as known."""
+        return frozenset(map(str, self._remote))
+
+    # --- before a launch ----------------------------------------------------------------------------------------------
+
+    async def look(self) -> int:
+        """The highest attempt that the store has: the next one here needs a higher number. Raises MirrorError."""
+        question = messages.FetchRequest(self._client.next_id(), only_look=True)
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                self._learn(await self._client.ask(question, messages.FetchAnswer))
+        except TimeoutError:
+            raise MirrorError(f"the store did not answer within {LOOK_TIMEOUT_S:g} s") from None
+        return self.attempt
+
+    def may_have_newer(self, local: str | None) -> bool:
+        """Whether the store may have a newer checkpoint than the newest whole one here."""
+        name = _name_of(local)
+        return self._epoch is None or name is None or (self.newest is not None and self.newest > name)
+
+    async def fetch(self, local: str | None, below: int | None, unwanted: Collection[str]) -> messages.FetchAnswer:
+        """Gets the newest checkpoint of the store into the folder, if it is newer than `local` and below a step.
+
+        Raises MirrorError.
+        """
+        name = _name_of(local)
+        question = messages.FetchRequest(
+            self._client.next_id(), None if name is None else str(name), below, unwanted=tuple(sorted(unwanted))
+        )
+        found = await self._client.ask(question, messages.FetchAnswer)
+        self._learn(found)
+        for each in found.bad:
+            self._log.warning("mirror.refused", checkpoint=each)
+        if found.name is not None:
+            self._log.info("mirror.fetched", checkpoint=found.name)
+        self.error = None
+        return found
+
+    def _learn(self, found: messages.FetchAnswer) -> None:
+        newest = parse_name(found.newest) if found.newest is not None else None
+        self._remote = () if newest is None else (newest, *(each for each in self._remote if each < newest))
+        self._known, self.attempt = max(self._known, found.epoch), max(self.attempt, found.attempt)
+
+    def on_selected(self, path: str | None) -> None:
+        """An attempt begins from this checkpoint: what the store has beyond it is on another line."""
+        name = _name_of(path)
+        start = None if name is None else str(name)
+        goes_on = self.newest is None or (name is not None and name >= self.newest)
+        if self._epoch is None or not goes_on:
+            self._epoch, self._start, self._has_start = None, start, True
+        self._wanted = start if start not in self.remote else None
+        self._work()
+
+    # --- beside training ----------------------------------------------------------------------------------------------
+
+    def on_message(self, message: worker_messages.FromWorker, now: float) -> None:
+        """A commit is to be uploaded."""
+        if isinstance(message, worker_messages.Committed) and parse_name(message.checkpoint) is not None:
+            if not self._has_start:
+                self._start, self._has_start = message.checkpoint, True
+            self._wanted = message.checkpoint
+            self._work()
+
+    def _work(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work_until_done())
+
+    async def _work_until_done(self) -> None:
+        while self._epoch is None or self._wanted is not None:
+            try:
+                if self._epoch is None:
+                    await self._begin_epoch()
+                elif (name := self._wanted) is not None:
+                    await self._upload(name, self._epoch)
+                self.error = None
+            except RunFenced as fenced:
+                self._epoch, self._wanted, self.error = None, None, str(fenced)
+                self._known = 0  # the next start looks anew, and may take the run back
+                self._post(events.RunTakenOver(f"{fenced}; start the job here only if it is to go on here"))
+                return
+            except MirrorError as error:
+                if self.error is None:
+                    self._log.warning("mirror.failed", error=str(error), retry_in_s=RETRY_S)
+                self.error = str(error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _begin_epoch(self) -> None:
+        start = self._start
+        begun = await self._client.ask(
+            messages.BeginEpochRequest(self._client.next_id(), start, self._known), messages.EpochAnswer
+        )
+        if start == self._start:  # no other attempt has begun meanwhile
+            self._epoch = begun.epoch
+            limit = parse_name(start) if start is not None else None
+            self._remote = tuple(each for each in self._remote if limit is not None and each <= limit)
+        self._known = max(self._known, begun.epoch)
+        self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start)
+
+    async def _upload(self, name: str, epoch: int) -> None:
+        try:
+            done = await self._client.ask(
+                messages.UploadRequest(self._client.next_id(), name, epoch), messages.UploadAnswer
+            )
+        except MirrorError as error:
+            if not error.is_gone:
+                raise
+            self._wanted = None if self._wanted == name else self._wanted  # retention was faster: there is a newer one
+            return
+        self._remote = tuple(found for each in done.remote if (found := parse_name(each)) is not None)
+        self._wanted = None if self._wanted == name else self._wanted
+        self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
+
+    def close(self) -> None:
+        """Ends the process; the next daemon goes on."""
+        if self._task is not None:
+            self._task.cancel()
+        self._client.close()
+
+
+def _name_of(path: str | None) -> CheckpointName | None:
+    """The name of a checkpoint of ours; None for those of other programs."""
+    return None if path is None else parse_name(PurePath(path).name)

@@ -1,0 +1,115 @@
+"""Which checkpoints count: a late write of a host that was taken for dead never does."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.keys import (
+    Epoch,
+    RemoteCheckpoint,
+    decode_epoch,
+    encode_epoch,
+    epoch_key,
+    parse_epoch_key,
+    parse_file_key,
+)
+from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind, newest_at_or_before, to_delete
+from supervisor.protocol.wire.codec import ProtocolError
+from tests.fuzzing import cases
+
+
+def at(epoch: int, step: int, attempt: int = 1) -> RemoteCheckpoint:
+    return RemoteCheckpoint(epoch, CheckpointName(step, attempt))
+
+
+def epochs(*parents: RemoteCheckpoint | None) -> dict[int, Epoch]:
+    return {number: Epoch(number, parent) for number, parent in enumerate(parents, 1)}
+
+
+def test_late_write_of_the_older_epoch_does_not_count():
+    held = epochs(None, at(1, 200))
+
+    line = checkpoints_on_line(held, [at(1, 100), at(1, 200), at(1, 900), at(2, 300)])
+
+    assert line == (at(2, 300), at(1, 200), at(1, 100))
+
+
+def test_run_that_began_anew_has_no_past():
+    assert checkpoints_on_line(epochs(None, None), [at(1, 100)]) == ()
+
+
+def test_line_goes_through_an_epoch_that_wrote_nothing():
+    held = epochs(None, at(1, 200), at(1, 200))
+
+    assert checkpoints_on_line(held, [at(1, 100), at(1, 200), at(2, 300)]) == (at(1, 200), at(1, 100))
+
+
+def test_local_checkpoints_behind_the_successors_start_are_left_behind():
+    names = [CheckpointName(100, 1), CheckpointName(200, 1), CheckpointName(250, 1)]
+
+    assert left_behind(names, 1, epochs(None, at(1, 200))) == (CheckpointName(250, 1),)
+    assert left_behind(names, 2, epochs(None, at(1, 200))) == ()
+    assert left_behind(names, None, epochs(None, at(1, 200))) == ()
+    assert left_behind(names, 1, epochs(None, None)) == tuple(names)
+
+
+def test_parent_is_the_newest_remote_one_not_after_the_start():
+    line = [at(1, 100), at(1, 200)]
+
+    assert newest_at_or_before(line, CheckpointName(250, 1)) == at(1, 200)
+    assert newest_at_or_before(line, CheckpointName(150, 3)) == at(1, 100)
+    assert newest_at_or_before(line, None) is None
+
+
+def test_parent_stays_until_the_epoch_has_two_of_its_own():
+    assert to_delete([at(1, 100), at(1, 200), at(2, 300)], epoch=2, keep=1) == ()
+    assert to_delete([at(1, 100), at(1, 200), at(2, 300), at(2, 400)], epoch=2, keep=1) == (at(1, 100), at(1, 200))
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), max_size=30), st.integers(1, 5), st.integers(1, 4))
+def test_retention_keeps_the_newest(found: list[tuple[int, int]], epoch: int, keep: int):
+    line = {at(*each) for each in found}
+    gone = to_delete(line, epoch, keep)
+
+    left = line - set(gone)
+    assert len(left) >= min(len(line), keep)
+    assert not gone or max(gone) < min(left)
+
+
+def test_keys_read_back():
+    name = at(4, 12800, 3)
+
+    assert name.manifest == "e0004/step-0000012800.a3/MANIFEST.json"
+    assert parse_file_key(name.key("ckpt.index")) == (name, "ckpt.index")
+    assert parse_epoch_key(epoch_key(12)) == 12
+    epoch = Epoch(5, name, "gpu-7", 12.5)
+    assert decode_epoch(5, encode_epoch(epoch)) == epoch
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["epoch/4", "epoch/00004", "e0004/step-1.a1/x", "e4/step-0000000001.a1/x", "e0004/step-0000000001.a1/a/b", "", "x"],
+)
+def test_other_keys_are_none_of_ours(key: str):
+    assert (parse_epoch_key(key), parse_file_key(key)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"parent": 3}', b'{"parent": "e0009/step-0000000001.a1"}', b'{"parent": "../x"}']
+)
+def test_epoch_that_is_damaged_is_an_error(content: bytes):
+    with pytest.raises(ProtocolError):
+        decode_epoch(5, content)
+
+
+@pytest.mark.fuzz
+@cases(300)
+@given(st.binary(max_size=300), st.text(max_size=60))
+def test_whatever_a_store_answers_is_read_or_refused(content: bytes, key: str):
+    with contextlib.suppress(ProtocolError):
+        decode_epoch(3, content)
+    for found in (parse_epoch_key(key), parse_file_key(key)):
+        assert found is None or isinstance(found, int | tuple)

@@ -1,0 +1,75 @@
+"""A host that never comes back: another one, with an empty disk, goes on from the object store."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.mirror.stores import S3Server
+from tests.system.harness import Daemon, job
+
+
+def mirrored(name: str, host: Path, url: str, keys: str = "", **environment: object) -> str:
+    return job(name, host, f"mirror = {url}\n{keys}", **environment)
+
+
+@pytest.fixture(params=["file", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "file":
+        yield f"file://{tmp_path}/store"
+        return
+    with S3Server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server.make_bucket("runs")
+
+
+def test_a_new_host_goes_on_from_the_store(tmp_path: Path, url: str):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with Daemon(old, mirrored("j", old, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")
+        remote = daemon.status("j")["job"]["mirror"]["newest_step"]
+        os.kill(daemon.status("j")["pid"], signal.SIGKILL)
+        daemon.die()
+    shutil.rmtree(old)
+
+    with Daemon(new, mirrored("j", new, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
+        daemon.until_step("j", remote + 1)
+        first = daemon.call("history", name="j", limit=10)["attempts"][-1]
+
+    assert first["from_step"] >= remote
+    assert first["attempt"] > 1
+
+
+def test_the_host_that_was_replaced_stops(tmp_path: Path, url: str):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with Daemon(old, mirrored("j", old, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as first:
+        first.until(lambda: first.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")
+        with Daemon(new, mirrored("j", new, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as second:
+            second.until(lambda: second.status("j")["job"]["mirror"]["epoch"] == 2, "the second epoch")
+            failed = first.until_state("j", "FAILED")
+
+            later = second.status("j")["job"]["mirror"]["newest_step"] + 20
+            second.until_step("j", later)
+
+    assert "has taken this run over (epoch 2)" in failed["description"]
+
+
+def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path: Path):
+    host = tmp_path / "host"
+    host.mkdir()
+    blocked = tmp_path / "store"
+    blocked.write_text("a file where the folder should be")
+    with Daemon(host, mirrored("j", host, f"file://{blocked}", STEPS=100, EVERY=20)) as daemon:
+        daemon.until(lambda: "the store may have one" in daemon.status("j")["description"], "the reason")
+        assert list((host / "j").glob("step-*")) == []
+
+        blocked.unlink()
+        daemon.until_state("j", "SUCCEEDED")
