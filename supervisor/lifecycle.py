@@ -27,12 +27,14 @@ from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.sources import NoticeSettings, make_sources
 from supervisor.host.notices.store import NoticeStore
 from supervisor.host.processes import orphans
+from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.gpus import Gpus
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -105,6 +107,7 @@ class DaemonLifecycle:
                 settings.rendezvous_timeout,
                 lambda: programs.runners,
                 exit_request.request_exit,
+                lambda: exit_request.is_made,
             )
         output.start(programs.on_output)
         services.save_durations.load_history(ledger)
@@ -186,6 +189,7 @@ class DaemonLifecycle:
             runtime_dir=settings.runtime_dir,
             environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
             lowest_attempt=allocation.lowest_attempt(os.environ) if self._is_slurm else 1,
+            daemon=DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1) if self._is_slurm else None,
             generation=found.generation if found is not None else None,
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
@@ -203,6 +207,11 @@ class DaemonLifecycle:
             if cluster is None:
                 return
             services.environment[allocation.CLUSTER] = cluster
+        elif self._is_slurm:
+            from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone
+
+            for name, value in cluster_of_one(programs.runners.values()).items():
+                services.environment.setdefault(name, value)
         await programs.start_all()
 
     async def _supervise(self, programs: Programs, services: Services) -> None:

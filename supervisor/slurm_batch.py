@@ -83,8 +83,9 @@ class BatchRun:
         self._path = path
         self._nodes = nodes
         self._job_id = allocation.job_id(os.environ)
-        self._generation = allocation.restart_count(os.environ) * SPACING
-        self._history = StepHistory(self._newest())
+        restarts = allocation.restart_count(os.environ)
+        self._generation = restarts * SPACING
+        self._history = StepHistory(self._newest(), restarts)
         self._is_ending = False
         self._secret = secrets.token_hex(32)
 
@@ -95,7 +96,7 @@ class BatchRun:
         while True:
             status = self._run_step()
             follows = self._history.after(status, self._newest(), self._is_ending)
-            _say(f"the daemons ended with status {status}: {follows.why}; {follows.verdict}")
+            _say(f"the daemons ended with status {status}: {follows.why}; next: {follows.verdict.value}")
             if follows.verdict is Verdict.AGAIN:
                 time.sleep(follows.pause_s)
                 continue

@@ -6,6 +6,7 @@ controller and the switch have a network namespace too, so nothing of the cluste
 several clusters don't meet. munged, slurmctld and slurmd are Debian's. Needs root.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -161,7 +162,8 @@ class Node:
         """Signals its processes whose command line has all these words."""
         found = self.find(*words)
         for pid in found:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # one that was killed ended another
+                os.kill(pid, number)
         return found
 
     @property
@@ -252,6 +254,8 @@ class Cluster:
                 daemon.kill()
                 daemon.wait()
         subprocess.run(["ip", "netns", "del", self.space], check=False)
+        if (kept := os.environ.get("SLURM_TEST_KEEP")) is not None:
+            shutil.copytree(self.folder, kept, ignore=shutil.ignore_patterns("*.sock", "disk"), dirs_exist_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _daemon(self, *command: str) -> None:

@@ -1,16 +1,36 @@
 """Jobs for the cluster: a configuration, the batch script, and what became of it."""
 
+import json
 import re
 import shutil
 import sys
 
 from supervisor.protocol.checkpoints import selection
 from tests.places import ROOT
+from tests.reading import whole_lines
 from tests.slurm.cluster import Cluster, SlurmJob
 from tests.system.harness import TRAINER
 
 TOGETHER = ROOT / "tests" / "worker" / "children" / "together.py"
+SEEN = ROOT / "tests" / "slurm" / "seen.py"
 SCRIPT = ROOT / "deploy" / "slurm" / "train.sbatch"
+
+
+_COUNT = """
+import sys, time
+from worker.files import FilesRun
+
+class Nothing:
+    versions, topology = {"counting": "1"}, {}
+    def write(self, folder): (folder / "x").write_text("x")
+    def read(self, folder): pass
+    def read_foreign(self, prefix): raise NotImplementedError
+
+with FilesRun(Nothing(), total_steps=1000000, interval="20 steps") as run:
+    while not run.reached:
+        time.sleep(float(sys.argv[1]))
+        run.step_done(epoch=0, batch=run.step)
+"""
 
 
 class Submission:
@@ -44,8 +64,7 @@ class Submission:
 
     def newest(self) -> int:
         """The highest committed step, 0 if there is none."""
-        found = self.checkpoints.glob("step-*.a*")
-        return max((int(each.name[5:15]) for each in found if each.name[5:15].isdecimal()), default=0)
+        return max((each.step for each in selection.committed_checkpoints(self.checkpoints)), default=0)
 
     def attempts(self) -> set[int]:
         """The attempts that committed."""
@@ -66,6 +85,15 @@ class Training(Submission):
         super().__init__(cluster, name, "", f"command={sys.executable} {TRAINER}\nenvironment={variables}\n{keys}")
 
 
+class Counting(Submission):
+    """One process under `worker.files.FilesRun`."""
+
+    def __init__(self, cluster: Cluster, name: str, pause: float) -> None:
+        script = cluster.shared / name / "count.py"
+        super().__init__(cluster, name, "", f"command={sys.executable} {script} {pause}\ncheckpoint_interval=20 steps")
+        script.write_text(_COUNT)
+
+
 class Gang(Submission):
     """Several nodes that train together with TensorFlow, and end with a digest of all that they hold."""
 
@@ -83,6 +111,10 @@ class Gang(Submission):
         """Queues it on its nodes."""
         return self.submit(f"--nodes={self.nodes}", *options)
 
+    def set_pause(self, pause: float) -> None:
+        """How long each step takes from the next start on."""
+        self.conf.write_text(re.sub(r'PAUSE="[^"]*"', f'PAUSE="{pause}"', self.conf.read_text()))
+
     def ends(self) -> list[str]:
         """What each rank ended with."""
         return [(self.folder / f"end-{rank}").read_text() for rank in range(self.nodes)]
@@ -96,3 +128,19 @@ class Gang(Submission):
         """Rank and first step of every worker that began to train."""
         found = re.findall(r"worker (\d) pid \d+ begins at (\d+)", self.printed(job))
         return [(int(rank), int(step)) for rank, step in found]
+
+
+class Seen(Submission):
+    """Any number of nodes, which record the examples that each got."""
+
+    def __init__(self, cluster: Cluster, name: str, count: int, pause: float) -> None:
+        folder = cluster.shared / name
+        super().__init__(
+            cluster, name, "", f"command={sys.executable} {SEEN} {folder} {count} {pause}\nstrategy=multiworker\n"
+            f'environment=PYTHONPATH="{ROOT}"',
+        )  # fmt: skip
+
+    def given(self, nodes: int) -> list[list[int]]:
+        """The rows of each batch, of all ranks, while so many nodes trained."""
+        lines = [json.loads(line) for file in self.folder.glob("seen-*.jsonl") for line in whole_lines(file)]
+        return [rows for on, rows in lines if on == nodes]

@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.protocol.checkpoints import selection
 from tests.slurm.cluster import Cluster, SlurmJob
-from tests.slurm.jobs import Gang
+from tests.slurm.jobs import Gang, Seen, Submission
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
@@ -12,7 +12,7 @@ WORKER, DAEMON = "together.py", "supervisor.daemon"
 PATIENCE_S = 200.0  # three processes import TensorFlow on two cores
 
 
-def end_of(gang: Gang, job: SlurmJob, state: str = "COMPLETED") -> None:
+def end_of(gang: Submission, job: SlurmJob, state: str = "COMPLETED") -> None:
     """It ended so, and nothing is left on any node."""
     job.until_state(state, patience_s=PATIENCE_S)
     job.until(lambda: not gang.cluster.leftovers(), "nothing runs on any node")
@@ -109,3 +109,89 @@ def test_scancel(cluster: Cluster) -> None:
     cluster.run("scancel", job.id)
     end_of(gang, job, "CANCELLED")
     assert gang.newest() > before and gang.newest() % 7
+
+
+@pytest.mark.minutes
+def test_a_daemon_and_its_worker_killed(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "both")
+    job = gang.begin()
+    until_training(gang, job)
+    assert cluster.nodes[1].kill(DAEMON)
+    cluster.nodes[1].kill(WORKER)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_preempted_by_a_higher_partition(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "preempted", pause=2.0)
+    job = gang.begin("--nodelist=n1,n2", "--exclusive")
+    until_training(gang, job)
+    before = gang.newest()
+    other = cluster.submit("--partition=high", "--nodelist=n2", "--exclusive", "--wrap=sleep 1")
+    job.until_state("PENDING", patience_s=PATIENCE_S)
+    assert gang.newest() > before
+    gang.set_pause(0.0)
+    other.until_state("COMPLETED")
+    job.start_now()
+    end_of(gang, job)
+    assert "status 43" in job.output and "next: again" not in job.output
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_a_node_that_is_lost_for_good(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "lost", pause=0.5)
+    job = gang.begin("--nodelist=n1,n2")
+    until_training(gang, job)
+    cluster.nodes[1].power_off()
+    try:
+        job.until(lambda: not cluster.nodes[0].find(WORKER), "the chief ends its worker")
+        job.until(lambda: job.field("Restarts") == "1", "Slurm queues it again", PATIENCE_S)
+        cluster.run("scontrol", "update", f"JobId={job.id}", "ReqNodeList=")
+        gang.set_pause(0.0)
+        job.start_now()
+        job.until_state("COMPLETED", patience_s=PATIENCE_S)
+        assert job.field("NodeList") == "n[1,3]"
+    finally:
+        cluster.nodes[1].start()
+        cluster.until_idle()
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_the_node_of_the_chief_and_of_the_batch_script_is_lost(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "head", pause=0.5)
+    job = gang.begin("--nodelist=n1,n2")
+    until_training(gang, job)
+    cluster.nodes[0].power_off()
+    try:
+        job.until(lambda: not cluster.nodes[1].find(WORKER), "the other ends its worker")
+        job.until(lambda: job.field("Restarts") == "1", "Slurm queues it again", PATIENCE_S)
+        cluster.run("scontrol", "update", f"JobId={job.id}", "ReqNodeList=")
+        gang.set_pause(0.0)
+        job.start_now()
+        job.until_state("COMPLETED", patience_s=PATIENCE_S)
+    finally:
+        cluster.nodes[0].start()
+        cluster.until_idle()
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
+def test_with_another_number_of_nodes_every_example_is_seen_once(cluster: Cluster) -> None:
+    seen = Seen(cluster, "seen", count=400, pause=0.1)
+    for nodes in (3, 2):
+        job = seen.submit(f"--nodes={nodes}")
+        job.until(lambda nodes=nodes: len(seen.given(nodes)) > 10 * nodes, f"{nodes} nodes train", PATIENCE_S)
+        cluster.run("scancel", job.id)
+        end_of(seen, job, "CANCELLED")
+    job = seen.submit("--nodes=1")
+    end_of(seen, job)
+    rows = [row for nodes in (1, 2, 3) for given in seen.given(nodes) for row in given]
+    assert sorted(rows) == list(range(400))
+    assert all(seen.given(nodes) for nodes in (1, 2, 3))

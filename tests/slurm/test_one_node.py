@@ -3,7 +3,7 @@
 import pytest
 
 from tests.slurm.cluster import Cluster, SlurmJob
-from tests.slurm.jobs import Training
+from tests.slurm.jobs import Counting, Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -90,3 +90,31 @@ def test_preempted_by_a_higher_partition_it_saves_and_resumes(cluster: Cluster) 
     end_of(training, job)
     assert training.count() == 1500
     assert training.attempts() == {1, 1001}
+
+
+@pytest.mark.minutes
+def test_before_the_time_limit_it_saves_and_resumes(cluster: Cluster) -> None:
+    training = Training(cluster, "limit", STEPS=4500, STEP_S=0.02, EVERY=100_000)
+    job = training.submit("--time=1", "--signal=USR1@20")
+    job.until_state("PENDING", patience_s=200)
+    job.until(lambda: job.field("Restarts") == "1", "it was queued again")
+    saved = training.newest()
+    assert 0 < saved < 4500
+    cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=10")
+    job.start_now()
+    end_of(training, job)
+    assert training.count() == 4500
+
+
+@pytest.mark.minutes
+def test_nothing_trains_on_once_daemon_and_batch_script_were_killed(cluster: Cluster) -> None:
+    training = Counting(cluster, "orphan", pause=0.05)
+    job = training.submit()
+    node = job.until(lambda: next((each for each in cluster.nodes if each.find("count.py")), None), "it trains")
+    job.until(lambda: training.newest() > 0, "a checkpoint is there")
+    node.kill("supervisor.slurm_batch")
+    node.kill("srun")
+    node.kill(DAEMON)
+    before = training.newest()
+    job.until(lambda: not cluster.leftovers(), "the worker leaves by itself", 100)
+    assert training.newest() > before

@@ -17,7 +17,7 @@ from pathlib import Path
 from supervisor import __version__
 from supervisor.protocol import layout
 from supervisor.protocol.wire import codec
-from supervisor.protocol.wire.launch import Control
+from supervisor.protocol.wire.launch import Control, DaemonIdentity
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
     STANDBY,
@@ -61,6 +61,8 @@ class WorkerChannel:
         self.attempt = control.attempt
         self.on_promoted: Callable[[Promote], None] = lambda message: None
         """Called on the thread when the standby becomes an attempt."""
+        self.on_adopted: Callable[[DaemonIdentity], None] = lambda daemon: None
+        """Called on the thread when another daemon has taken this process over and says which it is."""
         self._daemon = daemon
         self._promoted = threading.Event()
         self._unserved_orders: list[Go | Flush] = []  # for the process that may be executed in this one's place
@@ -269,6 +271,8 @@ class WorkerChannel:
             case Export():
                 self._on_export(message)
             case Identify():
+                if message.daemon_pid is not None and message.daemon_start_time is not None:
+                    self.on_adopted(DaemonIdentity(message.daemon_pid, message.daemon_start_time))
                 self._on_identify()
 
     def _on_export(self, message: Export) -> None:

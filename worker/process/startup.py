@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.launch import LaunchError
+from supervisor.protocol.wire.launch import DaemonIdentity, LaunchError
 from supervisor.protocol.wire.messages import WorkerExit
 from worker.process import standby
 from worker.process.attempt import DRAIN_TIMEOUT_S, Attempt
@@ -65,12 +65,23 @@ def begin_attempt() -> Attempt:
     else:
         _current = Attempt(told, requests, channel, channel, number=channel.attempt)
         channel.on_promoted = _current.promote
+        _leave_with_daemon(told.leaves_with, requests, channel)
         _remove_launch_variables()
         _report_uncaught_exceptions(_current)
         _prepare_output(channel)
         channel.start()  # last: a standby that has said hello may become an attempt at once, its pipes elsewhere
         _start_local_processes(_current)
     return _current
+
+
+def _leave_with_daemon(daemon: DaemonIdentity | None, requests: PendingRequests, channel: WorkerChannel) -> None:
+    """Has this process end some time after the daemon that it must not outlive."""
+    if daemon is not None:
+        from worker.process.orphan_watch import OrphanWatch  # only here: most workers outlive their daemon
+
+        watch = OrphanWatch(daemon, requests)
+        channel.on_adopted = watch.on_adopted
+        watch.start()
 
 
 def _prepare_output(channel: WorkerChannel) -> None:

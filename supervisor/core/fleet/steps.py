@@ -11,8 +11,12 @@ from enum import Enum
 
 from supervisor.protocol.allocation import FINAL, StepExit
 
-MAX_LOST = 5  # daemons killed in a row without a new checkpoint, or a node missing so often
+MAX_LOST = 5  # daemons killed in a row without a new checkpoint
+MAX_AGAIN = (
+    20  # generations in a row without one: daemons count workers' failures, but not that they can't reach another
+)
 MAX_MISSING = 2  # rendezvous in a row without a node: it may be gone, and only Slurm can give another
+MAX_RUNS_MISSING = 10  # after so many requeues it is no accident that nodes don't reach each other
 PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -50,16 +54,21 @@ class Next:
 
 @dataclass(slots=True)
 class StepHistory:
-    """What the steps of this allocation ended with. `newest`: the newest checkpoint, whatever names it."""
+    """What the steps of this allocation ended with. `newest`: the newest checkpoint, whatever names it; `restarts`: how
+    often the job was queued again."""
 
     newest: object = None
+    restarts: int = 0
+    _has_progressed: bool = False
     _lost: int = 0
+    _again: int = 0
     _missing: int = field(default=0)
 
     def after(self, status: int, newest: object, is_ending: bool) -> Next:
         """What follows a step that ended with `status`. `is_ending`: the allocation ends, or the job was told to."""
         if newest != self.newest:
-            self._lost = 0
+            self._lost = self._again = 0
+            self._has_progressed = True
         self.newest = newest
         self._missing = self._missing + 1 if status == StepExit.NODE_MISSING else 0
         if status == StepExit.DONE:
@@ -73,13 +82,26 @@ class StepHistory:
         if status == StepExit.SAVED:
             return Next(Verdict.AGAIN, "saved and stopped, and the allocation goes on")
         if self._missing >= MAX_MISSING:
-            return Next(Verdict.REQUEUE, f"a node was missing {self._missing} times in a row")
+            return self._after_missing()
         if status in (StepExit.AGAIN, StepExit.NODE_MISSING):
-            return Next(Verdict.AGAIN, "a worker or a node was lost")
+            self._again += 1
+            if self._again > MAX_AGAIN:
+                text = f"the gang began {self._again} times without a new checkpoint; the reasons stand above"
+                return Next(Verdict.LEAVE, text)
+            return Next(Verdict.AGAIN, "a worker or a node was lost", _pause_s(self._again - 1))
         self._lost += 1
         if self._lost > MAX_LOST:
             return Next(
                 Verdict.LEAVE, f"daemons were lost {self._lost} times without a new checkpoint (status {status})"
             )
-        pause_s = PAUSES_S[min(self._lost, len(PAUSES_S)) - 1]
-        return Next(Verdict.AGAIN, f"a daemon was lost (status {status})", pause_s)
+        return Next(Verdict.AGAIN, f"a daemon was lost (status {status})", _pause_s(self._lost - 1))
+
+    def _after_missing(self) -> Next:
+        if self.restarts >= MAX_RUNS_MISSING and not self._has_progressed:
+            text = f"nodes did not reach each other, also after {self.restarts} requeues; check ports 20000 to 29999"
+            return Next(Verdict.LEAVE, text)
+        return Next(Verdict.REQUEUE, f"a node was missing {self._missing} times in a row")
+
+
+def _pause_s(count: int) -> float:
+    return PAUSES_S[min(count, len(PAUSES_S) - 1)]

@@ -102,6 +102,7 @@ class Launch:
     interval that the worker chooses itself. `microbatches`: into how many parts each batch is divided. `waits_for`:
     this process is a standby of that daemon and not an attempt yet. `member`: it trains beside the job's own process.
     `generation`: of the gang of several nodes that it belongs to; whoever has another one is not let in.
+    `leaves_with`: the daemon that it does not outlive for long; other workers train on until the next one adopts them.
     """
 
     job: str = "job"
@@ -129,6 +130,7 @@ class Launch:
     waits_for: DaemonIdentity | None = None
     member: Member | None = None
     generation: int | None = None
+    leaves_with: DaemonIdentity | None = None
     protocol: int = PROTOCOL
 
     @property

@@ -55,9 +55,14 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Repeat what a daemon that has just started may have missed, and end with `standing`."""
+    """Repeat what a daemon that has just started may have missed, and end with `standing`.
+
+    `daemon_pid`, `daemon_start_time`: that daemon, for a worker that does not outlive it.
+    """
 
     attempt: int
+    daemon_pid: int | None = None
+    daemon_start_time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

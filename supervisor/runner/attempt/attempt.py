@@ -140,7 +140,14 @@ class AttemptFactory:
         """A new process. Raises SpawnError or OSError with everything taken back."""
         config, services, mark = self._config, self._services, self._mark(number)
         control = Control(number, self._folder(number))
-        launch = launch_of(config, control, self._between_failures_s(), microbatches, generation=services.generation)
+        launch = launch_of(
+            config,
+            control,
+            self._between_failures_s(),
+            microbatches,
+            generation=services.generation,
+            leaves_with=services.daemon,
+        )
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             channel = program_io = listener = None
             stdio = open_output_pipes(config, services.logs, number, handed_over)

@@ -107,10 +107,11 @@ def launch_of(
     microbatches: int,
     waits_for: launch.DaemonIdentity | None = None,
     generation: int | None = None,
+    leaves_with: launch.DaemonIdentity | None = None,
 ) -> launch.Launch | None:
     """All that the worker of a job is told, or its standby (`waits_for`); None for a program that is no job.
 
-    `generation`: of the gang that it belongs to.
+    `generation`: of the gang that it belongs to. `leaves_with`: the daemon that it must not outlive for long.
     """
     job = config.job
     if job is None:
@@ -123,6 +124,7 @@ def launch_of(
         between_failures_s=between_failures_s,
         microbatches=microbatches,
         generation=generation,
+        leaves_with=leaves_with,
         standby="hot" if standby is StandbyKind.HOT else "warm" if waits_for is not None else None,
         waits_for=waits_for,
     )

@@ -12,6 +12,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
+from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
 
@@ -37,6 +38,8 @@ class Services:
     environment: dict[str, str]
     server_url: str | None
     lowest_attempt: int = 1
+    daemon: DaemonIdentity | None = None
+    """This process, for workers that must not outlive it for long; None: they train on until the next one comes."""
     generation: int | None = None
     """Of the gang; None if programs are not ranks of one. Then a worker that an earlier daemon left is not adopted."""
     cgroups: Cgroups | None = None

@@ -202,6 +202,7 @@ class StandbyHolder(ProgramObserver):
             self._between_failures_s(),
             effect.microbatches,
             DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
+            leaves_with=services.daemon,
         )
         mark = marks.mark_of_standby(services.state_dir, config.name, token)
         channel = open_control_pipes(config, folder, messages.STANDBY, self._on_message, self._on_malformed_message)

@@ -5,7 +5,7 @@ wrong on any node ends this generation everywhere, and nothing is started again 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
 import structlog
@@ -14,7 +14,7 @@ from supervisor.core.fleet.gang import BeginTraining, EndGeneration, GangEffect,
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
-from supervisor.protocol import gang
+from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Leave, Word
 from supervisor.protocol.wire.messages import WorkerExit
@@ -23,26 +23,38 @@ from supervisor.runner.program.runner import Runner
 log = structlog.get_logger()
 
 
+def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
+    """The variables for a job that can train on several nodes and got one; none for other programs."""
+    jobs = [each.config.job for each in runners if each.config.job is not None]
+    if any(each.strategy == "multiworker" and each.workers is None for each in jobs):
+        return {allocation.CLUSTER: gang.cluster_text([f"localhost:{free_port()}"], 0)}
+    return {}
+
+
 class GangAgent:
-    """`runners`: the one program, by name. `leave`: asks the daemon to exit."""
+    """`place`: of this node in the gang. `runners`: the one program, by name. `leave`: asks the daemon to exit;
+    `is_leaving`: whether it was asked, for whatever reason.
+    """
 
     def __init__(
         self,
-        allocation: Allocation,
+        place: Allocation,
         secret: str,
         rendezvous_s: float,
         runners: Callable[[], Mapping[str, Runner]],
         leave: Callable[[], None],
+        is_leaving: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.allocation = allocation
+        self.allocation = place
         self.ends_with: StepExit | None = None
         """What the batch script is told; None: the daemon's own end decides."""
         self._runners = runners
         self._leave = leave
-        address = f"{allocation.nodes[allocation.rank]}:{free_port()}"
-        self._view = GangView(allocation, address, self._loop.time(), rendezvous_s)
-        self._link = GangLink(allocation, secret, address, self)
+        self._is_leaving = is_leaving
+        address = f"{place.nodes[place.rank]}:{free_port()}"
+        self._view = GangView(place, address, self._loop.time(), rendezvous_s)
+        self._link = GangLink(place, secret, address, self)
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -58,7 +70,12 @@ class GangAgent:
         return await self._cluster
 
     def on_change(self) -> None:
-        """The program's state has changed: once its worker has ended, so has this generation."""
+        """The program's state has changed: once its worker has ended, so has this generation.
+
+        Not if the daemon was told to exit before: then that decides what the batch script is told.
+        """
+        if self._is_leaving():
+            return
         for runner in self._runners().values():
             if not runner.facts.launched or runner.state not in (State.BACKOFF, State.STOPPED):
                 continue

@@ -209,7 +209,8 @@ class EffectExecutor:
             case effects.SendGo():
                 self._send(messages.Go(effect.attempt, effect.restore))
             case effects.RequestIdentity():
-                self._send(messages.Identify(effect.attempt))
+                me = self._services.daemon
+                self._send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me is not None else ())))
             case effects.RequestFlush():
                 self._log.info("flush.asked", attempt=effect.attempt, reason=effect.reason, then=str(effect.then))
                 self._send(messages.Flush(effect.attempt, effect.id, effect.reason, effect.then, effect.deadline_s))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.fleet.steps import MAX_LOST, StepHistory, Verdict, daemon_status
+from supervisor.core.fleet.steps import MAX_AGAIN, MAX_LOST, MAX_RUNS_MISSING, StepHistory, Verdict, daemon_status
 from supervisor.protocol.allocation import StepExit
 
 KILLED = 137
@@ -42,6 +42,24 @@ def test_daemons_that_are_lost_again_and_again_without_a_checkpoint_end_the_job(
 def test_a_new_checkpoint_forgives_them():
     history = StepHistory()
     assert {history.after(KILLED, step, False).verdict for step in range(50)} == {Verdict.AGAIN}
+
+
+def test_gangs_that_begin_again_and_again_without_a_checkpoint_end_the_job():
+    history = StepHistory()
+    follows = [history.after(StepExit.AGAIN, "a", False) for _ in range(MAX_AGAIN + 1)]
+    assert [each.verdict for each in follows] == [*[Verdict.AGAIN] * MAX_AGAIN, Verdict.LEAVE]
+    assert follows[0].pause_s == 0 < follows[MAX_AGAIN - 1].pause_s
+
+
+def test_nodes_that_never_reach_each_other_end_the_job():
+    for restarts, newest, verdict in (
+        (MAX_RUNS_MISSING, None, Verdict.LEAVE),
+        (MAX_RUNS_MISSING, "new", Verdict.REQUEUE),
+        (MAX_RUNS_MISSING - 1, None, Verdict.REQUEUE),
+    ):
+        history = StepHistory(None, restarts)
+        history.after(StepExit.NODE_MISSING, newest, False)
+        assert history.after(StepExit.NODE_MISSING, newest, False).verdict is verdict
 
 
 def test_a_node_that_stays_away_goes_back_to_slurm():

@@ -1,0 +1,63 @@
+"""Ends this process some time after its daemon is gone for good, where nothing else would: in an allocation of Slurm's.
+
+Elsewhere a worker trains on without its daemon for as long as it takes, because the next daemon adopts it. In an
+allocation the next daemon comes within seconds, or never, as the allocation is over and the node belongs to others.
+"""
+
+import os
+import select
+import threading
+import time
+from pathlib import Path
+
+from supervisor.protocol.wire.launch import DaemonIdentity
+from supervisor.protocol.wire.messages import WorkerExit
+from worker.process.reporting import print_message
+from worker.process.requests import PendingRequests
+
+ORPHANED_S = 30.0  # for the batch script to start the next daemon, on a node that is busy
+SAVE_S = 60.0  # for the last save; without other ranks there is none
+
+
+class OrphanWatch:
+    """Follows the daemon, and each one that takes this process over."""
+
+    def __init__(self, daemon: DaemonIdentity, requests: PendingRequests) -> None:
+        self._requests = requests
+        self._daemon = daemon
+        self._adopted = threading.Event()
+
+    def start(self) -> None:
+        """Begins to watch, in a thread of its own."""
+        threading.Thread(target=self._watch, name="stepkeeper-orphan", daemon=True).start()
+
+    def on_adopted(self, daemon: DaemonIdentity) -> None:
+        """Another daemon has taken this process over."""
+        self._daemon = daemon
+        self._adopted.set()
+
+    def _watch(self) -> None:
+        while True:
+            _wait_for_end(self._daemon)
+            if self._adopted.wait(ORPHANED_S):
+                self._adopted.clear()
+                continue
+            print_message(f"the daemon is gone, and no other came within {ORPHANED_S:g} s; saves and leaves")
+            self._requests.add_stop_request()
+            time.sleep(SAVE_S)
+            os._exit(int(WorkerExit.STOPPED))
+
+
+def _wait_for_end(daemon: DaemonIdentity) -> None:
+    try:
+        descriptor = os.pidfd_open(daemon.pid)
+    except ProcessLookupError:
+        return
+    try:
+        stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
+        if int(stat[stat.rindex(b")") + 2 :].split()[19]) == daemon.start_time:
+            select.select([descriptor], [], [])
+    except OSError:  # it went meanwhile
+        return
+    finally:
+        os.close(descriptor)
