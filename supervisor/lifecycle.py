@@ -36,6 +36,7 @@ from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.descendant_watch import DescendantWatch
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.summary import status_line
@@ -220,11 +221,14 @@ class DaemonLifecycle:
         exit_requested = asyncio.create_task(self._exit_request.wait())
         resource_watch = ResourceWatch(lambda: programs.runners, services.environment)
         suspend_watch = SuspendWatch(lambda: programs.runners)
+        descendant_watch = DescendantWatch(lambda: programs.runners)
         watch = asyncio.create_task(resource_watch.watch())
+        note = asyncio.create_task(descendant_watch.watch())
 
         def on_change() -> None:
             resource_watch.on_change()
             suspend_watch.on_change()
+            descendant_watch.on_change()
             if self._gang is not None:
                 self._gang.on_change()
             if start.done():
@@ -245,11 +249,12 @@ class DaemonLifecycle:
         finally:
             exit_requested.cancel()
             watch.cancel()
+            note.cancel()
             suspend_watch.stop()
             await self._stop_programs(programs)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon receives them
             start.cancel()
-            for task in (start, watch):
+            for task in (start, watch, note):
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 

@@ -8,7 +8,9 @@ ends, beside steps that do; "no-export": an export is never
 answered; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
 at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
 "told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
-one that ignores SIGTERM and leaves the session), STRAY (as a standby, start one that nobody is the parent of).
+one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody is the parent of, in a session of its
+own and without an environment; its pid is in the file `detached` in the checkpoint directory), STRAY (as a standby,
+start one that nobody is the parent of).
 """
 
 import fcntl
@@ -261,6 +263,11 @@ def main() -> int:
     if "GRANDCHILD" in os.environ:
         script = "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    if "DETACHED" in os.environ:
+        script = (
+            f"setsid env -i /bin/sh -c 'echo $$ > {told.checkpoint_dir}/detached; exec sleep 600' > /dev/null 2>&1 &"
+        )
+        subprocess.run(["/bin/sh", "-c", script], check=True, stdin=subprocess.DEVNULL)
     pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test"))
     if FAIL == "import":
         pipes.say(Failed(attempt, None, "ModuleNotFoundError: No module named 'trian'", "Traceback …"))

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
+
 from supervisor.host.processes import limits, priority, process_status, tree
 from supervisor.host.processes.credentials import Credentials
 from supervisor.host.processes.limits import Limits
@@ -34,6 +36,8 @@ class SpawnRequest:
     `environment`: complete. `stdin`, `stdout`, `stderr`: descriptors that it gets; without `stdin` it reads /dev/null.
     `group_ends_with_it`: as soon as it ends, SIGKILL goes to the rest of its process group, so that no grandchild still
     holds devices and locks when the next attempt begins. `cgroup`: the control group that it starts in.
+    `keeps_orphans`: descendants whose parent dies become its children, so that they stay known as its own for as long
+    as it lives.
     """
 
     program: str
@@ -49,6 +53,7 @@ class SpawnRequest:
     limits: Limits = field(default_factory=dict)
     oom_score_adjust: int | None = None
     cgroup: Cgroup | None = None
+    keeps_orphans: bool = False
 
 
 def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
@@ -114,12 +119,15 @@ def _preexec(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], No
     """The function that the child calls between fork(2) and exec(2); None if there is nothing to do."""
     is_needed = request.limits or not limits.can_use_inherited_nofile()
     set_limits = limits.limit_setter(request.program, request.limits) if is_needed else None
-    if cgroup_procs is None:
+    if cgroup_procs is None and not request.keeps_orphans:
         return set_limits
 
     def prepare() -> None:
-        with contextlib.suppress(OSError):
-            os.write(cgroup_procs, b"0")
+        if cgroup_procs is not None:
+            with contextlib.suppress(OSError):
+                os.write(cgroup_procs, b"0")
+        if request.keeps_orphans:
+            tree.become_subreaper()
         if set_limits is not None:
             set_limits()
 
@@ -141,7 +149,7 @@ def _popen_in_cgroup(request: SpawnRequest, command: Path, cgroup_procs: int | N
         user=credentials.uid if credentials else None,
         group=credentials.gid if credentials else None,
         extra_groups=credentials.groups if credentials else None,
-        # None where possible, as it keeps Popen from using vfork(2); it calls only setrlimit(2) and write(2)
+        # None where possible, as it keeps Popen from using vfork(2); it calls only setrlimit(2), write(2), prctl(2)
         preexec_fn=_preexec(request, cgroup_procs),  # noqa: PLW1509
     )
 
@@ -156,7 +164,7 @@ class Process:
     `start_time`: kernel ticks after boot. `exit`: how it ended, None while it runs.
     """
 
-    __slots__ = ("_group_ends_with_it", "_loop", "_on_exit", "_pidfd", "exit", "pid", "start_time")
+    __slots__ = ("_descendants", "_group_ends_with_it", "_loop", "_on_exit", "_pidfd", "exit", "pid", "start_time")
 
     def __init__(
         self, pid: int, start_time: int, pidfd: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]
@@ -164,6 +172,7 @@ class Process:
         self.pid = pid
         self.start_time = start_time
         self.exit: Exit | None = None
+        self._descendants: frozenset[psutil.Process] = frozenset()  # those that were seen and may still live
         self._pidfd = pidfd
         self._group_ends_with_it = group_ends_with_it
         self._on_exit = on_exit
@@ -209,12 +218,20 @@ class Process:
         self._kill_group()
         tree.kill_all(victims)
 
-    def kill_session(self) -> int:
-        """After its end, sends SIGKILL to the rest of its session and group; returns how many processes that were.
+    def note_descendants(self) -> None:
+        """Notes who descends from it, so that they can be ended with it: after its end nobody could tell."""
+        if not self.has_ended:
+            before = frozenset(each for each in self._descendants if each.is_running())
+            self._descendants = before | tree.descendants(self.pid, self.start_time)
 
-        Reads all of /proc: call it from a thread. Descendants that left the session are found only by `kill_tree`.
+    def kill_session(self) -> int:
+        """After its end, sends SIGKILL to the rest of its session and group and to the descendants that were noted.
+
+        Returns how many processes that were. Reads all of /proc: call it from a thread. Descendants that left the
+        session and were not noted are found only by `kill_tree`.
         """
-        return tree.kill_session(self.pid, self.start_time)
+        left = [each for each in self._descendants if each.is_running()]
+        return tree.kill_session(self.pid, self.start_time) + tree.kill_all(left)
 
     def detach(self) -> None:
         """Stops watching the process, which lives on; `on_exit` is not called any more."""

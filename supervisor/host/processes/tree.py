@@ -1,5 +1,11 @@
-"""Finds and kills the descendants of a process and the members of its session."""
+"""Finds and kills the descendants of a process and the members of its session.
 
+A descendant whose parent dies becomes a child of PID 1, and nobody can tell where it came from. If it also left
+the session and cleared its environment, only a control group still holds it. Where there are none, a worker is made
+a subreaper (prctl(2)) before its command begins: such orphans then become children of the worker itself.
+"""
+
+import ctypes
 import os
 import signal
 from collections.abc import Iterable
@@ -9,7 +15,43 @@ import psutil
 
 from supervisor.host.processes.process_status import read_start_time
 
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>; fork(2) does not pass it on, and execve(2) keeps it
+
+_libc = ctypes.CDLL(None)
+
 MAX_ROUNDS = 50  # each round finds what was forked since the last; a fork bomb must not hold the daemon forever
+
+
+def become_subreaper() -> None:
+    """Has orphans among this process's descendants become its children. For a child between fork(2) and exec(2)."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid: int, start_time: int) -> frozenset[psutil.Process]:
+    """All that descend from the process by living parents; none if it is gone. Reads little where the kernel can tell
+    a thread's children (CONFIG_PROC_CHILDREN), and else all of /proc."""
+    if read_start_time(pid) != start_time:
+        return frozenset()
+    if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110 - this runs every few seconds
+        return frozenset(_descendants(pid).values())
+    found: dict[int, psutil.Process] = {}
+    parents = [pid]
+    while parents:
+        for child in _children(parents.pop()):
+            if child not in found:
+                with suppress(psutil.Error):
+                    found[child] = psutil.Process(child)
+                    parents.append(child)
+    return frozenset(found.values()) if read_start_time(pid) == start_time else frozenset()
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as above
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123 - as above
+                found += map(int, file.read().split())
+    return found
 
 
 def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:

@@ -152,6 +152,17 @@ class EffectExecutor:
         """Sends a signal to the worker (not to its group); False if there is none."""
         return self._attempt is not None and self._attempt.process.send_signal(number, group=False)
 
+    def note_descendants(self) -> None:
+        """Notes the processes that are to end with the worker, where no control group holds them. Reads some files."""
+        attempt = self._attempt
+        if attempt is not None and attempt.has_to_note_descendants:
+            attempt.process.note_descendants()
+
+    @property
+    def has_to_note_descendants(self) -> bool:
+        """Whether `note_descendants` does anything."""
+        return self._attempt is not None and self._attempt.has_to_note_descendants
+
     async def export(self) -> messages.Exported | None:
         """Has the worker export its model as it is now, and waits for that; None if there is no worker."""
         if self._attempt is None:
@@ -212,6 +223,7 @@ class EffectExecutor:
                 me = self._services.daemon
                 self._send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me is not None else ())))
             case effects.RequestFlush():
+                self.note_descendants()
                 self._log.info("flush.asked", attempt=effect.attempt, reason=effect.reason, then=str(effect.then))
                 self._send(messages.Flush(effect.attempt, effect.id, effect.reason, effect.then, effect.deadline_s))
             case effects.Terminate():
@@ -321,6 +333,7 @@ class EffectExecutor:
 
     def _send_stop_signal(self, number: int) -> None:
         if self._attempt is not None and self._attempt.number == number:
+            self.note_descendants()
             self._log.info("worker.told_to_stop", attempt=number, signal=self._config.stopsignal.name)
             self._attempt.process.send_signal(self._config.stopsignal, group=self._config.stopasgroup)
 

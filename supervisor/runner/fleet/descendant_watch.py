@@ -1,0 +1,39 @@
+"""Notes every few seconds who descends from jobs' workers, where no control group holds what they start."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from supervisor.runner.program.runner import Runner
+
+NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
+
+
+class DescendantWatch:
+    """All programs, by `runners`. Sleeps while no worker has to be looked at."""
+
+    def __init__(self, runners: Callable[[], Mapping[str, Runner]]) -> None:
+        self._runners = runners
+        self._needed = asyncio.Event()
+
+    async def watch(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            await self._needed.wait()
+            await asyncio.sleep(NOTED_EVERY_S)
+            await asyncio.to_thread(self._note_all, [each.executor.note_descendants for each in self._watched()])
+            self.on_change()
+
+    def on_change(self) -> None:
+        """A program's state is another one."""
+        if self._watched():
+            self._needed.set()
+        else:
+            self._needed.clear()
+
+    def _watched(self) -> list[Runner]:
+        return [each for each in self._runners().values() if each.executor.has_to_note_descendants]
+
+    @staticmethod
+    def _note_all(notes: list[Callable[[], None]]) -> None:
+        for note in notes:
+            note()

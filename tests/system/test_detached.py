@@ -1,0 +1,65 @@
+"""Processes of a job that left its session, cleared their environment and lost their parent end with it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.runner.fleet.descendant_watch import NOTED_EVERY_S
+from tests.reading import alive
+from tests.system.harness import Daemon, job
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = 1_000_000
+
+
+def detached(daemon: Daemon, folder: Path) -> int:
+    """The pid of the detached process, once the job trains."""
+    daemon.until_step("count", 5)
+    return int(daemon.until(lambda: (folder / "detached").read_text().strip(), "it is there"))
+
+
+def test_it_ends_when_the_job_is_stopped(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, DETACHED=1)) as daemon:
+        pid = detached(daemon, tmp_path / "count")
+        assert alive(pid)
+
+        daemon.call("stop", name="count")
+
+        daemon.until(lambda: not alive(pid), "it has ended")
+
+
+def test_it_ends_when_the_worker_ignores_the_stop_signal(tmp_path: Path):
+    keys = "stopwaitsecs=1\nflush_timeout=1"
+    programs = job("count", tmp_path, keys, STEPS=ENDLESS, DETACHED=1, FAIL="ignore-term", FLUSH_S=60)
+    with Daemon(tmp_path, programs) as daemon:
+        pid = detached(daemon, tmp_path / "count")
+
+        daemon.call("stop", name="count")
+
+        daemon.until(lambda: not alive(pid), "it has ended")
+
+
+def test_it_ends_when_the_worker_crashes(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, DETACHED=1)) as daemon:
+        pid, worker = detached(daemon, tmp_path / "count"), daemon.status("count")["pid"]
+        time.sleep(2 * NOTED_EVERY_S)
+
+        os.kill(worker, signal.SIGKILL)
+
+        daemon.until(lambda: not alive(pid), "it has ended")
+
+
+def test_it_ends_with_a_worker_that_a_later_daemon_adopted(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, DETACHED=1)) as daemon:
+        pid, worker = detached(daemon, tmp_path / "count"), daemon.status("count")["pid"]
+        daemon.die()
+        daemon.start()
+        assert daemon.until_state("count", "RUNNING")["pid"] == worker
+
+        daemon.call("stop", name="count")
+
+        daemon.until(lambda: not alive(pid), "it has ended")
