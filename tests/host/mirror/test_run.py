@@ -1,0 +1,228 @@
+"""What a crash, a liar or a rival can do to a run in a store: nothing that a fetch would take for a checkpoint."""
+
+import itertools
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.host.mirror.store import Store, StoreError
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import Manifest, record_files, verify_checkpoint
+from supervisor.protocol.layout import CheckpointName, parse_name
+
+FILES = ("ckpt.data-00000-of-00001", "ckpt.index", "state.json")
+
+
+class Cut(Exception):
+    """The process was killed here."""
+
+
+class FailingStore(Store):
+    """Ends at its operation number `at`: before it, or, with `after`, when it is done and nobody was told."""
+
+    def __init__(self, url: str, at: int, after: bool, error: type[Exception] = Cut) -> None:
+        super().__init__(url)
+        self.done = 0
+        self._at, self._after, self._error = at, after, error
+
+    def _step(self, is_after: bool) -> None:
+        if is_after is self._after and self.done == self._at:
+            self.done += 1
+            raise self._error("here")
+        if is_after:
+            self.done += 1
+
+    def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        self._step(False)
+        yield from list(super().list_keys(prefix))
+        self._step(True)
+
+    def create(self, key: str, content: bytes) -> bool:
+        self._step(False)
+        created = super().create(key, content)
+        self._step(True)
+        return created
+
+    def upload(self, key: str, path: Path, bytes_per_s: float | None) -> None:
+        self._step(False)
+        super().upload(key, path, bytes_per_s)
+        self._step(True)
+
+    def delete(self, keys: list[str]) -> None:
+        for key in keys:
+            self._step(False)
+            super().delete([key])
+            self._step(True)
+
+
+def made(folder: Path, step: int, attempt: int = 1) -> CheckpointName:
+    """A checkpoint on the local disk."""
+    name = CheckpointName(step, attempt)
+    place = folder / str(name)
+    place.mkdir(parents=True)
+    for number, file in enumerate(FILES):
+        (place / file).write_bytes(f"{step} {number} ".encode() * 50)
+    manifest = Manifest("j", attempt, step, 1.0, record_files(place, FILES))
+    (place / layout.MANIFEST).write_bytes(manifest.to_bytes())
+    return name
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store"
+
+
+def host(url: str, folder: Path, keep: int = 5) -> MirroredRun:
+    return MirroredRun(Store(url), folder, keep)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_upload_that_is_cut_anywhere_leaves_nothing_or_a_whole_checkpoint(tmp_path: Path, after: bool):
+    outcomes = set()
+    for at in itertools.count():
+        url, folder = f"file://{tmp_path}/store{at}", tmp_path / f"a{at}"
+        older, newer = made(folder, 100), made(folder, 200)
+        epoch = host(url, folder).begin_epoch(older, 0)
+        host(url, folder).upload(older, epoch)
+        store = FailingStore(url, at, after)
+        try:
+            MirroredRun(store, folder, 1).upload(newer, epoch)
+            is_cut = False
+        except Cut:
+            is_cut = True
+
+        found = host(url, tmp_path / f"b{at}").fetch(None, None)
+        assert found.fetched in (older, newer)
+        assert found.bad == ()
+        verify_checkpoint(tmp_path / f"b{at}" / str(found.fetched))
+        outcomes.add(found.fetched)
+        if not is_cut:
+            break
+    assert outcomes == {older, newer}
+
+
+def test_fetch_that_is_cut_leaves_no_checkpoint_and_is_done_again(tmp_path: Path, url: str, monkeypatch):
+    name = made(tmp_path / "a", 100)
+    old = host(url, tmp_path / "a")
+    old.upload(name, old.begin_epoch(name, 0))
+    new = host(url, tmp_path / "b")
+
+    def cut(self: Store, key: str) -> Iterator[memoryview]:
+        yield memoryview(b"100 0 ")
+        raise StoreError("cannot download: connection reset")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "download", cut)
+        with pytest.raises(StoreError, match="connection reset"):
+            new.fetch(None, None)
+    assert new.local() == []
+
+    assert new.fetch(None, None).fetched == name
+
+
+def test_answer_that_was_lost_is_no_other_host(tmp_path: Path, url: str):
+    name = made(tmp_path / "a", 100)
+    epoch = host(url, tmp_path / "a").begin_epoch(name, 0)
+    for at in range(12):
+        store = FailingStore(url, at, after=True, error=StoreError)
+        try:
+            MirroredRun(store, tmp_path / "a", 5).upload(name, epoch)
+        except StoreError:
+            continue
+
+    assert host(url, tmp_path / "a").upload(name, epoch)[1][0].name == name
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "grow", "delete", "empty manifest", "path in manifest"])
+def test_bad_remote_checkpoint_is_refused_and_the_older_one_is_fetched(tmp_path: Path, url: str, damage: str):
+    folder = tmp_path / "a"
+    older, newer = made(folder, 100), made(folder, 200)
+    run = host(url, folder)
+    epoch = run.begin_epoch(older, 0)
+    run.upload(older, epoch)
+    run.upload(newer, epoch)
+    place = tmp_path / "store" / "e0001" / str(newer)
+    data, manifest = place / FILES[0], place / layout.MANIFEST
+    content = data.read_bytes()
+    match damage:
+        case "flip":
+            data.write_bytes(content[:7] + bytes([content[7] ^ 1]) + content[8:])
+        case "cut":
+            data.write_bytes(content[:-1])
+        case "grow":
+            data.write_bytes(content + b"x")
+        case "delete":
+            data.unlink()
+        case "empty manifest":
+            manifest.write_bytes(b"")
+        case "path in manifest":
+            manifest.write_bytes(manifest.read_bytes().replace(b"ckpt.index", b"../x.index"))
+
+    found = host(url, tmp_path / "b").fetch(None, None)
+
+    assert found.fetched == older
+    assert [str(each.name) for each, _ in found.bad] == [str(newer)]
+    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [str(older)]
+
+
+def test_rival_that_commits_after_its_look_does_not_count(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 100)
+    epoch = first.begin_epoch(shared, 0)
+    first.upload(shared, epoch)
+    late = made(tmp_path / "a", 900)
+    second.fetch(None, None)
+
+    class Slow(FailingStore):
+        def create(self, key: str, content: bytes) -> bool:
+            second.begin_epoch(shared, epoch)  # between the last look and the commit
+            return super().create(key, content)
+
+    MirroredRun(Slow(url, -1, after=False), tmp_path / "a", 5).upload(late, epoch)
+
+    found = host(url, tmp_path / "c").fetch(None, None)
+    assert found.fetched == shared
+    with pytest.raises(TakenOver, match="epoch 2"):
+        first.upload(made(tmp_path / "a", 950), epoch)
+
+
+def test_of_hosts_that_begin_at_once_one_holds_the_run(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+
+    class Rival(FailingStore):
+        def create(self, key: str, content: bytes) -> bool:
+            second.begin_epoch(None, 0)
+            return super().create(key, content)
+
+    with pytest.raises(TakenOver):
+        MirroredRun(Rival(url, -1, after=False), tmp_path / "a", 5).begin_epoch(None, 0)
+
+    assert (first.held_epoch(), second.held_epoch()) == (None, 1)
+
+
+def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 100)
+    first.upload(shared, first.begin_epoch(shared, 0))
+    second.fetch(None, None)
+    second.upload(made(tmp_path / "b", 150, 2), second.begin_epoch(shared, 1))
+    stray = made(tmp_path / "a", 900)
+
+    found = first.fetch(stray, None)
+
+    assert found.left_behind == (stray,)
+    assert str(found.fetched) == "step-0000000150.a2"
+
+
+def test_retention_keeps_the_newest_and_leaves_no_data_without_manifest(tmp_path: Path, url: str):
+    run = host(url, tmp_path / "a", keep=2)
+    names = [made(tmp_path / "a", step) for step in (100, 200, 300, 400)]
+    epoch = run.begin_epoch(None, 0)
+    for name in names:
+        run.upload(name, epoch)
+
+    left = sorted(each.name for each in (tmp_path / "store" / "e0001").iterdir() if any(each.iterdir()))
+    assert [parse_name(each) for each in left] == names[-2:]
