@@ -43,6 +43,7 @@ from supervisor.host.service.single_instance import (
 )
 from supervisor.lifecycle import DaemonLifecycle, notice_sources
 from supervisor.protocol.allocation import AllocationError
+from supervisor.protocol.mounts import mount_of, remarks_on
 from supervisor.protocol.plurals import counted
 from supervisor.signals import SIGNALS
 
@@ -72,9 +73,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, SharedEnvironment, UnknownSourceError) as error:
         return _fail(str(error), EXIT_CONFIG)
     if parsed.check_config:
-        print(*config.warnings, f"{path}: valid, {counted(len(config.programs), 'program')}", sep="\n")  # noqa: T201
+        valid = f"{path}: valid, {counted(len(config.programs), 'program')}"
+        print(*config.warnings, *_storage_remarks(config), valid, sep="\n")  # noqa: T201
         return 0
     return _run(config, lambda: load_config(path, os.environ, overrides))
+
+
+def _storage_remarks(config: Config) -> list[str]:
+    """What checkpoints can't rely on in the file systems of the configured checkpoint directories."""
+    remarks: list[str] = []
+    for name, program in config.programs.items():
+        if program.job is None:
+            continue
+        place = f"{config.path}: [program:{name}] checkpoint_dir"
+        try:
+            mount = mount_of(program.job.checkpoint_dir)
+        except OSError as error:
+            remarks.append(f"{place}: cannot look at {program.job.checkpoint_dir}: {error.strerror}")
+        else:
+            remarks += [f"{place}: {each}" for each in (() if mount is None else remarks_on(mount))]
+    return remarks
 
 
 def _migrate(path: Path) -> int:

@@ -104,6 +104,7 @@ from supervisor.core.actions.stopping import (
     stop_running,
     stop_starting,
 )
+from supervisor.core.actions.storage_waits import begin_from_scratch, storage_seen
 from supervisor.core.actions.suspend import (
     host_suspended_adopting,
     host_suspended_flushing,
@@ -170,6 +171,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.ShutdownHurried,     (ADOPTING,),                             hurry_adopting),
 
     (events.FlushRequested,      (RUNNING,),                              flush_running),
+    (events.FromScratchRequested, (*OVER, BACKOFF, FLUSHING, STOPPING, KILLING), begin_from_scratch),
 
     # --- from the spawn to the first step ---
     (events.SpawnDelayed,        (STARTING,),                             spawn_delayed),
@@ -179,6 +181,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.CheckpointSelected,  (STARTING,),                             checkpoint_selected),
     (events.SelectionFailed,     (STARTING,),                             selection_failed),
     (events.SelectionFailed,     (BACKOFF,),                              selection_failed_late),
+    (events.StorageSeen,         (BACKOFF,),                              storage_seen),
     (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
 
     # --- training ---

@@ -38,7 +38,7 @@ def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Seq
     action = find_action(parsed_args.action)
     if action is None or not action.names:
         return []
-    return _programs(parsed_args)
+    return [*_programs(parsed_args), *action.options]
 
 
 def _programs(parsed_args: argparse.Namespace) -> list[str]:

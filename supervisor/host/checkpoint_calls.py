@@ -6,10 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import directory, manifest, selection
+from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
-from supervisor.protocol.checkpoints.selection import Selection
+from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import RejectedCheckpoint
 
 MAX_LISTED = 3000  # of each kind; beyond that a list is no use, and would be larger than an answer may be
@@ -43,19 +44,22 @@ class Question(StrEnum):
     QUARANTINE = "quarantine"
     LIST = "list"
     HIGHEST_ATTEMPT = "highest_attempt"
+    LOOK = "look"
+    BEGIN_ANEW = "begin_anew"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """One question and what it needs: SELECT `initial`, `avoid`; ROLL_BACK `before`; QUARANTINE `reasons`."""
+    """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons`; LIST `verify`; LOOK
+    `writes`, whether a file is written to see if that works."""
 
     question: Question
     directory: Path
-    initial: Path | None = None
-    avoid: tuple[str, ...] = ()
+    rules: SelectionRules = ANY
     before: int = 0
     reasons: Mapping[str, str] = field(default_factory=dict)
     verify: bool = False
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +83,23 @@ class Attempts:
     highest: int
 
 
-CheckpointAnswer = Selection | SetAside | Listing | Attempts
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The names of what was moved aside to begin anew."""
+
+    names: tuple[str, ...]
+
+
+CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved
 
 
 def answer(request: CheckpointRequest) -> CheckpointAnswer:
-    """Reads, and changes, the directory. Raises OSError, and NoValidCheckpoint for SELECT."""
+    """Reads, and changes, the directory. Raises OSError; for SELECT also NoValidCheckpoint and UnreadableCheckpoint."""
     return _ANSWERS[request.question](request)
 
 
 def _select(request: CheckpointRequest) -> Selection:
-    return selection.select_checkpoint(request.directory, request.initial, request.avoid)
+    return selection.select_checkpoint(request.directory, request.rules)
 
 
 def _roll_back(request: CheckpointRequest) -> SetAside:
@@ -96,19 +107,19 @@ def _roll_back(request: CheckpointRequest) -> SetAside:
 
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
-    directory, reasons = request.directory, request.reasons
-    found = [name for name in selection.committed_checkpoints(directory) if str(name) in reasons]
+    folder, reasons = request.directory, request.reasons
+    found = [name for name in directory.committed_checkpoints(folder) if str(name) in reasons]
     for name in found:
-        move_to_quarantine(directory, name, reasons[str(name)])
+        move_to_quarantine(folder, name, reasons[str(name)])
     return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)]) for name in found))
 
 
 def _list(request: CheckpointRequest) -> Listing:
-    directory = request.directory
-    names = selection.committed_checkpoints(directory)[:MAX_LISTED]
-    committed = (_describe_committed(directory / str(name), name, request.verify) for name in names)
-    quarantine = directory / layout.QUARANTINE
-    aside = list_quarantined(directory)[:MAX_LISTED]
+    folder = request.directory
+    names = directory.committed_checkpoints(folder)[:MAX_LISTED]
+    committed = (_describe_committed(folder / str(name), name, request.verify) for name in names)
+    quarantine = folder / layout.QUARANTINE
+    aside = list_quarantined(folder)[:MAX_LISTED]
     quarantined = (_describe_quarantined(quarantine, each) for each in aside)
     return Listing((*filter(None, committed), *filter(None, quarantined)))
 
@@ -117,12 +128,23 @@ def _highest_attempt(request: CheckpointRequest) -> Attempts:
     return Attempts(selection.highest_attempt(request.directory))
 
 
+def _look(request: CheckpointRequest) -> DirectoryView:
+    directory.check_usable(request.directory, request.writes)
+    return directory.view_directory(request.directory)
+
+
+def _begin_anew(request: CheckpointRequest) -> Moved:
+    return Moved(directory.begin_anew(request.directory)[:MAX_LISTED])
+
+
 _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.SELECT: _select,
     Question.ROLL_BACK: _roll_back,
     Question.QUARANTINE: _quarantine,
     Question.LIST: _list,
     Question.HIGHEST_ATTEMPT: _highest_attempt,
+    Question.LOOK: _look,
+    Question.BEGIN_ANEW: _begin_anew,
 }
 
 
@@ -135,7 +157,7 @@ def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool)
     try:
         found = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
     except ManifestError as error:
-        if name not in selection.committed_checkpoints(folder.parent):
+        if name not in directory.committed_checkpoints(folder.parent):
             return None  # retention has deleted it meanwhile
         return _listed(folder.name, name, _readable_manifest(folder), False, str(error))
     except OSError as error:

@@ -24,16 +24,19 @@ import supervisor
 from supervisor.host import checkpoint_calls
 from supervisor.host.checkpoint_calls import (
     MAX_LISTED,
+    MAX_REASON,
     Attempts,
     CheckpointAnswer,
     CheckpointRequest,
     Listing,
+    Moved,
     Question,
     SetAside,
     shortened,
 )
+from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
-from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
 
 READ_LIMIT_S = 3600.0  # to verify what a slow disk holds
@@ -41,6 +44,7 @@ LOOK_LIMIT_S = 60.0  # for names and manifests
 MEMORY_BYTES = 2 << 30  # address space: an index of a million tensors takes a third
 MAX_ANSWER_BYTES = 8 << 20
 MAX_TEXT = 4000  # characters of an error, which goes into status, log and ledger
+MAX_REMARKS = 5  # on a file system
 MAX_WRITTEN_BYTES = 1 << 20  # of a file: it writes reasons only
 READ_BYTES = 64 * 1024
 
@@ -51,6 +55,8 @@ _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.QUARANTINE: SetAside,
     Question.LIST: Listing,
     Question.HIGHEST_ATTEMPT: Attempts,
+    Question.LOOK: DirectoryView,
+    Question.BEGIN_ANEW: Moved,
 }
 
 
@@ -65,10 +71,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What was raised instead of an answer; without `errno` it is NoValidCheckpoint."""
+    """What was raised instead of an answer: without `errno` NoValidCheckpoint, with `name` UnreadableCheckpoint."""
 
     text: str
     errno: int | None = None
+    name: str | None = None
+    has_older: bool = False
     rejected: tuple[RejectedCheckpoint, ...] = ()
 
 
@@ -127,6 +135,8 @@ def _parse_answer(content: bytes, kind: type[CheckpointAnswer]) -> CheckpointAns
         return _reduced(result)
     assert failure is not None
     text = failure.text[:MAX_TEXT]
+    if failure.errno is not None and failure.name is not None:
+        raise UnreadableCheckpoint(failure.errno, text, failure.name[:MAX_REASON], failure.has_older)
     if failure.errno is not None:
         raise OSError(failure.errno, text)
     raise NoValidCheckpoint.from_text(text, shortened(failure.rejected))
@@ -173,13 +183,15 @@ def _answer(request: CheckpointRequest) -> dict[str, Any]:
     try:
         return {"result": asdict(_reduced(checkpoint_calls.answer(request)))}
     except NoValidCheckpoint as error:
-        failure = _Failure(str(error), None, shortened(error.rejected))
+        failure = _Failure(str(error), rejected=shortened(error.rejected))
+    except UnreadableCheckpoint as error:
+        failure = _Failure(error.strerror or str(error), error.errno, error.name, error.has_older)
     except OSError as error:
         failure = _Failure(error.strerror or str(error), error.errno or errno.EIO)
     except MemoryError:
         failure = _Failure(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory", errno.ENOMEM)
     except Exception as error:  # noqa: BLE001 - the daemon says it
-        failure = _Failure(f"{error!r:.200}", errno.EIO)
+        failure = _Failure(f"{error!r:.200}", errno.EBADMSG)  # a defect, which says nothing about the disk
     return {"failure": asdict(failure)}
 
 
@@ -192,11 +204,21 @@ def _reduced(found: CheckpointAnswer) -> CheckpointAnswer:
         return Listing(found.checkpoints[: 2 * MAX_LISTED])
     if isinstance(found, SetAside):
         return SetAside(shortened(found.checkpoints))
+    if isinstance(found, Moved):
+        return Moved(tuple(name[:MAX_REASON] for name in found.names[:MAX_LISTED]))
+    if isinstance(found, DirectoryView):
+        return _reduced_view(found)
     if not isinstance(found, Selection):
         return found
+    found = replace(found, seen=_reduced_view(found.seen))
     if found.manifest is not None:
         found = replace(found, manifest=replace(found.manifest, files=(), versions={}, topology={}, metrics={}))
     if found.foreign is not None:
         bundle = replace(found.foreign.bundle, counters={})
         found = replace(found, foreign=replace(found.foreign, bundle=bundle))
     return replace(found, rejected=shortened(found.rejected))
+
+
+def _reduced_view(found: DirectoryView) -> DirectoryView:
+    remarks = tuple(each[: 2 * MAX_REASON] for each in found.remarks[:MAX_REMARKS])
+    return replace(found, mount=None if found.mount is None else found.mount[:MAX_REASON], remarks=remarks)

@@ -20,17 +20,19 @@ from supervisor.host.checkpoint_calls import (
     CheckpointRequest,
     ListedCheckpoint,
     Listing,
+    Moved,
     Question,
     SetAside,
 )
 from supervisor.host.checkpoint_process import Identity
 from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.spawning import SpawnError
-from supervisor.protocol.checkpoints.selection import Selection
+from supervisor.protocol.checkpoints.directory import DirectoryView
+from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import RejectedCheckpoint
 
 Result = TypeVar("Result")
-Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts)
+Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts, DirectoryView, Moved)
 
 
 class CheckpointStore:
@@ -42,12 +44,17 @@ class CheckpointStore:
     def __init__(self) -> None:
         self._calls = BlockingCalls()
 
-    async def select(
-        self, directory: Path, initial: Path | None = None, avoid: Collection[str] = (), user: str | None = None
-    ) -> Selection:
+    async def select(self, directory: Path, rules: SelectionRules = ANY, user: str | None = None) -> Selection:
         """Returns the newest whole checkpoint and quarantines damaged ones; raises what `select_checkpoint` raises."""
-        request = CheckpointRequest(Question.SELECT, directory, initial=initial, avoid=tuple(avoid))
-        return await self._ask(request, Selection, user)
+        return await self._ask(CheckpointRequest(Question.SELECT, directory, rules), Selection, user)
+
+    async def look(self, directory: Path, writes: bool = False, user: str | None = None) -> DirectoryView:
+        """Looks at the directory without reading its checkpoints. Raises OSError if it can't be used."""
+        return await self._ask(CheckpointRequest(Question.LOOK, directory, writes=writes), DirectoryView, user)
+
+    async def begin_anew(self, directory: Path, user: str | None = None) -> tuple[str, ...]:
+        """Moves all that the job has there aside; returns the names. Raises OSError."""
+        return (await self._ask(CheckpointRequest(Question.BEGIN_ANEW, directory), Moved, user)).names
 
     async def roll_back(self, directory: Path, before: int, user: str | None = None) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines the checkpoints of step `before` and later, if an older one is whole."""

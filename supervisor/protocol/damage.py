@@ -9,7 +9,6 @@ from enum import StrEnum
 DAMAGE_ERRNOS = frozenset(
     {
         errno.ENOENT,
-        errno.EIO,
         errno.EUCLEAN,  # this and the next of ext4, XFS and others: what they keep of the file itself is damaged
         errno.EBADMSG,
         errno.ELOOP,
@@ -18,7 +17,22 @@ DAMAGE_ERRNOS = frozenset(
         errno.ENOTDIR,
     }
 )
-"""Errors that mean the file is damaged. Any other (EACCES, EMFILE) says nothing about the file and is raised."""
+"""Errors that mean the file is damaged. Any other (EACCES, EMFILE) says nothing about the file and is raised.
+
+EIO is not among them: a network file system whose server is away, or a fuse program that died, answers with it too.
+"""
+
+
+class UnreadableCheckpoint(OSError):
+    """A checkpoint could not be read, for a reason that may pass and proves nothing about it. `name`: which one.
+
+    `has_older`: there are older ones.
+    """
+
+    def __init__(self, number: int, text: str, name: str, has_older: bool) -> None:
+        super().__init__(number, text)
+        self.name = name
+        self.has_older = has_older
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +64,14 @@ class BundleError(ValueError):
 
 @contextmanager
 def errors_as_damage(name: str) -> Iterator[None]:
-    """Turns OSErrors that mean damage of the file called `name` into BundleError."""
+    """Turns OSErrors that mean damage of the file called `name` into BundleError.
+
+    So does EIO, as nothing is moved for it.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in DAMAGE_ERRNOS:
+        if error.errno not in DAMAGE_ERRNOS | {errno.EIO}:
             raise
         if error.errno == errno.ENOENT:
             raise BundleError(Damage.MISSING, f"{name} is missing") from error

@@ -244,19 +244,8 @@ def main() -> int:
     if told.waits_for is not None:
         pipes.wait_for_promotion()
     attempt = pipes.attempt
-    try:
-        told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        pipes.say(Failed(attempt, None, f"cannot use {told.checkpoint_dir}: {error.strerror}"))
-        return WorkerExit.DIRECTORY_UNUSABLE
-    lock = os.open(told.checkpoint_dir / layout.LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
-        return WorkerExit.LOCKED
-    selection.delete_partials(told.checkpoint_dir)
     if FAIL == "start-up":
+        told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         hang_once(pipes, told.checkpoint_dir, 0)
     if FAIL == "ignore-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -275,6 +264,21 @@ def main() -> int:
     go: Go | None = None
     while go is None:
         go = next((each for each in pipes.hear(60) if isinstance(each, Go)), None)
+    try:  # only now, as the worker: the directory of a disk that is not mounted must not be made
+        told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        lock = os.open(told.checkpoint_dir / layout.LOCK, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"held", 0)
+    except OSError as error:
+        text = f"cannot use {told.checkpoint_dir}: {error.strerror}"
+        pipes.say(Failed(attempt, None, text, code=int(WorkerExit.DIRECTORY_UNUSABLE), errno=error.errno))
+        return WorkerExit.DIRECTORY_UNUSABLE
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
+        return WorkerExit.LOCKED
+    selection.delete_partials(told.checkpoint_dir)
     pipes.phase = Phase.TRAINING
     step = int(Path(go.restore, STATE).read_text()) if go.restore else 0
     restored = Path(go.restore).name if go.restore else None

@@ -84,6 +84,8 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.ReadyReported: ALL - {State.STARTING},
     events.CheckpointSelected: ALL - {State.STARTING},
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
+    events.StorageSeen: ALL - {State.BACKOFF},
+    events.FromScratchRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
     events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),

@@ -93,6 +93,10 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "suspended_for_s": st.sampled_from([6.0, 400.0]),
                 "retry_in_s": st.sampled_from([None, None, 60.0]),
                 "resumes": st.booleans(),
+                "errno": st.sampled_from([None, None, 5, 13, 20]),
+                "older_readable": st.booleans(),
+                "highest_step": st.sampled_from([None, 1, 60]),
+                "mount": st.sampled_from([None, "ext4 at /", "xfs at /c"]),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )
@@ -115,6 +119,7 @@ def policies(draw: st.DrawFn) -> Policy:
         notify_timeout=draw(st.sampled_from([None, 7.0])),
         startup_timeout=draw(st.sampled_from([1.0, 90.0, 600.0])),
         flush_timeout=draw(st.sampled_from([1.0, 120.0])),
+        checkpoint_dir=draw(st.sampled_from([None, "/c"])),
         stopwaitsecs=draw(st.sampled_from([0.0, 10.0])),
     )
 

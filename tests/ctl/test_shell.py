@@ -173,7 +173,8 @@ def test_tab_completes_actions_and_programs(daemon):
     ("line", "expected"),
     [
         ("supervisorctl chec", {"checkpoint", "checkpoints"}),
-        ("supervisorctl -s {url} start ", {"digits", "web", "all"}),
+        ("supervisorctl -s {url} stop ", {"digits", "web", "all"}),
+        ("supervisorctl -s {url} start ", {"digits", "web", "all", "--from-scratch"}),
     ],
 )
 def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line, expected):

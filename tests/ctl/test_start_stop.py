@@ -69,6 +69,17 @@ def test_several_programs_start_side_by_side(daemon, ctl):
     assert sorted(result.out.splitlines()) == ["a: started", "b: started", "c: started"]
 
 
+def test_from_scratch_is_passed_on_for_named_jobs_only(daemon, ctl):
+    daemon.answers["start"] = {"name": "digits"}
+
+    result = ctl("start", "--from-scratch", "digits")
+    for many in ("all", "group:*"):
+        assert "name each job" in ctl("start", many, "--from-scratch").out
+
+    assert (result.out, result.status) == ("digits: started\n", 0)
+    assert daemon.asked == [("start", {"name": "digits", "from_scratch": True})]
+
+
 def test_the_worst_result_is_the_status(daemon, ctl):
     def start(arguments):
         raise Fault({"a": "ABNORMAL_TERMINATION", "b": "BAD_NAME", "c": "ALREADY_STARTED"}[arguments["name"]])

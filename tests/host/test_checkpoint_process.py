@@ -1,5 +1,6 @@
 """Checkpoints of a job's user are read and moved with that user's rights, limits and time. Real processes."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from supervisor.host import checkpoint_process
-from supervisor.host.checkpoint_calls import Attempts, CheckpointRequest, Listing, Question, SetAside
+from supervisor.host.checkpoint_calls import Attempts, CheckpointRequest, Listing, Moved, Question, SetAside
 from supervisor.host.checkpoint_process import Identity, answer_as
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
+from supervisor.protocol.damage import UnreadableCheckpoint
+from supervisor.protocol.mounts import mount_of
 from supervisor.protocol.tensorbundle import entry, sstable
 from tests.host.test_checkpoint_store import commit
 from tests.places import BUNDLES
@@ -106,6 +110,51 @@ def test_errors_arrive_as_they_were_raised(home: Path) -> None:
         ask(Question.SELECT, home / layout.QUARANTINE / "step-0000000100.a1" / layout.MANIFEST)
 
     assert [each.name for each in refused.value.rejected] == ["step-0000000100.a1"]
+
+
+def test_what_can_be_tried_again_arrives_with_its_number_and_name(home: Path) -> None:
+    """A checkpoint whose folder the user may not enter is not proven bad: it stays, and the error says which it is."""
+    older, newer = commit(home, 100), commit(home, 200)
+    give(home)
+    newer.chmod(0)
+
+    with pytest.raises(UnreadableCheckpoint) as unreadable:
+        ask(Question.SELECT, home)
+    with pytest.raises(PermissionError):
+        ask(Question.LOOK, home)
+    found = ask(Question.SELECT, home, rules=SelectionRules(pass_over_unreadable=True))
+
+    assert (unreadable.value.errno, unreadable.value.name) == (errno.EACCES, newer.name)
+    assert unreadable.value.has_older
+    assert isinstance(found, Selection)
+    assert found.path == older
+    assert newer.is_dir()
+
+
+def test_a_look_sees_steps_and_place_and_begin_anew_moves_all_as_the_user(home: Path) -> None:
+    commit(home, 100)
+    commit(home, 200)
+    (home / layout.QUARANTINE / "step-0000000300.a1").mkdir(parents=True)
+    give(home)
+
+    seen = ask(Question.LOOK, home, writes=True)
+    moved = ask(Question.BEGIN_ANEW, home)
+    again = ask(Question.BEGIN_ANEW, home)
+
+    assert isinstance(seen, DirectoryView)
+    assert (seen.highest_step, seen.mount) == (300, str(mount_of(home)))
+    assert moved == Moved((layout.QUARANTINE, "step-0000000100.a1", "step-0000000200.a1"))
+    assert again == Moved(())
+    assert (home / layout.ABANDONED / "1").stat().st_uid == ALICE.uid
+    assert [each.name for each in home.iterdir()] == [layout.ABANDONED]
+
+
+def test_another_jobs_checkpoint_is_refused_with_the_words_that_say_so(home: Path) -> None:
+    commit(home, 100)
+    give(home)
+
+    with pytest.raises(NoValidCheckpoint, match="set restore_from_jobs = "):
+        ask(Question.SELECT, home, rules=SelectionRules(jobs=("mine",)))
 
 
 def test_a_link_to_another_users_folder_moves_and_shows_nothing(tmp_path: Path, home: Path) -> None:

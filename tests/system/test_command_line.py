@@ -118,6 +118,19 @@ def test_check_config_tells_remarks_and_starts_nothing(tmp_path: Path):
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_check_config_names_file_systems_on_which_checkpoints_do_not_last(small_disk: Path, tmp_path: Path):
+    daemon = Daemon(tmp_path, f"[program:j]\ncommand=/bin/true\ncheckpoint_dir={small_disk}/not/yet\n")
+
+    ended = subprocess.run(
+        [*SUPERVISORD, "--check-config", "-c", str(daemon.conf)], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    remark = f"[program:j] checkpoint_dir: tmpfs at {small_disk}: it is in memory"
+    assert remark in ended.stdout
+    assert not (small_disk / "not").exists()
+
+
 def test_a_remark_is_in_the_log_and_the_daemon_runs(tmp_path: Path):
     with Daemon(tmp_path, f"{SLEEPER}[ctlplugin:x]\nsupervisor.ctl_factory=a:b\n") as daemon:
         daemon.until_state("sleeper", "RUNNING")

@@ -32,6 +32,8 @@ class Attempt:
     has_begun_run: bool = False
     """Whether a run began from the daemon's checkpoint; a later run of the script selects its own."""
     failure_sent: bool = False
+    state_home: Path | None = None
+    """Where it may remember what it committed; None under a daemon, whose ledger does that."""
 
     @property
     def is_standby(self) -> bool:
@@ -57,10 +59,11 @@ class Attempt:
         *,
         out_of_memory: bool = False,
         code: int | None = None,
+        errno: int | None = None,
     ) -> None:
         """Reports why this attempt fails, unless that was reported before: a later error is a consequence."""
         self._send_failure_once(
-            Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory, code=code)
+            Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory, code=code, errno=errno)
         )
 
     def report_exception(self, error: BaseException, step: int | None = None) -> None:
@@ -78,9 +81,11 @@ class Attempt:
             self._send_failure_once(replace(failure, attempt=self.number, error=f"{what}: {failure.error}"[:MAX_ERROR]))
         self.reporter.drain(DRAIN_TIMEOUT_S)
 
-    def exit_with_error(self, code: WorkerExit, error: str, step: int | None = None) -> NoReturn:
-        """Reports the error and exits with the code that says which kind of failure it is."""
-        self.report_failure(error, step, code=int(code))
+    def exit_with_error(
+        self, code: WorkerExit, error: str, step: int | None = None, errno: int | None = None
+    ) -> NoReturn:
+        """Reports the error and exits with the code that says which kind of failure it is. `errno`: as in `Failed`."""
+        self.report_failure(error, step, code=int(code), errno=errno)
         self.reporter.drain(DRAIN_TIMEOUT_S)
         raise DeliberateExit(int(code))
 

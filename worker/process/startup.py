@@ -60,7 +60,7 @@ def begin_attempt() -> Attempt:
         _remove_launch_variables()
         _report_uncaught_exceptions(_current)
     elif channel is None:
-        _current = Attempt(told, requests, ConsoleReporter())
+        _current = Attempt(told, requests, ConsoleReporter(), state_home=launch.state_home(os.environ))
         _start_local_processes(_current)
     else:
         _current = Attempt(told, requests, channel, channel, number=channel.attempt)

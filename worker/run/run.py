@@ -337,7 +337,9 @@ class Run(RunBase):
         except (OSError, ValueError) as error:
             self._checkpoints.close()
             self._attempt.exit_with_error(
-                WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}"
+                WorkerExit.DIRECTORY_UNUSABLE,
+                f"cannot read which batches to leave out: {error}",
+                errno=error.errno if isinstance(error, OSError) else None,
             )
         if found:
             self._attempt.reporter.show_message(

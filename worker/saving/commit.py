@@ -107,11 +107,12 @@ class Retention:
                 self._known.pop(name, None)
 
     def _read_entry(self, name: CheckpointName) -> RetainedCheckpoint | None:
-        """What the policy needs to know; None for a damaged checkpoint, which is evidence and is not deleted here."""
+        """What the policy needs to know; None for one that is damaged, which is evidence, or can't be read now: neither
+        is deleted here."""
         if name not in self._known:
             try:
                 found = manifest.read_manifest(self._directory / str(name))
-            except ManifestError:
+            except (ManifestError, OSError):
                 return None
             self._known[name] = RetainedCheckpoint(name, found.created_wall_at, found.metrics)
         return self._known[name]

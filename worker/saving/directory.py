@@ -17,9 +17,12 @@ from typing import Protocol
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.directory import view_directory
+from supervisor.protocol.checkpoints.loss import find_loss
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.wire.messages import WorkerExit
 from worker.process.attempt import Attempt
+from worker.saving.commit_record import CommitRecord
 
 
 class Unfit(Exception):
@@ -49,12 +52,18 @@ class OpenedDirectory:
     """A locked directory, and the checkpoint to restore (None: begin at step 0).
 
     `restore`: the folder of a stepkeeper checkpoint, in this directory or another job's; or the prefix of a checkpoint
-    that another program wrote.
+    that another program wrote. `record`: what is remembered of the directory without a daemon.
     """
 
     directory: Path
     lock: WriterLock
     restore: Path | None
+    record: CommitRecord | None = None
+
+    def remember_commit(self, name: str, step: int) -> None:
+        """Remembers that a checkpoint was committed, where no daemon does."""
+        if self.record is not None:
+            self.record.remember(name, step)
 
 
 def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirectory:
@@ -65,27 +74,53 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
     """
     go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun_run else None
     attempt.has_begun_run = True
+    record = None
     try:
+        if attempt.channel is None:
+            record = _check_not_lost(attempt, directory)
         durable.make_folder(directory)
         if attempt.channel is None:
             attempt.number = 1 + selection.highest_attempt(directory)
         lock = DirectoryLock(directory, attempt.number)
         selection.delete_partials(directory)
         if go is None:
-            return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory))
+            return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory), record)
     except DirectoryLocked as error:
         attempt.exit_with_error(WorkerExit.LOCKED, str(error))
     except OSError as error:
         attempt.exit_with_error(
             WorkerExit.DIRECTORY_UNUSABLE,
             f"cannot use checkpoint directory {directory}: {error}; make it a folder that this user may write",
+            errno=error.errno,
         )
     return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None)
 
 
+def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
+    """Refuses a directory that has lost its checkpoints, before anything is created there; says what is doubtful.
+
+    Raises OSError if the directory can't be read.
+    """
+    seen = view_directory(directory)
+    for each in seen.remarks:
+        attempt.reporter.show_message(f"checkpoint directory {directory} is on {each}")
+    if attempt.state_home is None:
+        return None
+    record = CommitRecord(attempt.state_home, directory, seen.mount)
+    remedy = f"mount the disk or put the folder back, and start again; to begin anew, delete {record.path}"
+    refusal, place = f"cannot train in {directory}", str(directory.absolute())
+    lost = find_loss(refusal, record.load(), place, seen.highest_step, seen.mount, remedy)
+    if lost is not None and lost.waits:
+        attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, lost.text)
+    if lost is not None:
+        attempt.reporter.show_message(lost.text)
+    return record
+
+
 def _select_checkpoint(attempt: Attempt, directory: Path) -> Path | None:
     try:
-        chosen = selection.select_checkpoint(directory, attempt.launch.initial_checkpoint)
+        rules = selection.SelectionRules(initial=attempt.launch.initial_checkpoint)
+        chosen = selection.select_checkpoint(directory, rules)
     except NoValidCheckpoint as error:
         attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
     for refused in chosen.rejected:

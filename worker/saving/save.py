@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -81,9 +82,11 @@ class CheckpointSave(Generic[T]):
         stall_s: float,
         blocked_since: float | None,
         left_out: tuple[str, ...] = (),
+        remember: Callable[[str, int], None] | None = None,
     ) -> None:
         """`decided_at`: monotonic. `stall_s`: how long training has waited so far; `blocked_since`: since when it
         waits now, None if it goes on. `left_out`: state that this checkpoint does not hold, for the daemon's report.
+        `remember`: called with name and step once it is committed.
         """
         self.step = captured.name.step
         self._attempt = captured.name.attempt
@@ -97,6 +100,7 @@ class CheckpointSave(Generic[T]):
         self.save_s = 0.0
         """From the decision to the last sync, once `write_and_report` has returned."""
         self._left_out = left_out
+        self._remember = remember
         self._blocked_since = blocked_since
         self._reported = False
         self._lock = threading.Lock()  # of what both threads touch: flushes, blocked since, reported
@@ -121,6 +125,8 @@ class CheckpointSave(Generic[T]):
             raise
         del captured  # frees the copy of the state: retention may take long
         last = LastCheckpoint(committed.step, str(committed.name), committed.size_bytes)
+        if self._remember is not None:
+            self._remember(last.name, last.step)
         self._report_outcome(last)
         self._writer.tidy_up(committed.name)
         return last

@@ -179,6 +179,7 @@ class SaveScheduler(Generic[F, T]):
             captured_at - started,
             blocked_since=None if goes_on else captured_at,
             left_out=self._left_out,
+            remember=self._opened.remember_commit if self._opened is not None else None,
         )
         del captured  # only the save holds the copy, and frees it when it is written
         if goes_on:

@@ -41,6 +41,13 @@ class JobConfig(SectionModel):
         "Saver or another stepkeeper job. Nothing there is changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
+    restore_from_jobs: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
+        (),
+        "Other jobs whose checkpoints in checkpoint_dir this job restores, such as its name before it was renamed; "
+        "`*`: any job's. A checkpoint names the job that saved it. Checkpoints of workers without a daemon name none "
+        "and are always restored, and so is what initial_checkpoint names.",
+        shown="none: only its own",
+    )
     export_dir: FilePath | None = key(
         None,
         "Folder for the trained model as a SavedModel: at the end of training it is written to `export_dir/STEP/`, as "

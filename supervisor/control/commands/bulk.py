@@ -98,7 +98,7 @@ async def _run_one(
     code, text = audit.UNFINISHED, None
     try:
         if request.command == "start":
-            result = await start_stop.start(context, read_request(start_stop.StartStopRequest, arguments), turn)
+            result = await start_stop.start(context, read_request(start_stop.StartRequest, arguments), turn)
         else:
             turn.give_up()
             result = await COMMANDS[request.command].run(context, arguments)

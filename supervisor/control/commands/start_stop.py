@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from supervisor.control.base.context import CommandContext, ProgramName, find_program
+from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
@@ -12,20 +12,32 @@ from supervisor.runner.program.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)
-class StartStopRequest:
-    """`wait`: answer when the program runs, or its process has exited; otherwise at once."""
+class StartRequest:
+    """`wait`: answer when the program runs; otherwise at once. `from_scratch`: a job gives up its checkpoints, which
+    are set aside, and begins anew; that holds until a start succeeds or a stop is requested."""
+
+    name: str
+    wait: bool = True
+    from_scratch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """`wait`: answer when the process has exited; otherwise at once."""
 
     name: str
     wait: bool = True
 
 
-async def start(context: CommandContext, request: StartStopRequest, turn: StartTurn | None = None) -> ProgramName:
+async def start(context: CommandContext, request: StartRequest, turn: StartTurn | None = None) -> ProgramName:
     """Starts a program; with `wait` (the default) returns when it runs, or a job when it trains.
 
     `turn`: the place of the program among others that start in order.
     """
     try:
         runner = find_program(context, request.name)
+        if request.from_scratch:
+            find_job(context, request.name)
         if turn is not None and not runner.startable.is_set():
             turn.give_up()  # processes of an earlier daemon have to exit first, which may take long
         await runner.startable.wait()
@@ -39,6 +51,8 @@ async def start(context: CommandContext, request: StartStopRequest, turn: StartT
             text = f"an update changed {runner.name} before it could start; try again"
             raise CommandError(Code.ABNORMAL_TERMINATION, text)
         _require_not_closing(context)
+        if request.from_scratch:
+            runner.post(events.FromScratchRequested())
         context.programs.gates.start_when_ready(runner)
         recorded = asyncio.create_task(context.ledger.until_recorded())
         if request.wait:
@@ -87,7 +101,7 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     return CommandError(Code.ABNORMAL_TERMINATION, reason)
 
 
-async def stop(context: CommandContext, request: StartStopRequest) -> ProgramName:
+async def stop(context: CommandContext, request: StopRequest) -> ProgramName:
     """Flushes and stops a program; with `wait` (the default) returns when its process has exited."""
     runner = find_program(context, request.name)
     await runner.adoption_settled.wait()

@@ -39,7 +39,9 @@ class JobStatus:
     """What `status` says of a program that trains. From `step` on, the fields of `Training`, which explains them.
 
     `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `suspects`: checkpoints that are
-    avoided because attempts failed after restoring them.
+    avoided because attempts failed after restoring them; `waits_for_storage`: it waits for its checkpoint directory;
+    `went_back`: checkpoints that are gone, where it began from an older one; `storage_remarks`: what checkpoints can't
+    rely on in the directory's file system.
     """
 
     attempt: int
@@ -48,6 +50,9 @@ class JobStatus:
     hang_limit_s: float | None
     suspects: tuple[str, ...]
     mirror: MirrorStatus | None
+    waits_for_storage: bool
+    went_back: str | None
+    storage_remarks: tuple[str, ...]
     standby: StandbyAnswer | None
     step: int | None
     total_steps: int | None
@@ -185,6 +190,9 @@ def _job_status(runner: Runner) -> JobStatus | None:
         else policy.hang_timeout,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
         mirror=runner.executor.mirror.status if runner.executor.mirror is not None else None,
+        waits_for_storage=runner.facts.waits_for_storage,
+        went_back=runner.facts.current.went_back,
+        storage_remarks=runner.executor.storage_remarks,
         standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,
     )

@@ -48,6 +48,7 @@ class JobSample:
     flushes: tuple[int, float]
     saves_failed: int
     refused: int
+    waits_for_storage: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
     counters, training = runner.executor.counters, runner.executor.training
     newest = training.checkpoint
     return JobSample(
+        waits_for_storage=runner.facts.waits_for_storage,
         step=training.step,
         total_steps=training.total_steps,
         step_s=training.step_s,

@@ -197,6 +197,12 @@ JOBS = (
         lambda of: of.refused,
     ),
     JobMetric(
+        "stepkeeper_waits_for_storage",
+        MetricType.GAUGE,
+        "1 while the job waits for its checkpoint directory: it fails, or lacks what was committed there.",
+        lambda of: of.waits_for_storage,
+    ),
+    JobMetric(
         "stepkeeper_flush_last_seconds",
         MetricType.GAUGE,
         "How long the last flush took, from the request until the checkpoint was on the disk.",

@@ -8,7 +8,7 @@ from supervisor import __version__
 from supervisor.control.base.context import CommandContext, ProgramName
 from supervisor.control.commands import configuration, descriptions, groups, start_stop, table
 from supervisor.control.commands.processes import SignalRequest, send_signal
-from supervisor.control.commands.start_stop import StartStopRequest
+from supervisor.control.commands.start_stop import StartRequest, StopRequest
 from supervisor.control.supervisor_api.faults import (
     FaultCode,
     RpcFault,
@@ -166,7 +166,7 @@ async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: S
     if runner.state is State.BACKOFF:
         raise RpcFault(FaultCode.ALREADY_STARTED, name)
     try:
-        await with_faults(start_stop.start(context, StartStopRequest(name, wait), turn))
+        await with_faults(start_stop.start(context, StartRequest(name, wait), turn))
     except RpcFault as fault:
         if fault.code is FaultCode.ABNORMAL_TERMINATION and runner.state in (State.BACKOFF, State.FAILED):
             raise RpcFault(FaultCode.SPAWN_ERROR, f"{name}: {runner.reason}") from fault
@@ -180,7 +180,7 @@ async def stop(context: CommandContext, name: str, wait: bool = True) -> bool | 
     runner = find_runner(context, name)
     if _word(runner) == "STOPPING" and not _starts_again(runner):
         raise RpcFault(FaultCode.NOT_RUNNING, name)
-    await with_faults(start_stop.stop(context, StartStopRequest(runner.name, wait)))
+    await with_faults(start_stop.stop(context, StopRequest(runner.name, wait)))
     return True
 
 
@@ -199,9 +199,7 @@ async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: b
     for each in in_order:
         await each.adoption_settled.wait()  # only then it is known whether a worker of an earlier daemon runs
     chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
-    return await run_side_by_side(
-        [(each, start_stop.stop(context, StartStopRequest(each.name, wait))) for each in chosen]
-    )
+    return await run_side_by_side([(each, start_stop.stop(context, StopRequest(each.name, wait))) for each in chosen])
 
 
 async def signal(context: CommandContext, name: str, signal: str) -> bool | list[Struct]:

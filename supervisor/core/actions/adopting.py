@@ -37,7 +37,7 @@ from supervisor.core.actions.exits import classify_exit, follow_exit
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
-from supervisor.core.actions.training import committed, record_step
+from supervisor.core.actions.training import committed, record_step, remember_commit
 from supervisor.core.actions.transitions import (
     abort,
     enter,
@@ -217,6 +217,7 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
 def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
     facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
+    facts.current.failed_errno = event.errno
     if event.error is not None:
         facts.current.reported_error, facts.current.failed_step = event.error, event.step
         record_failed_step(facts, event.step)
@@ -226,6 +227,7 @@ def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     if event.committed_step is None:
         return
     facts.current.saved_step = event.committed_step
+    remember_commit(facts, event.committed_step)
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step
         facts.failures.refill_budgets()
@@ -253,7 +255,7 @@ def _go_on_starting(facts: ProgramFacts, event: WorkerIdentified, now: float) ->
         facts.current.startup_deadline_at = now + facts.policy.startup_timeout
     facts.hang_detector.start_attempt(now)
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [select_checkpoint(facts)] if event.phase is Phase.WAITING else []
+    return [select_checkpoint(facts, now)] if event.phase is Phase.WAITING else []
 
 
 def _let_it_leave(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:

@@ -5,9 +5,18 @@ from signal import SIGTERM
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
-from supervisor.core.actions.transitions import enter, give_up, launch, plain_program_started, retry, short_life_pause_s
+from supervisor.core.actions.transitions import (
+    enter,
+    give_up,
+    launch,
+    plain_program_started,
+    retry,
+    short_life_pause_s,
+    wait_for_storage,
+)
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.storage import is_waited_for
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
@@ -46,6 +55,8 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *give_up(facts, text)]
+    if cause is Cause.STORAGE:
+        return [record, *wait_for_storage(facts, text, now)]
     if not facts.policy.is_job:
         return [record, *_follow_plain(facts, event, cause, text, now)]
     if (blamed := record_death(facts, cause)) is not None:
@@ -88,6 +99,10 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     )  # then the checkpoint did fit, and the script chose the status
     if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
         return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
+    if event.code == WorkerExit.DIRECTORY_UNUSABLE and is_waited_for(
+        facts.current.failed_errno, has_worked=facts.known is not None
+    ):
+        return Cause.STORAGE, facts.current.reported_error or text
     if restart.is_permanent(event.code):
         return Cause.SETUP, text
     if event.code == WorkerExit.LOCKED:

@@ -1,6 +1,7 @@
 """Intents of operators and of the daemon: start, stop while nothing trains, leave."""
 
 from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.storage_waits import look_at_storage
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RecordWanted
@@ -19,7 +20,7 @@ def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effec
 
 def record_stop(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Records that the program is to stop; there is nothing to stop, or it is stopping already."""
-    facts.current.start_afresh = False
+    facts.current.start_afresh = facts.from_scratch = False
     if not facts.wanted:
         return []
     facts.wanted = False
@@ -64,6 +65,7 @@ def start_with_full_budgets(facts: ProgramFacts, now: float) -> Effects:
     facts.suspects.reset_all()
     facts.hang_detector.forget_hangs()
     facts.best_step, facts.ever_trained = None, False
+    facts.storage = None
     return launch(facts, now)
 
 
@@ -93,11 +95,12 @@ def close_waiting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effe
 
 @leads_to(State.STARTING, State.STOPPED)
 def backoff_over(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Launches the next attempt when the back-off is over."""
-    return launch(facts, now)
+    """Launches the next attempt when the back-off is over; first looks at storage that is waited for."""
+    return look_at_storage(facts, now) if facts.waits_for_storage else launch(facts, now)
 
 
 def _wait_no_more(facts: ProgramFacts) -> None:
     """Ends the waiting. The reason for which the last attempt failed stays visible."""
     facts.reason = None if facts.waits_for_host else facts.reason
+    facts.waits_for_storage = False
     enter(facts, State.STOPPED)

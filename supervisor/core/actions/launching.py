@@ -15,9 +15,11 @@ from supervisor.core.actions.transitions import (
     retry,
     starting_deadline,
     terminate,
+    wait_for_storage,
 )
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.storage import find_loss, is_waited_for
 from supervisor.core.program.effects import QuarantineCheckpoints, RecordEnd, SendGo
 from supervisor.core.program.events import (
     CheckpointSelected,
@@ -29,6 +31,7 @@ from supervisor.core.program.events import (
     TrainingRestored,
 )
 from supervisor.core.program.facts import ProgramFacts, State
+from supervisor.protocol.checkpoints.loss import KnownCheckpoint
 from supervisor.protocol.layout import parse_name
 
 
@@ -79,29 +82,61 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *give_up(facts, text)]
+    if cause is Cause.STORAGE:
+        return [record, *wait_for_storage(facts, text, now)]
     return [record, *retry(facts, cause, text, now)]
 
 
+@leads_to(State.KILLING)
 def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
-    """Tells the worker to restore the verified checkpoint and train."""
+    """Tells the worker to restore the verified checkpoint and train, unless checkpoints are missing."""
+    directory = facts.policy.checkpoint_dir
+    known = None if facts.from_scratch else facts.known
+    loss = find_loss(facts.policy.name, known, directory, event.highest_step, event.mount)
+    if loss is not None and loss.waits:
+        facts.current.decided_end = (Cause.STORAGE, loss.text)
+        return kill(facts, event, now)
     facts.current.from_checkpoint = event.path is not None
     facts.current.checkpoint = event
-    facts.restore_below_step = None
+    facts.current.went_back = None if loss is None else loss.text
+    facts.restore_below_step, facts.from_scratch = None, False
+    facts.known, facts.mount = _known_from(directory, event), event.mount
     return [SendGo(facts.attempt, event.path)]
+
+
+def _known_from(directory: str | None, event: CheckpointSelected) -> KnownCheckpoint | None:
+    """What the directory has to hold once a checkpoint was chosen; None if that is nothing, or lies elsewhere."""
+    if event.path is None or event.step is None or directory is None:
+        return None
+    folder, _, name = event.path.rpartition("/")
+    if folder != directory or parse_name(name) is None:
+        return None
+    return KnownCheckpoint(directory, name, event.step, event.mount)
 
 
 @leads_to(State.KILLING)
 def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
     facts.attempts_used = max(facts.attempts_used, event.attempts_used)
-    facts.current.decided_end = (Cause.SETUP if event.permanent else Cause.CRASH, event.error)
+    facts.current.decided_end = (_selection_failure(facts, event), event.error)
+    facts.current.older_readable = event.older_readable
     return kill(facts, event, now)
 
 
 @leads_to(State.FAILED)
 def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
-    """The worker died before the selection failed: gives up if a person has to act."""
-    return give_up(facts, event.error) if event.permanent else []
+    """The worker died before the selection failed: gives up if a person has to act, or waits for the storage."""
+    cause = _selection_failure(facts, event)
+    if cause is Cause.STORAGE:
+        facts.current.older_readable = event.older_readable
+        return wait_for_storage(facts, event.error, now)
+    return give_up(facts, event.error) if cause is Cause.SETUP else []
+
+
+def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
+    if is_waited_for(event.errno, has_worked=facts.known is not None):
+        return Cause.STORAGE
+    return Cause.SETUP if event.permanent else Cause.CRASH
 
 
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
@@ -137,6 +172,7 @@ def first_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """The first step: the job is RUNNING."""
     record_step(facts, event, now)
     facts.startup_s = now - facts.current.started_at
+    facts.storage = None
     enter_running(facts, now)
     return []
 
@@ -163,6 +199,10 @@ def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     if not policy.is_job:
         plain_program_started(facts, now)
         return []
+    if facts.current.checkpoint is None and policy.checkpoint_dir is not None:
+        text = f"did not answer within {policy.startup_timeout:g} s (startup_timeout); check the disk or its server"
+        facts.current.decided_end = (Cause.STORAGE, f"cannot read checkpoint_dir {policy.checkpoint_dir}: it {text}")
+        return abort(facts, now)
     detector = facts.hang_detector
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
     if policy.hang_timeout_min is not None and now < facts.current.startup_deadline_at:

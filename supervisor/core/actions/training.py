@@ -23,6 +23,8 @@ from supervisor.core.program.events import (
     StepsDone,
 )
 from supervisor.core.program.facts import ProgramFacts, State
+from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.messages import Then
 
 
@@ -59,6 +61,7 @@ def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
 def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
     facts.current.saved_step = event.step
+    remember_commit(facts, event.step)
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
@@ -70,6 +73,13 @@ def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Ef
         facts.flush_s = max(0.0, now - flush.requested_at)
         facts.current.flush_retry_at = None
     return persist_hang_history(facts)
+
+
+def remember_commit(facts: ProgramFacts, step: int) -> None:
+    """Records what the checkpoint directory has to hold from now on."""
+    if facts.policy.checkpoint_dir is not None:
+        name = str(CheckpointName(step, facts.attempt))
+        facts.known = KnownCheckpoint(facts.policy.checkpoint_dir, name, step, facts.mount)
 
 
 def committed_in_training(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
@@ -125,6 +135,7 @@ def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) ->
     """Records the failure, which says more than an exit status."""
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
     facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
+    facts.current.failed_errno = event.errno
     record_failed_step(facts, event.step)
     return []
 

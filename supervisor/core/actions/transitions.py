@@ -4,6 +4,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.failures import restart
 from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.storage import UNREADABLE_WAIT_S, StorageWait
 from supervisor.core.program import notice_plan
 from supervisor.core.program.effects import (
     Abort,
@@ -99,6 +100,7 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     for what becomes of the host.
     """
     policy = facts.policy
+    facts.waits_for_storage = False
     if facts.held_back or (policy.is_gang and facts.launched):
         enter(facts, State.STOPPED)
         return []
@@ -115,12 +117,35 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
         return [Spawn(facts.attempt)]
     facts.current.startup_deadline_at = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt, facts.microbatches), select_checkpoint(facts)]
+    return [Spawn(facts.attempt, facts.microbatches), select_checkpoint(facts, now)]
 
 
-def select_checkpoint(facts: ProgramFacts) -> SelectCheckpoint:
+def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
     """The request for a checkpoint from which the current attempt may begin."""
-    return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.restore_below_step, facts.suspects.unfit)
+    waited = facts.storage
+    return SelectCheckpoint(
+        facts.attempt,
+        facts.suspects.avoid,
+        facts.restore_below_step,
+        facts.suspects.unfit,
+        facts.known,
+        facts.from_scratch,
+        waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
+    )
+
+
+def wait_for_storage(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Enters BACKOFF, without a process, until the checkpoint directory can be used and holds what it held.
+
+    How it is looked at then is in `storage_waits.py`.
+    """
+    is_unusable = facts.current.failed_errno is not None
+    before = facts.storage or StorageWait(now, looks=-1)
+    facts.storage = StorageWait(before.since, before.looks + 1, facts.current.older_readable, is_unusable)
+    facts.waits_for_storage, facts.waits_for_host, facts.reason = True, False, text
+    facts.current.flush = None
+    enter(facts, State.BACKOFF, now + facts.storage.pause_s)
+    return []
 
 
 def request_flush(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:

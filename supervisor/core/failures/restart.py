@@ -36,6 +36,7 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"  # the process asked for more than there was, or the kernel killed it for that
     BAD_CHECKPOINT = "bad-checkpoint"  # whole, and the program can't go on from it
     BUSY = "busy"  # another live worker holds the checkpoint directory
+    STORAGE = "storage"  # the checkpoint directory can't be used, or lacks what it held; counts against no budget
     MEMORY_LIMIT = "memory-limit"  # it and what it started held more than memory_limit
     UNHEALTHY = "unhealthy"  # its healthcheck_command said so
     LOST = "lost"  # it ended, and nobody can say how: no daemon was there, or the kernel keeps no exit status for us

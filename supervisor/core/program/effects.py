@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from supervisor.protocol.checkpoints.loss import KnownCheckpoint
 from supervisor.protocol.wire.messages import Then
 
 
@@ -22,13 +23,27 @@ class SelectCheckpoint:
 
     `avoid`: names of checkpoints to pass over while an older one is whole. `below_step`: choose one of a lower step if
     there is one, and quarantine the others. `unfit`: names of checkpoints that did not fit the program, with the
-    reason; they are never chosen.
+    reason; they are never chosen. `known`: what the directory has to hold. `from_scratch`: set everything in it aside
+    first. `pass_over_unreadable`: choose an older one if the newest can't be read.
     """
 
     attempt: int
     avoid: frozenset[str] = frozenset()
     below_step: int | None = None
     unfit: tuple[tuple[str, str], ...] = ()
+    known: KnownCheckpoint | None = None
+    from_scratch: bool = False
+    pass_over_unreadable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtStorage:
+    """Look whether the checkpoint directory can be used and what it holds, without reading it all; answer with
+    StorageSeen. `writes`: also write a small file. Not again while the last look has no answer.
+    """
+
+    attempt: int
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,7 @@ class PersistHangHistory:
 Effect = (
     Spawn
     | SelectCheckpoint
+    | LookAtStorage
     | QuarantineCheckpoints
     | SendGo
     | RequestIdentity

@@ -83,13 +83,16 @@ class SpawnFailed:
 class CheckpointSelected:
     """The checkpoint `path` of `step` was verified; None if there never was one.
 
-    `place`: its position in the data, in words, if that is known.
+    `place`: its position in the data, in words, if that is known. `highest_step`: of all checkpoints in the directory,
+    quarantined ones included; `mount`: the file system that it is on, in words.
     """
 
     attempt: int
     path: str | None
     step: int | None
     place: str | None = None
+    highest_step: int | None = None
+    mount: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +106,35 @@ class RunTakenOver:
 class SelectionFailed:
     """No checkpoint may be restored, and step 0 would lose what was trained. `permanent`: a person must act.
 
-    `attempts_used`: attempt numbers up to this one turned out to be taken.
+    `attempts_used`: attempt numbers up to this one turned out to be taken. `errno`: the error that the directory gave,
+    if it gave one, which decides instead of `permanent`. `older_readable`: only the newest checkpoint can't be read.
     """
 
     attempt: int
     error: str
     permanent: bool
     attempts_used: int = 0
+    errno: int | None = None
+    older_readable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSeen:
+    """The answer to LookAtStorage. `error`: why the directory can't be used, with its `errno`; None if it can be.
+
+    `highest_step`, `mount`: as in CheckpointSelected.
+    """
+
+    attempt: int
+    error: str | None = None
+    errno: int | None = None
+    highest_step: int | None = None
+    mount: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FromScratchRequested:
+    """An operator gives up the job's checkpoints: its next start begins anew. A start request follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +188,8 @@ class DoneReported:
 class FailureReported:
     """The worker reports why it fails. `step`: where, if it knows; `out_of_memory`: for lack of memory.
 
-    `rolls_back`: training diverged at `step`, and the next attempt is to begin before that.
+    `rolls_back`: training diverged at `step`, and the next attempt is to begin before that. `errno`: the error of a
+    checkpoint directory that it could not use.
     """
 
     attempt: int
@@ -171,6 +197,7 @@ class FailureReported:
     step: int | None = None
     out_of_memory: bool = False
     rolls_back: bool = False
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +267,9 @@ class AttemptLost:
     """It ended while no daemon was running. `done`, `error`: it reported completion, or a failure.
 
     `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
-    `step`, `out_of_memory`, `rolls_back`: as in `FailureReported`; `code`: the exit status it was about to exit with.
-    `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a start request.
+    `step`, `out_of_memory`, `rolls_back`, `errno`: as in `FailureReported`; `code`: the exit status it was about to
+    exit with. `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a start
+    request.
     """
 
     attempt: int
@@ -255,6 +283,7 @@ class AttemptLost:
     code: int | None = None
     oom: str | None = None
     held_back: bool = False
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +356,8 @@ Event = (
     | CheckpointSelected
     | SelectionFailed
     | RunTakenOver
+    | StorageSeen
+    | FromScratchRequested
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted

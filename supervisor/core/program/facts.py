@@ -7,10 +7,12 @@ from typing import Self
 
 from supervisor.core.failures.hang_detection import HangDetector
 from supervisor.core.failures.restart import Cause, FailureCounts
+from supervisor.core.failures.storage import StorageWait
 from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Notice
 from supervisor.core.program.events import CheckpointSelected
+from supervisor.protocol.checkpoints.loss import KnownCheckpoint
 from supervisor.protocol.wire.messages import Then
 
 
@@ -81,6 +83,7 @@ class Policy:
     is_gang: bool = (
         False  # one rank of several nodes: one attempt for each daemon, as they begin together or not at all
     )
+    checkpoint_dir: str | None = None  # of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,11 @@ class AttemptFacts:
     reported_error: str | None = None
     failed_step: int | None = None  # the step at which it reports that it failed
     out_of_memory: bool = False  # it reports that it lacked memory
+    failed_errno: int | None = None  # it reports that the checkpoint directory failed with this error
+    older_readable: bool = False  # its newest checkpoint could not be read, but there are older ones
     rolls_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
     decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
+    went_back: str | None = None  # it began from an older checkpoint, as newer ones are gone: in words
 
     # while a notice holds
     early_flush_requested: bool = False  # the one before the time in which a long pause may come
@@ -156,6 +162,13 @@ class ProgramFacts:
     microbatches: int = 1  # number of parts that each batch is divided into
     restore_below_step: int | None = None  # training diverged there: the next checkpoint has to be of a lower step
     backoff_until: float | None = None  # the end of a back-off that a new daemon continues
+
+    # the checkpoint directory
+    known: KnownCheckpoint | None = None  # what it has to hold; None: nothing is known of it
+    mount: str | None = None  # the file system that it was on when the last attempt began
+    from_scratch: bool = False  # an operator gives up its checkpoints: the next start that succeeds begins anew
+    storage: StorageWait | None = None  # it failed, and no step was done since
+    waits_for_storage: bool = False  # in BACKOFF because of that
 
     # how long things take, measured over attempts
     startup_s: float | None = None  # from the spawn to the first step, the last time

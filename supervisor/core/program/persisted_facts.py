@@ -8,6 +8,7 @@ from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import OnOom, ProgramFacts, State
+from supervisor.protocol.checkpoints.loss import KnownCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class PersistedFacts:
     `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
     and place of its checkpoint), `restoring` (it has one), `began_at` (the step it restored), `saved` (the step of its
     last checkpoint), `moved` (it made progress) and `start_limit_s` (the age at which it has to train; None if that is
-    startup_timeout).
+    startup_timeout). `known`, `mount`, `from_scratch`: of the checkpoint directory, as in ProgramFacts.
     """
 
     attempt: int = 0
@@ -45,11 +46,15 @@ class PersistedFacts:
     waits_s: float | None = field(default=None, compare=False)
     startup_s: float | None = field(default=None, compare=False)
     steps_s: tuple[float, ...] = field(default=(), compare=False)
+    known: KnownCheckpoint | None = None
+    mount: str | None = None
+    from_scratch: bool = False
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
     """The facts of a job to store at `now` (monotonic seconds)."""
-    waits = facts.state is State.BACKOFF and not facts.waits_for_host and facts.deadline_at is not None
+    is_failure = not (facts.waits_for_host or facts.waits_for_storage)
+    waits = facts.state is State.BACKOFF and is_failure and facts.deadline_at is not None
     origin = facts.current.checkpoint
     known = origin is not None and origin.path is not None and origin.step is not None
     return PersistedFacts(
@@ -78,6 +83,9 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         waits_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
         startup_s=facts.startup_s,
         steps_s=facts.steps_s,
+        known=facts.known,
+        mount=facts.mount,
+        from_scratch=facts.from_scratch,
     )
 
 
@@ -98,6 +106,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
     detector.hung_step, detector.hung_in, detector.hangs = memory.hung_step, memory.hung_in, memory.hangs
     facts.best_step, facts.ever_trained, facts.restore_below_step = memory.best_step, memory.ever_moved, memory.before
     facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
+    facts.known, facts.mount, facts.from_scratch = memory.known, memory.mount, memory.from_scratch
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, memory.microbatches), MAX_MICROBATCHES)
     if memory.attempt != facts.attempt:

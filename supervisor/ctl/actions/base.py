@@ -22,11 +22,14 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One entry of the table. `usage`: each way to call it, and what that does. `names`: it takes names of programs."""
+    """One entry of the table. `usage`: each way to call it, and what that does. `names`: it takes names of programs.
+
+    `options`: of its own, for completion."""
 
     run: Callable[[Terminal, Arguments], ExitStatus]
     usage: Mapping[str, str]
     names: bool = False
+    options: tuple[str, ...] = ()
     question: str | None = None
     """The interactive shell asks this before it runs the action."""
 

@@ -13,6 +13,7 @@ UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until the proces
 ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
 
 ROLLING = "--rolling"
+FROM_SCRATCH = "--from-scratch"
 
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
 """These are not failures: a program to stop was down already, or one to start was up."""
@@ -22,12 +23,17 @@ _STOP = BulkCommand("stop", lambda _: "stopped", _RACE)
 
 def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Starts programs; returns when each runs (a job: trains), or shows why it does not."""
-    if not arguments:
+    names = [each for each in arguments if each != FROM_SCRATCH]
+    if not names:
         raise UsageError("Error: start requires a process name", ExitStatus.NO_NAME)
-    forgiven = _RACE if any(map(is_many, arguments)) else frozenset[str]()
-    return run_bulk(
-        terminal, BulkCommand("start", lambda _: "started", forgiven), _select(terminal, arguments, DOWN_CODES)
-    )
+    more: dict[str, object] = {}
+    if len(names) < len(arguments):
+        if any(map(is_many, names)):
+            raise UsageError(f"Error: {FROM_SCRATCH} gives up checkpoints; name each job")
+        more["from_scratch"] = True
+    forgiven = _RACE if any(map(is_many, names)) else frozenset[str]()
+    chosen = _select(terminal, names, DOWN_CODES)
+    return run_bulk(terminal, BulkCommand("start", lambda _: "started", forgiven), chosen, **more)
 
 
 def stop(terminal: Terminal, arguments: Arguments) -> ExitStatus:

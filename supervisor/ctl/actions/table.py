@@ -157,7 +157,8 @@ TABLE: Mapping[str, Action] = {
     "reread": Action(configuration.reread, {"reread": "Read the configuration and list what `update` would change."}),
     "restart": Action(
         start_stop.restart,
-        {
+        options=(start_stop.ROLLING,),
+        usage={
             "restart NAME ...": "Stop programs, then start them; does not read the configuration again (see update).",
             "restart all": "Stop all programs, then start them all.",
             "restart --rolling NAME ...": "Restart one after the other; if one fails, leave the rest as they are.",
@@ -180,9 +181,11 @@ TABLE: Mapping[str, Action] = {
     ),
     "start": Action(
         start_stop.start,
-        {
+        options=(start_stop.FROM_SCRATCH,),
+        usage={
             "start NAME ...": "Start programs; returns when they run (jobs: train), or shows why they do not.",
             "start all": "Start all programs that are down.",
+            "start --from-scratch NAME ...": "Set the checkpoints of jobs aside, into abandoned/, and begin anew.",
         },
         names=True,
     ),

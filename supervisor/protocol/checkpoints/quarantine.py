@@ -20,24 +20,24 @@ def move_to_quarantine(directory: Path, name: CheckpointName, reason: str) -> Pa
     Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
     somebody else, so it follows no symbolic link in it and gives what it creates there to the folder's owner.
     """
-    with _folder(directory) as home:
+    with open_folder(directory) as home:
         with contextlib.suppress(FileExistsError):
             os.mkdir(layout.QUARANTINE, dir_fd=home)
-        with _folder(layout.QUARANTINE, home) as aside:
-            _give_to_owner_of(home, aside)
+        with open_folder(layout.QUARANTINE, home) as aside:
+            give_to_owner_of(home, aside)
             moved = _move(str(name), home, aside)
             os.fsync(aside)
             os.fsync(home)
             with (
                 contextlib.suppress(OSError),
-                _folder(moved, aside) as bad,
+                open_folder(moved, aside) as bad,
             ):  # the disk may be full; the reason is also in the log
                 _leave_reason(bad, reason)
     return directory / layout.QUARANTINE / moved
 
 
 @contextlib.contextmanager
-def _folder(path: Path | str, inside: int | None = None) -> Iterator[int]:
+def open_folder(path: Path | str, inside: int | None = None) -> Iterator[int]:
     """A descriptor of a folder; with `inside`, of one that really lies there."""
     link = 0 if inside is None else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=inside)
@@ -66,13 +66,14 @@ def _leave_reason(folder: int, reason: str) -> None:
     file = os.open(REASON_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         os.write(file, f"{reason}\n".encode("utf-8", "replace"))
-        _give_to_owner_of(folder, file)
+        give_to_owner_of(folder, file)
         os.fsync(file)
     finally:
         os.close(file)
 
 
-def _give_to_owner_of(folder: int, descriptor: int) -> None:
+def give_to_owner_of(folder: int, descriptor: int) -> None:
+    """Gives what root has created in a folder to the folder's owner."""
     if os.geteuid() == 0:
         owner = os.fstat(folder)
         os.fchown(descriptor, owner.st_uid, owner.st_gid)

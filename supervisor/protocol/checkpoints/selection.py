@@ -5,23 +5,27 @@ pointer is never read: a damaged pointer must not hide good checkpoints.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import foreign, manifest
+from supervisor.protocol.checkpoints.directory import UNSEEN, DirectoryView, view_directory
+from supervisor.protocol.checkpoints.directory import committed_checkpoints as committed_checkpoints
 from supervisor.protocol.checkpoints.foreign import ForeignCheckpoint
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
-from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import listed
 
 MAX_STATE_BYTES = 4 << 20  # of a longer one the position is not shown; the worker reads up to 64 MiB
+UNNAMED_JOB = "job"  # what the manifests of a worker without a daemon say
 BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
 
 
@@ -30,7 +34,7 @@ class Selection:
     """The checkpoint to restore (None: begin at step 0, there never was one), and those refused on the way to it.
 
     `path`: the folder of one of ours, which has a `manifest`; the prefix of another program's, which is `foreign`.
-    `data_position`: where its data stand, in words; None if that is not known.
+    `data_position`: where its data stand, in words; None if that is not known. `seen`: the directory as it was found.
     """
 
     path: Path | None
@@ -38,6 +42,7 @@ class Selection:
     rejected: tuple[RejectedCheckpoint, ...] = ()
     foreign: ForeignCheckpoint | None = None
     data_position: str | None = None
+    seen: DirectoryView = UNSEEN
 
     @property
     def step(self) -> int | None:
@@ -75,45 +80,93 @@ class NoValidCheckpoint(Exception):
         return error
 
 
-def committed_checkpoints(directory: Path) -> list[CheckpointName]:
-    """The names of all checkpoint directories, newest first; a directory that does not exist has none.
+class OtherJobsCheckpoint(NoValidCheckpoint):
+    """The newest whole checkpoint was saved by another job, and nobody said that it may be restored."""
 
-    Raises OSError if it exists and can't be read.
+    def __init__(self, directory: Path, name: str, job: str, jobs: Collection[str]) -> None:
+        super().__init__(directory, ())
+        mine = " or ".join(jobs)
+        self.args = (
+            f"cannot restore {name} in {directory}: job {job!r} saved it, and this is {mine}; give each job a "
+            f"checkpoint_dir of its own, or set restore_from_jobs = {job} if this job is to continue from it",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRules:
+    """Which checkpoints may be chosen.
+
+    `initial`: where to begin from while the directory has none. `avoid`: names to pass over, and leave as they are,
+    while an older one is whole. `jobs`: the jobs whose checkpoints are restored, None: anybody's.
+    `pass_over_unreadable`: choose an older one where the newest can't be read. `begin_again`: what a person can do if
+    none is whole.
     """
-    try:
-        with os.scandir(directory) as entries:  # looks into none of them: one may be damaged
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
+
+    initial: Path | None = None
+    avoid: tuple[str, ...] = ()
+    jobs: tuple[str, ...] | None = None
+    pass_over_unreadable: bool = False
+    begin_again: str = BEGIN_AGAIN
 
 
-def select_checkpoint(directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
+ANY = SelectionRules()
+"""The newest whole one, whoever saved it."""
+
+
+def select_checkpoint(directory: Path, rules: SelectionRules = ANY) -> Selection:
     """Verifies newest first and returns the first whole checkpoint; the bad ones before it go to quarantine.
 
     Reads every byte of what it verifies. A bad one that can't be moved (disk full, read-only) is passed over and says
     so in its reason. Where there never was a checkpoint of ours, another program's is chosen: at `initial`, or else in
-    the directory; bad ones of those stay where they are. Names in `avoid` are passed over, and left as they are, while
-    an older one is whole. Raises NoValidCheckpoint if there is nothing whole but something was, now or earlier, or
-    `initial` is nothing; OSError if the directory can't be read.
+    the directory; bad ones of those stay where they are. Raises NoValidCheckpoint if there is nothing whole but
+    something was, now or earlier, or `initial` is nothing; OtherJobsCheckpoint; UnreadableCheckpoint; OSError if the
+    directory can't be read.
     """
+    seen = view_directory(directory)
+    found = _select_own(directory, rules)
+    if found is None and rules.initial is not None:
+        found = _select_initial(rules.initial)
+    elif found is None:
+        found = _select_foreign(directory, foreign.prefixes_in(directory))
+    return replace(found, seen=seen)
+
+
+def _select_own(directory: Path, rules: SelectionRules) -> Selection | None:
+    """From the job's own directory; None if there never was a checkpoint in it."""
     refused: list[RejectedCheckpoint] = []
+    unreadable: UnreadableCheckpoint | None = None
     names = committed_checkpoints(directory)
-    for name in [*(each for each in names if str(each) not in avoid), *(each for each in names if str(each) in avoid)]:
+    names.sort(key=lambda name: str(name) in rules.avoid)  # stable: newest first, then those to avoid
+    for place, name in enumerate(names, 1):
+        folder = directory / str(name)
         try:
-            proven = manifest.verify_checkpoint(directory / str(name))
+            proven = manifest.verify_checkpoint(folder)
         except ManifestError as error:
             if name not in committed_checkpoints(directory):
                 continue  # retention of a worker that is still leaving took it
             refused.append(RejectedCheckpoint(str(name), _set_aside(directory, name, str(error))))
+        except OSError as error:
+            committed_checkpoints(directory)  # raises if it is the whole directory that can't be read
+            unreadable = unreadable or _unreadable(name, error, has_older=place < len(names))
+            if not rules.pass_over_unreadable or not unreadable.has_older:
+                raise unreadable from error
+            text = f"cannot be read: {error.strerror}; an older one is used, and this one stays where it is"
+            refused.append(RejectedCheckpoint(str(name), text))
         else:
-            folder = directory / str(name)
+            if rules.jobs is not None and proven.job not in (*rules.jobs, UNNAMED_JOB):
+                raise OtherJobsCheckpoint(directory, str(name), proven.job, rules.jobs)
             return Selection(folder, proven, tuple(refused), data_position=read_data_position(folder))
+    if unreadable is not None:
+        raise unreadable
     names_refused = {each.name for each in refused}
     quarantined = tuple(each for each in list_quarantined(directory) if each.name not in names_refused)
     if refused or quarantined:
-        raise NoValidCheckpoint(directory, tuple(refused), quarantined)
-    return _select_foreign(directory, foreign.prefixes_in(directory)) if initial is None else _select_initial(initial)
+        raise NoValidCheckpoint(directory, tuple(refused), quarantined, rules.begin_again)
+    return None
+
+
+def _unreadable(name: CheckpointName, error: OSError, has_older: bool) -> UnreadableCheckpoint:
+    return UnreadableCheckpoint(error.errno or errno.EIO, error.strerror or str(error), str(name), has_older)
 
 
 def read_data_position(folder: Path) -> str | None:
@@ -234,7 +287,7 @@ def delete_oldest(directory: Path) -> CheckpointName | None:
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
-    whole = [name for name in committed_checkpoints(directory) if _is_whole(directory / str(name))]
+    whole = [name for name in committed_checkpoints(directory) if _can_be_restored(directory / str(name))]
     if not whole:
         return None
     kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)))
@@ -245,8 +298,17 @@ def delete_oldest(directory: Path) -> CheckpointName | None:
 
 
 def _is_whole(path: Path) -> bool:
+    """Whether a checkpoint is proven whole. Raises OSError if it can't be read."""
     try:
         manifest.verify_checkpoint(path)
     except ManifestError:
         return False
     return True
+
+
+def _can_be_restored(path: Path) -> bool:
+    """Whether a checkpoint is proven whole now; one that can't be read is not."""
+    try:
+        return _is_whole(path)
+    except OSError:
+        return False

@@ -164,6 +164,14 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
     return found
 
 
+def state_home(environment: Mapping[str, str]) -> Path | None:
+    """Where programs keep their state by the XDG base directory specification; None if nothing says where."""
+    state, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
+    if state.startswith("/"):
+        return Path(state)
+    return Path(home, ".local", "state") if home.startswith("/") else None
+
+
 def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less the launch variables, for children of a worker and for programs that are not jobs."""
     return {key: value for key, value in environment.items() if key not in (VARIABLE, INITIAL_CHECKPOINT)}

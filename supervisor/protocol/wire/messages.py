@@ -213,7 +213,8 @@ class Failed:
 
     `out_of_memory`: the exception says that memory ran out. `go_back`: training diverged at `step`, and the next
     attempt is to begin from before that. `batches`: data that later attempts leave out because of it, as `EPOCH:BATCH`,
-    both from 0. `code`: the exit status that the worker is about to leave with, if known.
+    both from 0. `code`: the exit status that the worker is about to leave with, if known. `errno`: the error of a
+    checkpoint directory that could not be used.
     """
 
     attempt: int
@@ -224,6 +225,7 @@ class Failed:
     go_back: bool = False
     batches: tuple[str, ...] = ()
     code: int | None = None
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ async def reconstruct_end(
             out_of_memory=failed.out_of_memory,
             rolls_back=failed.go_back,
             code=failed.code,
+            errno=failed.errno,
         )
     return lost, words, lived_s_ago
 

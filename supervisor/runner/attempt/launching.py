@@ -46,6 +46,7 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         notice_margin=job.notice_margin,
         notice_grace=notice_grace,
         on_oom=OnOom(job.on_oom),
+        checkpoint_dir=str(job.checkpoint_dir),
     )
 
 

@@ -1,24 +1,21 @@
-"""Selects the checkpoint that an attempt begins from, and records those that can't be used."""
+"""Selects the checkpoint that an attempt begins from, records those that can't be used, and looks at lost storage."""
 
-import errno
+import os
 import time
 from collections.abc import Callable
 
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig
+from supervisor.core.failures.storage import find_loss, is_hosts_fault
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
-from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.checkpoints.directory import DirectoryView
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
+from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
-
-TRANSIENT_ERRNOS = frozenset(
-    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
-)
-"""Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
 RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
 
@@ -30,7 +27,18 @@ class CheckpointSelector:
     that is damaged or does not fit; `post` takes the event that follows.
     """
 
-    __slots__ = ("_job", "_log", "_mirror", "_observers", "_post", "_program", "_services", "_user")
+    __slots__ = (
+        "_is_looking",
+        "_job",
+        "_log",
+        "_mirror",
+        "_observers",
+        "_post",
+        "_program",
+        "_services",
+        "_user",
+        "remarks",
+    )
 
     def __init__(
         self,
@@ -43,6 +51,8 @@ class CheckpointSelector:
         user: str | None = None,
         mirror: JobMirror | None = None,
     ) -> None:
+        self.remarks: tuple[str, ...] = ()
+        """What checkpoints can't rely on in the directory's file system, as of the last look."""
         self._program = program
         self._user = user
         self._mirror = mirror
@@ -51,6 +61,7 @@ class CheckpointSelector:
         self._observers = observers
         self._post = post
         self._log = log
+        self._is_looking = False
 
     async def select(self, effect: effects.SelectCheckpoint) -> None:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
@@ -63,13 +74,16 @@ class CheckpointSelector:
         self._post(selected)
 
     async def _select(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | events.SelectionFailed:
-        directory, attempt, unfit = self._job.checkpoint_dir, effect.attempt, dict(effect.unfit)
+        directory, attempt = self._job.checkpoint_dir, effect.attempt
         store = self._services.checkpoints
         try:
+            if effect.from_scratch:
+                moved = await store.begin_anew(directory, self._user)
+                self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             if effect.below_step is not None:
                 self._record_refused(attempt, await store.roll_back(directory, effect.below_step, self._user))
             selection = await self._select_here(effect)
-            if self._mirror is not None:
+            if self._mirror is not None and not effect.from_scratch and not self._is_elsewhere(effect, selection):
                 failed = await self._fetch_newer(self._mirror, selection, effect)
                 if isinstance(failed, events.SelectionFailed):
                     return failed
@@ -77,13 +91,35 @@ class CheckpointSelector:
         except NoValidCheckpoint as error:
             self._record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
-        except OSError as error:
-            text = (
-                f"cannot read checkpoint_dir {directory}: {error.strerror}; make it a folder that "
-                f"{self._user or 'the daemon'} can read"
+        except UnreadableCheckpoint as error:
+            remedy = "it is tried again by itself"
+            if error.has_older:
+                remedy += "; if it stays so, an older one is used. To use that at once, move this one away"
+            text = f"cannot read {error.name} in {directory}: {error.strerror}; {remedy}"
+            return events.SelectionFailed(
+                attempt, text, permanent=False, errno=error.errno, older_readable=error.has_older
             )
-            return events.SelectionFailed(attempt, text, permanent=error.errno not in TRANSIENT_ERRNOS)
+        except OSError as error:
+            return events.SelectionFailed(
+                attempt, self._explain(error), permanent=not is_hosts_fault(error.errno), errno=error.errno
+            )
         self._record_refused(attempt, selection.rejected)
+        return self._answer(effect, selection)
+
+    def _rules(self, effect: effects.SelectCheckpoint) -> SelectionRules:
+        allowed = self._job.restore_from_jobs
+        return SelectionRules(
+            initial=self._job.initial_checkpoint,
+            avoid=tuple(effect.avoid | dict(effect.unfit).keys()),
+            jobs=None if "*" in allowed else (self._program, *allowed),
+            pass_over_unreadable=effect.pass_over_unreadable,
+            begin_again=f"begin anew with supervisorctl start --from-scratch {self._program}",
+        )
+
+    def _answer(
+        self, effect: effects.SelectCheckpoint, selection: Selection
+    ) -> events.CheckpointSelected | events.SelectionFailed:
+        attempt, unfit, seen = effect.attempt, dict(effect.unfit), selection.seen
         if selection.path is not None and selection.path.name in unfit:
             remedy = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
             text = f"{unfit[selection.path.name]}; no older checkpoint fits either; {remedy}"
@@ -94,14 +130,52 @@ class CheckpointSelector:
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
-        if self._mirror is not None:
+        known = None if effect.from_scratch else effect.known
+        loss = find_loss(self._program, known, str(self._job.checkpoint_dir), seen.highest_step, seen.mount)
+        if loss is not None:
+            self._log.error("checkpoint.lost", attempt=attempt, why=loss.text, trains=not loss.waits)
+        if self._mirror is not None and not (loss is not None and loss.waits):
             self._mirror.on_selected(path)
-        return events.CheckpointSelected(attempt, path, selection.step, selection.data_position)
+        self._remember_remarks(seen)
+        return events.CheckpointSelected(
+            attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount
+        )
+
+    async def look(self, effect: effects.LookAtStorage) -> None:
+        """Posts whether the directory can be used and what it holds; nothing while an earlier look has no answer."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            seen = await self._services.checkpoints.look(self._job.checkpoint_dir, effect.writes, self._user)
+        except OSError as error:
+            self._post(events.StorageSeen(effect.attempt, self._explain(error), error.errno))
+        except RuntimeError as error:  # the host has no thread to spare
+            self._post(events.StorageSeen(effect.attempt, f"cannot look at {self._job.checkpoint_dir}: {error}"))
+        else:
+            self._remember_remarks(seen)
+            self._post(events.StorageSeen(effect.attempt, None, None, seen.highest_step, seen.mount))
+        finally:
+            self._is_looking = False
+
+    def _explain(self, error: OSError) -> str:
+        remedy = f"make it a folder that {self._user or 'the daemon'} can read and write"
+        return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
+
+    def _remember_remarks(self, seen: DirectoryView) -> None:
+        if seen.remarks != self.remarks:
+            for each in seen.remarks:
+                self._log.warning("checkpoint_dir.remark", text=each)
+        self.remarks = seen.remarks
 
     async def _select_here(self, effect: effects.SelectCheckpoint) -> Selection:
-        avoid = effect.avoid | dict(effect.unfit).keys()
-        directory, initial = self._job.checkpoint_dir, self._job.initial_checkpoint
-        return await self._services.checkpoints.select(directory, initial, avoid, self._user)
+        return await self._services.checkpoints.select(self._job.checkpoint_dir, self._rules(effect), self._user)
+
+    def _is_elsewhere(self, effect: effects.SelectCheckpoint, here: Selection) -> bool:
+        """Whether checkpoints are missing because the directory's disk is not mounted: nothing is fetched to there."""
+        known, seen = effect.known, here.seen
+        loss = find_loss(self._program, known, str(self._job.checkpoint_dir), seen.highest_step, seen.mount)
+        return loss is not None and loss.waits and known is not None and known.mount != seen.mount
 
     async def _fetch_newer(
         self, mirror: JobMirror, here: Selection, effect: effects.SelectCheckpoint
@@ -149,3 +223,7 @@ class CheckpointSelector:
             self._services.ledger.checkpoint_refused(self._program, attempt, each.name, each.reason, time.time())
         if len(refused) > RECORDED:
             self._log.warning("checkpoint.more_refused", attempt=attempt, count=len(refused) - RECORDED)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or (os.strerror(error.errno) if error.errno else str(error))

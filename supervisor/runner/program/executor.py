@@ -126,6 +126,11 @@ class EffectExecutor:
         """Pids of the standby, and of discarded standbys that have not exited yet."""
         return self.standby.pids if self.standby is not None else frozenset()
 
+    @property
+    def storage_remarks(self) -> tuple[str, ...]:
+        """What checkpoints can't rely on in the file system of the checkpoint directory."""
+        return self._selector.remarks if self._selector is not None else ()
+
     def _between_failures_s(self) -> float:
         return self.reliability.between_failures_s
 
@@ -214,6 +219,9 @@ class EffectExecutor:
             case effects.SelectCheckpoint():
                 if self._selector is not None:
                     self._background(self._selector.select(effect))
+            case effects.LookAtStorage():
+                if self._selector is not None:
+                    self._background(self._selector.look(effect))
             case effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._background(self._selector.quarantine(effect))

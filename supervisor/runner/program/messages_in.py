@@ -32,7 +32,12 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
             return events.DoneReported(attempt)
         case messages.Failed():
             return events.FailureReported(
-                message.attempt, message.error, message.step, message.out_of_memory, message.go_back
+                message.attempt,
+                message.error,
+                message.step,
+                message.out_of_memory,
+                message.go_back,
+                message.errno,
             )
         case messages.WorkerStatus():
             return events.WorkerIdentified(

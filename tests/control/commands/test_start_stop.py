@@ -55,7 +55,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
     daemon: CommandContext, ledger: Ledger
 ):
     _, turn = StartTurns(2)
-    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartStopRequest("second"), turn))
+    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("second"), turn))
     await asyncio.wait_for(turn.wait_ready(PATIENCE_S), PATIENCE_S)
 
     await asyncio.wait_for(daemon.programs.stop_all(), PATIENCE_S)
@@ -86,7 +86,7 @@ async def test_program_removed_meanwhile_fails_alone(daemon: CommandContext):
 async def test_program_removed_while_it_waits_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
     first.startable = asyncio.Event()
-    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartStopRequest("needy", wait=False)))
+    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("needy", wait=False)))
     await asyncio.sleep(0)
 
     assert await daemon.programs.remove(["needy"]) is None

@@ -12,7 +12,7 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import foreign, manifest, selection
 from supervisor.protocol.checkpoints.foreign import VALUE
 from supervisor.protocol.checkpoints.manifest import Manifest
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, SelectionRules
 from supervisor.protocol.tensorbundle import verify
 from tests.fuzzing import cases
 from tests.places import BUNDLES
@@ -126,7 +126,7 @@ def test_our_own_pointer_is_no_sign_of_another_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["manager", "manager/ckpt-2"])
 def test_initial_checkpoint_is_a_folder_or_one_prefix(place: str, manager: Path, tmp_path: Path) -> None:
-    chosen = selection.select_checkpoint(tmp_path / "empty", initial=tmp_path / place)
+    chosen = selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=tmp_path / place))
 
     assert chosen.step == {"manager": 120, "manager/ckpt-2": 80}[place]
 
@@ -135,8 +135,8 @@ def test_initial_checkpoint_may_be_another_jobs_and_is_never_set_aside(tmp_path:
     whole, bad = commit(tmp_path / "other", 5), commit(tmp_path / "other", 9)
     (bad / "state").unlink()
 
-    of_folder = selection.select_checkpoint(tmp_path / "empty", initial=tmp_path / "other")
-    of_one = selection.select_checkpoint(tmp_path / "empty", initial=whole)
+    of_folder = selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=tmp_path / "other"))
+    of_one = selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=whole))
 
     assert (of_folder.path, of_folder.step, [each.name for each in of_folder.rejected]) == (whole, 5, [bad.name])
     assert of_one.path == whole
@@ -146,13 +146,13 @@ def test_initial_checkpoint_may_be_another_jobs_and_is_never_set_aside(tmp_path:
 def test_initial_checkpoint_counts_only_until_there_is_one_of_ours(manager: Path, tmp_path: Path) -> None:
     ours = commit(tmp_path / "mine", 200)
 
-    assert selection.select_checkpoint(tmp_path / "mine", initial=manager).path == ours
+    assert selection.select_checkpoint(tmp_path / "mine", SelectionRules(initial=manager)).path == ours
 
 
 @pytest.mark.parametrize("place", ["nowhere", "manager/ckpt-9", "manager/ckpt"])
 def test_initial_checkpoint_that_is_not_there_is_an_error(place: str, manager: Path, tmp_path: Path) -> None:
     with pytest.raises(NoValidCheckpoint, match="no checkpoint of this name"):
-        selection.select_checkpoint(tmp_path / "empty", initial=tmp_path / place)
+        selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=tmp_path / place))
 
 
 def test_main_family_comes_before_higher_numbers_of_another(manager: Path) -> None:

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints import selection as checkpoints
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined, move_to_quarantine
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, OtherJobsCheckpoint, SelectionRules
+from supervisor.protocol.damage import UnreadableCheckpoint
 from supervisor.protocol.layout import CheckpointName
 
 Commit = Callable[..., Path]
@@ -116,7 +118,7 @@ def test_the_newest_is_that_of_the_highest_step_then_of_the_later_attempt(checkp
     assert checkpoints.select_checkpoint(tmp_path).path == newest
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", [errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
 def test_checkpoint_the_file_system_calls_damaged_is_quarantined(
     number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +138,7 @@ def test_checkpoint_the_file_system_calls_damaged_is_quarantined(
     assert [(each.name, each.reason) for each in selection.rejected] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", [errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
 def test_a_folder_that_the_file_system_calls_damaged_is_passed_over(
     number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,59 @@ def test_a_folder_that_the_file_system_calls_damaged_is_passed_over(
     assert selection.path == older
     assert [each.name for each in selection.rejected] == [newer.name]
     assert f"could not be set aside: {os.strerror(number)}" in selection.rejected[0].reason
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOTCONN], ids=errno.errorcode.get)
+def test_one_that_cannot_be_read_stays_and_an_older_one_is_used_only_where_that_is_allowed(
+    number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = checkpoint(step=100), checkpoint(step=200)
+    opened = os.open
+
+    def refuse(path: str | Path, *args: int, **more: int) -> int:
+        if path == newer / DATA:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    with pytest.raises(UnreadableCheckpoint) as unreadable:
+        checkpoints.select_checkpoint(tmp_path)
+    passed_over = checkpoints.select_checkpoint(tmp_path, SelectionRules(pass_over_unreadable=True))
+
+    assert (unreadable.value.errno, unreadable.value.name, unreadable.value.has_older) == (number, newer.name, True)
+    assert passed_over.path == older
+    assert [each.name for each in passed_over.rejected] == [newer.name]
+    assert "stays where it is" in passed_over.rejected[0].reason
+    assert newer.is_dir()
+
+
+def test_the_only_one_that_cannot_be_read_is_never_passed_over(
+    checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = checkpoint(step=100)
+
+    def refuse(directory: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoints.manifest, "verify_checkpoint", refuse)
+
+    with pytest.raises(UnreadableCheckpoint) as unreadable:
+        checkpoints.select_checkpoint(tmp_path, SelectionRules(pass_over_unreadable=True))
+
+    assert (unreadable.value.name, unreadable.value.has_older) == (only.name, False)
+
+
+def test_a_checkpoint_of_another_job_is_restored_only_if_that_is_said(checkpoint: Commit, tmp_path: Path) -> None:
+    theirs = checkpoint(100)
+    job = manifest.read_manifest(theirs).job
+
+    with pytest.raises(OtherJobsCheckpoint, match=f"job '{job}' saved it.*set restore_from_jobs = {job}"):
+        checkpoints.select_checkpoint(tmp_path, SelectionRules(jobs=("mine", "also-mine")))
+
+    assert theirs.is_dir()
+    assert checkpoints.select_checkpoint(tmp_path, SelectionRules(jobs=("mine", job))).path == theirs
+    assert checkpoints.select_checkpoint(tmp_path).path == theirs
 
 
 def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> None:
@@ -205,8 +260,9 @@ def test_training_begins_at_0_without_any_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / "step-0000000100.a1").symlink_to(tmp_path)
 
-    assert checkpoints.select_checkpoint(tmp_path) == Selection(None, None)
-    assert checkpoints.select_checkpoint(tmp_path / "missing") == Selection(None, None)
+    for place in (tmp_path, tmp_path / "missing"):
+        found = checkpoints.select_checkpoint(place)
+        assert (found.path, found.manifest, found.rejected, found.seen.highest_step) == (None, None, (), None)
 
 
 def test_a_bad_one_that_can_not_be_moved_is_passed_over(checkpoint: Commit, tmp_path: Path) -> None:
@@ -308,9 +364,9 @@ def test_a_folder_with_an_absurd_attempt_does_not_use_up_the_numbers(checkpoint:
 def test_avoided_checkpoints_are_passed_over_and_stay(tmp_path: Path, checkpoint: Commit):
     older, newer = checkpoint(100), checkpoint(200)
 
-    assert checkpoints.select_checkpoint(tmp_path, avoid={newer.name}).path == older
+    assert checkpoints.select_checkpoint(tmp_path, SelectionRules(avoid=(newer.name,))).path == older
     assert newer.is_dir()
-    assert checkpoints.select_checkpoint(tmp_path, avoid={newer.name, older.name}).path == newer
+    assert checkpoints.select_checkpoint(tmp_path, SelectionRules(avoid=(newer.name, older.name))).path == newer
 
 
 def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: Path, checkpoint: Commit) -> None:

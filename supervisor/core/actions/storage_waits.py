@@ -1,0 +1,40 @@
+"""A job waits for its checkpoint directory; `core/failures/storage.py` says what for. And begins anew on request."""
+
+from dataclasses import replace
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.transitions import enter, launch
+from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S, find_loss
+from supervisor.core.program.effects import LookAtStorage
+from supervisor.core.program.events import Event, StorageSeen
+from supervisor.core.program.facts import ProgramFacts, State
+
+
+def look_at_storage(facts: ProgramFacts, now: float) -> Effects:
+    """Looks whether the directory is back; where it does not answer, the next look is asked for after a while."""
+    facts.deadline_at = now + NO_ANSWER_S
+    return [LookAtStorage(facts.attempt, writes=facts.storage is not None and facts.storage.writing)]
+
+
+@leads_to(State.STARTING, State.STOPPED)
+def storage_seen(facts: ProgramFacts, event: StorageSeen, now: float) -> Effects:
+    """Starts an attempt if the directory can be used and holds what it held; otherwise looks again, ever less often."""
+    waited = facts.storage
+    if not facts.waits_for_storage or waited is None:
+        return []
+    why = event.error
+    if why is None and not facts.from_scratch:
+        loss = find_loss(facts.policy.name, facts.known, facts.policy.checkpoint_dir, event.highest_step, event.mount)
+        why = loss.text if loss is not None and loss.waits else None
+    if why is None or (waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S):
+        return launch(facts, now)
+    facts.reason = why
+    facts.storage = replace(waited, looks=waited.looks + 1)
+    enter(facts, State.BACKOFF, now + facts.storage.pause_s)
+    return []
+
+
+def begin_from_scratch(facts: ProgramFacts, event: Event, now: float) -> Effects:
+    """Records that the next start begins anew. It holds until one does, or until a stop is requested."""
+    facts.from_scratch = facts.policy.is_job
+    return []

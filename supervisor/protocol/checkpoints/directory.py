@@ -1,0 +1,133 @@
+"""A checkpoint directory from outside: what it holds by name, where it lies, and whether it can be used.
+
+Also begins anew in it: what it holds is moved into a numbered folder below `abandoned`, which nothing reads or deletes.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import layout, mounts
+from supervisor.protocol.checkpoints.quarantine import give_to_owner_of, open_folder
+from supervisor.protocol.layout import CheckpointName
+
+WRITE_TEST_BYTES = 4096  # a block, as a full disk may still have room for a name
+MAX_ABANDONED = 1000  # tries for a free number
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """What is known of a directory without reading any checkpoint.
+
+    `highest_step`: of all checkpoints in it, quarantined ones included; None if there are none. `mount`: the file
+    system, in words, None if the kernel does not tell; `remarks`: what checkpoints can't rely on there.
+    """
+
+    highest_step: int | None = None
+    mount: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+UNSEEN = DirectoryView()
+
+
+def committed_checkpoints(directory: Path) -> list[CheckpointName]:
+    """The names of all checkpoint directories, newest first; a directory that does not exist has none.
+
+    Raises OSError if it exists and can't be read.
+    """
+    try:
+        with os.scandir(directory) as entries:  # looks into none of them: one may be damaged
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
+
+
+def view_directory(directory: Path) -> DirectoryView:
+    """Looks at the directory. Raises OSError if it exists and can't be read."""
+    names = [*committed_checkpoints(directory), *_quarantined_names(directory)]
+    mount = mounts.mount_of(directory)
+    return DirectoryView(
+        max((name.step for name in names), default=None),
+        None if mount is None else str(mount),
+        () if mount is None else tuple(mounts.remarks_on(mount)),
+    )
+
+
+def _quarantined_names(directory: Path) -> Iterator[CheckpointName]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory / layout.QUARANTINE) as found:
+        yield from filter(None, (layout.checkpoint_name_in(entry.name) for entry in found))
+
+
+def check_usable(directory: Path, writes: bool) -> None:
+    """Raises OSError if the newest checkpoint can't be opened or, with `writes`, if no file can be written.
+
+    Reads one block of each of its files. A directory that does not exist is made by the worker, so nothing is tested.
+    """
+    for name in committed_checkpoints(directory)[:1]:
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, or damaged, which the selection finds
+            for file in (directory / str(name)).iterdir():
+                _read_block(file)
+    if writes and directory.is_dir():
+        _write_block(directory)
+
+
+def _read_block(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        os.read(descriptor, WRITE_TEST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _write_block(directory: Path) -> None:
+    path = directory / layout.WRITE_TEST
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, bytes(WRITE_TEST_BYTES))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def begin_anew(directory: Path) -> tuple[str, ...]:
+    """Moves all checkpoints and what belongs to them aside, and returns the names of what it moved.
+
+    Afterwards the directory is as before the job's first start; what another program left there stays. Raises OSError;
+    then some may be moved and others not, and another call moves the rest.
+    """
+    belongings = (layout.QUARANTINE, layout.CONDITIONS, layout.SKIPPED, layout.POINTER)
+    try:
+        with os.scandir(directory) as entries:
+            present = [entry.name for entry in entries]
+    except FileNotFoundError:
+        return ()
+    moved = sorted(name for name in present if name in belongings or layout.parse_name(name) is not None)
+    if not moved:
+        return ()
+    with open_folder(directory) as home:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.ABANDONED, dir_fd=home)
+        with open_folder(layout.ABANDONED, home) as abandoned:
+            give_to_owner_of(home, abandoned)
+            with open_folder(_make_numbered(abandoned), abandoned) as target:
+                give_to_owner_of(home, target)
+                for name in moved:
+                    os.rename(name, name, src_dir_fd=home, dst_dir_fd=target)
+                os.fsync(target)
+            os.fsync(abandoned)
+        os.fsync(home)
+    return tuple(moved)
+
+
+def _make_numbered(folder: int) -> str:
+    for number in range(1, MAX_ABANDONED):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(str(number), dir_fd=folder)
+            return str(number)
+    raise FileExistsError(f"{layout.ABANDONED} holds {MAX_ABANDONED - 1} folders")

@@ -1,0 +1,250 @@
+"""A job whose checkpoint directory is lost waits, goes on by itself, and begins anew only when told to."""
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.job import Job
+from supervisor.core.program.effects import Effect, Kill, LookAtStorage, RecordEnd, SelectCheckpoint, SendGo, Spawn
+from supervisor.core.program.events import (
+    CheckpointCommitted,
+    CheckpointSelected,
+    DeadlinePassed,
+    FailureReported,
+    FromScratchRequested,
+    SelectionFailed,
+    SpawnSucceeded,
+    StartRequested,
+    StepsDone,
+    StopRequested,
+    StorageSeen,
+    TrainingRestored,
+    WorkerExited,
+)
+from supervisor.core.program.facts import Policy, State
+from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.protocol.wire.messages import WorkerExit
+
+POLICY = Policy("digits", is_job=True, checkpoint_dir="/data/digits", startretries=1)
+DISK, ROOT = "xfs at /data", "ext4 at /"
+
+
+def started(job: Job, now: float) -> Job:
+    job.handle(StartRequested(), now)
+    job.handle(SpawnSucceeded(job.facts.attempt), now)
+    return job
+
+
+def trained_to(step: int) -> Job:
+    """A job that began anew, committed this step, and was killed; its next attempt is STARTING."""
+    job = started(Job(POLICY), 0.0)
+    job.handle(CheckpointSelected(1, None, None, mount=DISK), 1.0)
+    job.handle(TrainingRestored(1, 0), 2.0)
+    job.handle(StepsDone(1, step), 3.0)
+    job.handle(CheckpointCommitted(1, step), 4.0)
+    job.handle(WorkerExited(1, signal=9), 5.0)
+    assert (job.state, job.facts.attempt) == (State.STARTING, 2)
+    job.handle(SpawnSucceeded(2), 5.0)
+    return job
+
+
+def waiting() -> Job:
+    """A job of step 100 whose directory was found empty, on another file system."""
+    job = trained_to(100)
+    assert job.handle(CheckpointSelected(2, None, None, highest_step=None, mount=ROOT), 6.0) == [Kill(2)]
+    job.handle(WorkerExited(2, signal=9), 7.0)
+    return job
+
+
+def kinds(effects: list[Effect]) -> list[type]:
+    return [type(each) for each in effects]
+
+
+def test_an_empty_directory_is_not_trained_in_and_costs_no_budget() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, None, None, mount=ROOT), 6.0)
+
+    record, *others = job.handle(WorkerExited(2, signal=9), 7.0)
+
+    assert isinstance(record, RecordEnd)
+    assert (record.cause, others, job.state) == (Cause.STORAGE, [], State.BACKOFF)
+    assert "step 100 (step-0000000100.a1) was committed in /data/digits (xfs at /data)" in (job.facts.reason or "")
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+
+def test_it_looks_ever_less_often_and_goes_on_once_the_folder_is_back() -> None:
+    job = waiting()
+    pauses, now = list[float](), 7.0
+    for _ in range(8):
+        deadline_at = job.deadline()
+        assert deadline_at is not None
+        pauses.append(deadline_at - now)
+        now = deadline_at
+        assert job.handle(DeadlinePassed(), now) == [LookAtStorage(2)]
+        assert job.handle(StorageSeen(2, None, None, None, ROOT), now) == []
+
+    effects = job.handle(StorageSeen(2, None, None, 100, DISK), now)
+
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert kinds(effects) == [Spawn, SelectCheckpoint]
+    assert job.facts.reason is None
+
+
+def test_a_late_look_without_an_answer_is_asked_for_again() -> None:
+    job = waiting()
+    job.handle(DeadlinePassed(), 8.0)
+
+    assert job.deadline() == 8.0 + 60.0
+    assert job.handle(DeadlinePassed(), 68.0) == [LookAtStorage(2)]
+
+
+def test_a_stop_ends_the_wait_and_a_later_answer_starts_nothing() -> None:
+    job = waiting()
+    job.handle(StopRequested(), 8.0)
+
+    assert job.state is State.STOPPED
+    assert job.handle(StorageSeen(2, None, None, 100, DISK), 9.0) == []
+
+
+def test_a_start_while_it_waits_looks_again_at_once_and_says_the_same() -> None:
+    job = waiting()
+
+    assert kinds(job.handle(StartRequested(), 8.0)) == [Spawn, SelectCheckpoint]
+    assert job.handle(CheckpointSelected(3, None, None, mount=ROOT), 9.0) == [Kill(3)]
+
+
+def test_from_scratch_begins_anew_once_and_is_not_repeated() -> None:
+    job = waiting()
+    job.handle(FromScratchRequested(), 8.0)
+    _, selection = job.handle(StartRequested(), 8.0)
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.from_scratch
+
+    assert job.handle(CheckpointSelected(3, None, None, mount=ROOT), 9.0) == [SendGo(3, None)]
+
+    job.handle(SpawnSucceeded(3), 9.0)
+    job.handle(WorkerExited(3, signal=9), 10.0)  # before its first checkpoint
+    *_, again = job.handle(DeadlinePassed(), 20.0)
+    assert isinstance(again, SelectCheckpoint)
+    assert (again.from_scratch, again.known) == (False, None)
+    assert job.handle(CheckpointSelected(4, None, None, mount=ROOT), 21.0) == [SendGo(4, None)]
+
+
+def test_from_scratch_outlives_a_failed_selection_and_the_daemon() -> None:
+    job = waiting()
+    job.handle(FromScratchRequested(), 8.0)
+    job.handle(StartRequested(), 8.0)
+    job.handle(SelectionFailed(3, "the disk", permanent=True, errno=errno.EIO), 9.0)
+    job.handle(WorkerExited(3, signal=9), 10.0)
+    assert job.state is State.BACKOFF
+
+    later = Job(POLICY)
+    later.skip_attempts(3)
+    later.recall_persisted(facts_to_persist(job.facts, 11.0), 0.0, 1.0)
+    *_, selection = later.handle(StartRequested(resumes=True), 1.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert (selection.from_scratch, selection.attempt) == (True, 4)
+
+
+def test_a_stop_withdraws_from_scratch() -> None:
+    job = waiting()
+    job.handle(FromScratchRequested(), 8.0)
+    job.handle(StopRequested(), 9.0)
+    *_, selection = job.handle(StartRequested(), 10.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert not selection.from_scratch
+    assert selection.known is not None
+
+
+def test_a_later_daemon_knows_what_the_directory_has_to_hold() -> None:
+    job = trained_to(100)
+    later = Job(POLICY)
+    later.skip_attempts(2)
+    later.recall_persisted(facts_to_persist(job.facts, 6.0), 0.0, 1.0)
+    later.handle(StartRequested(resumes=True), 1.0)
+
+    assert later.handle(CheckpointSelected(3, None, None, mount=DISK), 2.0) == [Kill(3)]
+
+
+def test_after_a_rollback_the_older_checkpoint_is_the_one_that_is_known() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000080.a1", 80, None, 100, DISK), 6.0)  # 100: in quarantine
+
+    assert job.facts.known is not None
+    assert job.facts.known.step == 80
+    assert job.facts.current.went_back is None
+
+
+def test_newest_deleted_on_the_same_disk_goes_on_and_says_so() -> None:
+    job = trained_to(100)
+    path = "/data/digits/step-0000000080.a1"
+
+    assert job.handle(CheckpointSelected(2, path, 80, None, 80, DISK), 6.0) == [SendGo(2, path)]
+    assert "step 100" in (job.facts.current.went_back or "")
+
+
+def test_another_directory_in_the_configuration_is_a_new_place() -> None:
+    job = trained_to(100)
+    later = Job(replace(POLICY, checkpoint_dir="/data/new"))
+    later.skip_attempts(2)
+    later.recall_persisted(facts_to_persist(job.facts, 6.0), 0.0, 1.0)
+    later.handle(StartRequested(), 1.0)
+
+    assert later.handle(CheckpointSelected(3, None, None, mount=DISK), 2.0) == [SendGo(3, None)]
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [(errno.EIO, State.BACKOFF), (errno.EACCES, State.BACKOFF), (errno.ENOTDIR, State.FAILED)],
+)
+def test_a_directory_that_worked_and_fails_is_waited_for_unless_it_is_no_directory(number: int, state: State) -> None:
+    job = trained_to(100)
+    for attempt in range(2, 6):
+        job.handle(SelectionFailed(attempt, "cannot use it", permanent=True, errno=number), 10.0 * attempt)
+        job.handle(WorkerExited(attempt, signal=9), 10.0 * attempt + 1)
+        assert (job.state, job.facts.reason) == (state, "cannot use it")
+        if state is State.FAILED:
+            return
+        job.handle(DeadlinePassed(), 10.0 * attempt + 5)
+        job.handle(StorageSeen(attempt, None, None, 100, DISK), 10.0 * attempt + 6)
+        assert job.state is State.STARTING
+
+
+def test_a_worker_that_cannot_write_makes_the_job_wait_until_a_file_can_be_written() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000100.a1", 100, None, 100, DISK), 6.0)
+    job.handle(FailureReported(2, "cannot use it: No space left", errno=errno.ENOSPC), 7.0)
+    job.handle(WorkerExited(2, code=WorkerExit.DIRECTORY_UNUSABLE), 8.0)
+
+    assert (job.state, job.facts.reason) == (State.BACKOFF, "cannot use it: No space left")
+    assert job.handle(DeadlinePassed(), 9.0) == [LookAtStorage(2, writes=True)]
+    job.handle(StorageSeen(2, "cannot use it: full", errno.ENOSPC), 9.0)
+    assert job.facts.reason == "cannot use it: full"
+    assert kinds(job.handle(StorageSeen(2, None, None, 100, DISK), 11.0)) == [Spawn, SelectCheckpoint]
+
+
+def test_an_unreadable_checkpoint_is_waited_for_and_then_an_older_one_is_used() -> None:
+    job = trained_to(100)
+    job.handle(SelectionFailed(2, "cannot read it", permanent=False, errno=errno.EIO, older_readable=True), 6.0)
+    job.handle(WorkerExited(2, signal=9), 7.0)
+
+    job.handle(DeadlinePassed(), 8.0)
+    assert job.handle(StorageSeen(2, "cannot read it", errno.EIO), 9.0) == []
+    *_, selection = job.handle(StorageSeen(2, "cannot read it", errno.EIO), 130.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.pass_over_unreadable
+
+
+def test_a_directory_that_does_not_answer_is_waited_for() -> None:
+    job = trained_to(100)
+    job.handle(DeadlinePassed(), 1000.0)
+    job.handle(WorkerExited(2, signal=6), 1001.0)
+
+    assert job.state is State.BACKOFF
+    assert "cannot read checkpoint_dir /data/digits: it did not answer" in (job.facts.reason or "")
+    assert job.handle(DeadlinePassed(), 1002.0) == [LookAtStorage(2)]

@@ -1,0 +1,66 @@
+"""What a worker without a daemon remembers of its checkpoint directory, to tell a lost disk from a first start.
+
+Under a daemon the ledger knows. Without one, a record in the user's own state folder does:
+`$XDG_STATE_HOME/stepkeeper/HASH.json` (by default below `~/.local/state`), one small file for each directory and host.
+It can't lie in the directory, or beside it: an unmounted disk would take it along. It is named after the directory's
+path and this host, as another host may have another disk there. It is a help and no more: where it can't be
+written, or there is no home, nothing is remembered and nothing fails.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from supervisor.protocol import durable
+from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+
+FOLDER = "stepkeeper"
+MAX_RECORD_BYTES = 64 * 1024
+FORGOTTEN_AFTER_S = 180 * 86400.0  # of directories that nobody has trained in for half a year
+MAX_RECORDS = 1000  # a program that makes a new directory for each run must not fill the home
+
+
+class CommitRecord:
+    """The record of one directory. `mount`: the file system that the directory is on now, in words."""
+
+    def __init__(self, state_home: Path, directory: Path, mount: str | None) -> None:
+        self._directory = str(directory.absolute())
+        self._mount = mount
+        place = hashlib.sha256(f"{socket.gethostname()}\0{self._directory}".encode(errors="surrogateescape"))
+        self.path = state_home / FOLDER / f"{place.hexdigest()[:32]}.json"
+        """Deleting it makes the next start a first one."""
+
+    def load(self) -> KnownCheckpoint | None:
+        """The checkpoint that was remembered last; None if there is none, or the file is not readable."""
+        try:
+            found = json.loads(durable.read_file(self.path, MAX_RECORD_BYTES))
+            name, step, mount = found["name"], found["step"], found["mount"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        if not (isinstance(name, str) and type(step) is int and isinstance(mount, str | None)):
+            return None
+        return KnownCheckpoint(self._directory, name, step, mount)
+
+    def remember(self, name: str, step: int) -> None:
+        """Remembers a checkpoint. Not synced: after a power cut an older record, or none, does no harm."""
+        content = {"directory": self._directory, "name": name, "step": step, "mount": self._mount}
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError, UnicodeEncodeError):
+            if not self.path.exists():
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _forget_old(self.path.parent)
+            temporary.write_text(json.dumps(content) + "\n")
+            temporary.replace(self.path)
+
+
+def _forget_old(folder: Path) -> None:
+    """Deletes records that nobody has written for long, and the oldest ones beyond MAX_RECORDS."""
+    aged = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if entry.is_file())
+    excess = aged[: max(0, len(aged) - MAX_RECORDS + 1)]
+    old = [each for each in aged if each[0] < time.time() - FORGOTTEN_AFTER_S]
+    for _, path in {*excess, *old}:
+        Path(path).unlink(missing_ok=True)
