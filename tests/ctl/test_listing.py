@@ -156,6 +156,18 @@ def test_checkpoints_say_whole_or_why_not(daemon, ctl):
     ]
 
 
+def test_checkpoints_say_which_are_mirrored(daemon, ctl):
+    daemon.answers["checkpoints"] = {
+        "checkpoints": [listed("step-0000000300.a1", 300), listed("step-0000000200.a1", 200)],
+        "mirror": ["step-0000000200.a1", "step-0000000100.a1"],
+    }
+
+    lines = ctl("checkpoints", "digits").out.splitlines()
+
+    assert [line.rsplit("  ", 1)[1] for line in lines[1:]] == ["whole", "whole, mirrored", "in the mirror only"]
+    assert lines[3].split()[:2] == ["100", "step-0000000100.a1"]
+
+
 def test_no_verify_is_passed_on(daemon, ctl):
     daemon.answers["checkpoints"] = {"checkpoints": []}
 

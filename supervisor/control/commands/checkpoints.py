@@ -39,9 +39,13 @@ class CheckpointsRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointList:
-    """A job's checkpoints, newest first, then those in quarantine."""
+    """A job's checkpoints, newest first, then those in quarantine.
+
+    `mirror`: the names of those in its mirror, newest first, as far as the daemon knows; null without a mirror.
+    """
 
     checkpoints: tuple[ListedCheckpoint, ...]
+    mirror: tuple[str, ...] | None
 
 
 async def checkpoint(context: CommandContext, request: ProgramName) -> CheckpointWritten:
@@ -62,7 +66,7 @@ async def export(context: CommandContext, request: ProgramName) -> ModelExported
     runner, job = find_job(context, request.name)
     if job.export_dir is None:
         text = f"{runner.name} has no folder to export to; set export_dir in its section"
-        raise CommandError(Code.NOT_A_JOB, text)
+        raise CommandError(Code.FAILED, text)
     answer = await runner.executor.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
     if answer is None:
         raise _not_training(runner)
@@ -83,4 +87,5 @@ async def checkpoints(context: CommandContext, request: CheckpointsRequest) -> C
         listed = await context.checkpoints.list_checkpoints(job.checkpoint_dir, verify=request.verify, user=user)
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot list {job.checkpoint_dir}: {error.strerror}") from error
-    return CheckpointList(tuple(listed))
+    mirror = runner.executor.mirror
+    return CheckpointList(tuple(listed), None if mirror is None else mirror.names)

@@ -1,7 +1,7 @@
 """Actions on checkpoints: checkpoint, export, checkpoints."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from supervisor.ctl.actions.bulk import BulkCommand, Outcome, run_bulk
 from supervisor.ctl.actions.start_stop import expand_names
 from supervisor.ctl.naming import Program
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.layout import parse_name
 
 RUNNING = 20
 
@@ -49,7 +50,7 @@ def checkpoints(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     answer = call_for_program(terminal, "checkpoints", name, verify=verify)
     if answer is None:
         return ExitStatus.ERROR
-    terminal.print_result(answer, _table(answer["checkpoints"]) or ["no checkpoints yet"])
+    terminal.print_result(answer, _table(answer["checkpoints"], answer.get("mirror")) or ["no checkpoints yet"])
     return ExitStatus.OK
 
 
@@ -72,17 +73,24 @@ def _verify_folder(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     return ExitStatus.OK if verdicts and all(verdicts) else ExitStatus.ERROR
 
 
-def _table(checkpoints: Iterable[dict[str, Any]]) -> list[str]:
-    now = time.time()
+def _table(checkpoints: Iterable[dict[str, Any]], mirror: Sequence[str] | None = None) -> list[str]:
+    """`mirror`: the names of those in the object store; None for a job without one."""
+    now, checkpoints = time.time(), list(checkpoints)
     rows = [
         (
             render.number(each["step"]),
             each["name"],
             render.age(each["created_wall_at"], now),
             render.size(each["size_bytes"]),
-            _verdict(each),
+            _verdict(each) + (", mirrored" if not each["quarantined"] and each["name"] in (mirror or ()) else ""),
         )
         for each in checkpoints
+    ]
+    here = {each["name"] for each in checkpoints if not each["quarantined"]}
+    rows += [
+        (render.number(name.step), str(name), "unknown", "unknown", "in the mirror only")
+        for name in map(parse_name, mirror or ())
+        if name is not None and str(name) not in here
     ]
     return render.table(("STEP", "CHECKPOINT", "AGE", "SIZE", "STATE"), rows) if rows else []
 

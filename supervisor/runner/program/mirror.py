@@ -89,9 +89,9 @@ class JobMirror(ProgramObserver):
         return self._remote[0] if self._remote else None
 
     @property
-    def remote(self) -> frozenset[str]:
-        """The names of the checkpoints in the store, as far as known."""
-        return frozenset(map(str, self._remote))
+    def names(self) -> tuple[str, ...]:
+        """The checkpoints in the store that count, newest first, as far as known."""
+        return tuple(map(str, self._remote))
 
     # --- before a launch ----------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class JobMirror(ProgramObserver):
         goes_on = self.newest is None or (name is not None and name >= self.newest)
         if self._epoch is None or not goes_on:
             self._epoch, self._start, self._has_start = None, start, True
-        self._wanted = start if start not in self.remote else None
+        self._wanted = start if start not in self.names else None
         self._work()
 
     # --- beside training ----------------------------------------------------------------------------------------------
