@@ -73,3 +73,18 @@ def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path
 
         blocked.unlink()
         daemon.until_state("j", "SUCCEEDED")
+
+
+def test_a_folder_that_was_deleted_comes_back_from_the_store(tmp_path: Path, url: str):
+    with Daemon(tmp_path, mirrored("j", tmp_path, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")
+        shutil.rmtree(tmp_path / "j")
+        remote = daemon.status("j")["job"]["mirror"]["newest_step"]
+        os.kill(daemon.status("j")["pid"], signal.SIGKILL)
+
+        daemon.until(lambda: daemon.status("j")["job"]["attempt"] > 1, "another attempt")
+        daemon.until_step("j", remote + 1)
+        attempts = daemon.call("history", name="j", limit=10)["attempts"]
+
+    latest = max(attempts, key=lambda each: each["attempt"])
+    assert latest["from_step"] >= remote

@@ -1,0 +1,82 @@
+"""The mirror process, as the daemon sees it."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.mirror import messages
+from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
+from supervisor.host.mirror.settings import MirrorIdentity, MirrorSettings
+from tests.host.mirror.test_run import host, made
+from tests.system.harness import let_others_in
+
+pytestmark = pytest.mark.integration
+
+
+def client(tmp_path: Path, identity: MirrorIdentity | None = None) -> MirrorClient:
+    settings = MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5, None, identity)
+    return MirrorClient(settings, dict(os.environ))
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_file()]
+
+
+async def test_a_process_that_was_killed_is_started_again(tmp_path: Path):
+    mirror = client(tmp_path)
+    begun = await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
+    assert mirror.pid is not None
+    os.kill(mirror.pid, signal.SIGKILL)
+    with pytest.raises(MirrorError, match="the mirror process ended"):
+        for _ in range(1000):  # until the daemon has learned of it
+            await mirror.ask(messages.FetchRequest(mirror.next_id(), only_look=True), messages.FetchAnswer)
+            await asyncio.sleep(0.01)
+
+    name = made(tmp_path / "j", 100)
+    done = await mirror.ask(messages.UploadRequest(mirror.next_id(), str(name), begun.epoch), messages.UploadAnswer)
+
+    assert done.remote == (str(name),)
+    mirror.close()
+
+
+async def test_taken_over_gone_and_unreachable_are_told_apart(tmp_path: Path):
+    mirror = client(tmp_path)
+    epoch = (await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)).epoch
+    with pytest.raises(MirrorError) as gone:
+        name = "step-0000000100.a1"
+        await mirror.ask(messages.UploadRequest(mirror.next_id(), name, epoch), messages.UploadAnswer)
+    assert gone.value.is_gone
+
+    host(f"file://{tmp_path}/store/j", tmp_path / "other").begin_epoch(None, epoch)
+    name = made(tmp_path / "j", 200)
+    with pytest.raises(RunFenced, match="has taken this run over"):
+        await mirror.ask(messages.UploadRequest(mirror.next_id(), str(name), epoch), messages.UploadAnswer)
+
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(MirrorError) as failed:
+        await mirror.ask(messages.FetchRequest(mirror.next_id()), messages.FetchAnswer)
+    assert not failed.value.is_gone
+    mirror.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_the_process_has_the_rights_of_the_jobs_user(tmp_path: Path):
+    let_others_in(tmp_path)
+    nobody = pwd.getpwnam("nobody")
+    for each in ("j", "store"):
+        (tmp_path / each).mkdir()
+        os.chown(tmp_path / each, nobody.pw_uid, nobody.pw_gid)
+    mirror = client(tmp_path, MirrorIdentity(nobody.pw_uid, nobody.pw_gid, (nobody.pw_gid,)))
+
+    await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
+    mirror.close()
+
+    written = files_in(tmp_path)
+    assert {each.name for each in written} == {"0001", "mirror.json"}
+    assert {each.stat().st_uid for each in written} == {nobody.pw_uid}
