@@ -497,8 +497,7 @@ def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_p
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
         daemon.die()
-        with sqlite3.connect(tmp_path / "state" / "ledger.sqlite3") as ledger:
-            ledger.execute("INSERT OR REPLACE INTO programs VALUES ('count', 0)")
+        (tmp_path / "state" / "wanted.json").write_text('{"programs": {"count": false}, "removed": []}')
 
         daemon.start()
 
