@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import harness, soak_checks, soak_faults
-from bench.soak_site import KINDS, Kind, Site
+from bench.soak_site import KINDS, START_S, Kind, Site
 
 STEPS_OF_A_KILL = 60  # of 0.01 s: a daemon lives for 0.15 s on average, and starting one takes as long
 FIRST_S = 300.0  # a round in peace on a busy machine
@@ -90,14 +90,14 @@ class Soak:
                 return str(state)
             time.sleep(0.1)
 
-    def disturb(self, until: float) -> None:
+    def disturb(self, until: float, faults: list[soak_faults.Fault]) -> None:
         """Injects faults until that moment. Jobs that end are started again."""
         for kind in self.site.kinds:
             self.current[kind.name] = self.site.add(kind)
-        faults = list(soak_faults.FAULTS)
+        weights = [soak_faults.FAULTS[each] for each in faults]
         while time.monotonic() < until:
             time.sleep(min(self.chance.expovariate(1 / GAP_S), 5 * GAP_S))
-            (fault,) = self.chance.choices(faults, list(soak_faults.FAULTS.values()))
+            (fault,) = self.chance.choices(faults, weights)
             workers = self.site.workers()
             if workers:
                 self.report.faults[fault.__name__] += 1
@@ -111,7 +111,7 @@ class Soak:
         except Exception:  # noqa: BLE001 - whatever the daemon did not bear is what this looks for
             self.report.fail(f"{fault.__name__} of {worker.program}: {traceback.format_exc(limit=-3)}")
             if self.site.daemon.process is None or self.site.daemon.process.poll() is not None:
-                self.site.daemon.start(soak_faults.START_S)
+                self.site.daemon.start(START_S)
 
     def _go_on(self, kind: Kind) -> None:
         program = self.current[kind.name]
@@ -179,7 +179,7 @@ def at_the_end(site: Site, report: Report) -> None:
     time.sleep(2.0)
     old = soak_checks.size_of(site)
     site.daemon.stop()
-    site.daemon.start(soak_faults.START_S)
+    site.daemon.start(START_S)
     site.call("status")
     time.sleep(2.0)
     new = soak_checks.size_of(site)
@@ -233,6 +233,9 @@ def main() -> int:
     parser.add_argument(
         "--jobs", nargs="+", choices=[each.name for each in KINDS], default=[each.name for each in KINDS]
     )
+    parser.add_argument(
+        "--faults", nargs="+", choices=[each.__name__ for each in soak_faults.FAULTS], help="only these"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder, and print its path")
     options = parser.parse_args()
     kinds = tuple(each for each in KINDS if each.name in options.jobs)
@@ -250,7 +253,10 @@ def main() -> int:
                 if options.daemon_kills:
                     soak.daemon_kills(options.daemon_kills)
                 else:
-                    soak.disturb(time.monotonic() + 60 * options.minutes)
+                    chosen = [
+                        each for each in soak_faults.FAULTS if not options.faults or each.__name__ in options.faults
+                    ]
+                    soak.disturb(time.monotonic() + 60 * options.minutes, chosen)
                     console.print("no more faults; the jobs train to their ends")
                     soak.finish()
             report.looks = watch.looks

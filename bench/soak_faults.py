@@ -9,18 +9,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 
 from bench import soak_hostile
-from bench.soak_site import Running, Site
+from bench.soak_site import START_S, Running, Site, send_signal
+from bench.soak_storage import (
+    disk_full,
+    disk_read_only,
+    folder_away,
+    folder_gone,
+    lock_deleted,
+    other_jobs_checkpoint,
+    state_disk_full,
+    stopped_while_ledger_full,
+)
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from tests.system.harness import Refused
 from tests.system.killing import Damage, spoil
 
-START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
 ANSWER_S = 10.0  # of a daemon that is not held up, on a busy machine
 PAUSE_S = 2.0  # at most: of what is taken away and given back
 GARBAGE = (
@@ -35,35 +43,29 @@ GARBAGE = (
 )
 
 
-def _signal(worker: Running, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, psutil.Error):
-        if psutil.Process(worker.pid).create_time() == worker.began:
-            os.kill(worker.pid, number)
-
-
 def kill(site: Site, worker: Running, chance: random.Random) -> None:
-    _signal(worker, signal.SIGKILL)
+    send_signal(worker, signal.SIGKILL)
 
 
 def segfault(site: Site, worker: Running, chance: random.Random) -> None:
-    _signal(worker, signal.SIGSEGV)
+    send_signal(worker, signal.SIGSEGV)
 
 
 def terminate(site: Site, worker: Running, chance: random.Random) -> None:
     """Sends SIGTERM, like the `kill` of an operator who does not know what the process is."""
-    _signal(worker, signal.SIGTERM)
+    send_signal(worker, signal.SIGTERM)
 
 
 def pause(site: Site, worker: Running, chance: random.Random) -> None:
-    _signal(worker, signal.SIGSTOP)
+    send_signal(worker, signal.SIGSTOP)
     time.sleep(chance.uniform(0, PAUSE_S))
-    _signal(worker, signal.SIGCONT)
+    send_signal(worker, signal.SIGCONT)
 
 
 def hang(site: Site, worker: Running, chance: random.Random) -> None:
     """Stops the worker for good, which the daemon has to notice."""
     if site.kind(worker.program).hangs:
-        _signal(worker, signal.SIGSTOP)
+        send_signal(worker, signal.SIGSTOP)
     else:
         pause(site, worker, chance)
 
@@ -87,31 +89,16 @@ def standby_killed(site: Site, worker: Running, chance: random.Random) -> None:
         with contextlib.suppress(psutil.Error):
             each.kill()
     if chance.random() < 0.5:
-        _signal(worker, signal.SIGKILL)
-
-
-def folder_gone(site: Site, worker: Running, chance: random.Random) -> None:
-    """Deletes the job's checkpoints while it trains, then kills it: everything is trained again."""
-    directory = site.directory(worker.program)
-    with contextlib.suppress(OSError):
-        directory.rename(directory.with_name(f"{directory.name}.gone{time.monotonic_ns()}"))
-    _signal(worker, signal.SIGKILL)
-
-
-def disk_read_only(site: Site, worker: Running, chance: random.Random) -> None:
-    """That of the checkpoints, for a moment."""
-    if "small" in site.mounted:
-        with site.read_only("small"):
-            time.sleep(chance.uniform(0, 2 * PAUSE_S))
+        send_signal(worker, signal.SIGKILL)
 
 
 def damage(site: Site, worker: Running, chance: random.Random) -> None:
     """The newest checkpoint, while the worker can't write another; then it dies."""
-    _signal(worker, signal.SIGSTOP)
+    send_signal(worker, signal.SIGSTOP)
     names = selection.committed_checkpoints(site.directory(worker.program))
     if len(names) > 1:
         spoil(site.directory(worker.program) / str(names[0]), chance.choice(list(Damage)))
-    _signal(worker, signal.SIGKILL)
+    send_signal(worker, signal.SIGKILL)
 
 
 def garbage(site: Site, worker: Running, chance: random.Random) -> None:
@@ -145,7 +132,7 @@ def daemon_killed(site: Site, worker: Running, chance: random.Random) -> None:
     """kill -9, and another one at once or after a moment; with luck a worker dies meanwhile."""
     site.daemon.stop(signal.SIGKILL)
     if chance.random() < 0.3:
-        _signal(worker, signal.SIGKILL)
+        send_signal(worker, signal.SIGKILL)
     time.sleep(chance.choice((0.0, chance.uniform(0, PAUSE_S))))
     site.daemon.start(START_S)
 
@@ -209,7 +196,7 @@ def hostile_files(site: Site, worker: Running, chance: random.Random) -> None:
         _answers_soon(site)
         time.sleep(0.1)
     if chance.random() < 0.5:
-        _signal(other, signal.SIGKILL)
+        send_signal(other, signal.SIGKILL)
         _answers_soon(site)
 
 
@@ -229,36 +216,11 @@ def forged_marks(site: Site, worker: Running, chance: random.Random) -> None:
         daemon_killed(site, worker, chance)
 
 
-def _fill(folder: Path, chance: random.Random) -> None:
-    """Fills the disk for a moment."""
-    path = folder / "filler"
-    try:
-        with path.open("wb", buffering=0) as file:
-            while file.write(bytes(1 << 16)):
-                pass
-    except OSError:
-        time.sleep(chance.uniform(0, 2 * PAUSE_S))
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def disk_full(site: Site, worker: Running, chance: random.Random) -> None:
-    """Of the checkpoints."""
-    if "small" in site.mounted:
-        _fill(site.folder / "small", chance)
-
-
-def state_disk_full(site: Site, worker: Running, chance: random.Random) -> None:
-    """Of the ledger."""
-    if "state" in site.mounted:
-        _fill(site.folder / "state", chance)
-
-
 Fault = Callable[[Site, Running, random.Random], None]
 FAULTS: dict[Fault, int] = {
     kill: 6, segfault: 2, terminate: 2, pause: 2, hang: 2, damage: 4, garbage: 3, stop_and_start: 3, restart: 2,
     flush: 2, daemon_killed: 4, daemon_reloaded: 2, keeper_killed: 2, flood: 2, notice: 3, clients: 2, disk_full: 2,
-    state_disk_full: 2, from_inside: 10, hostile_files: 8, forged_marks: 2,
-    standby_killed: 2, folder_gone: 1, disk_read_only: 2,
+    from_inside: 10, hostile_files: 8, forged_marks: 2, standby_killed: 2, disk_read_only: 2, state_disk_full: 2,
+    folder_gone: 1, folder_away: 3, other_jobs_checkpoint: 2, stopped_while_ledger_full: 2, lock_deleted: 2,
 }  # fmt: skip
 """Each with its weight."""

@@ -23,6 +23,7 @@ from tests.system.harness import TRAINER, Daemon, Refused, let_others_in
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_S = 0.1
+START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
 DISK_BYTES = 24 << 20  # of each small file system: as much as a dozen checkpoints of the largest job here
 
 SETTINGS = """notices=file
@@ -113,6 +114,13 @@ class Running:
     attempt: int
     pid: int
     began: float
+
+
+def send_signal(worker: Running, number: int) -> None:
+    """Sends it, unless the worker is gone."""
+    with contextlib.suppress(ProcessLookupError, psutil.Error):
+        if psutil.Process(worker.pid).create_time() == worker.began:
+            os.kill(worker.pid, number)
 
 
 class Site:

@@ -170,7 +170,7 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
     began = time.monotonic()
     if not final.exists():
         partial = directory / name.partial
-        partial.mkdir(parents=True)
+        partial.mkdir()  # a directory that was moved away is not made anew
         (partial / STATE).write_text(f"{step}\n")
         until = began + FLUSH_S
         while (left := until - time.monotonic()) > 0:
