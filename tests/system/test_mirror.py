@@ -88,3 +88,18 @@ def test_a_folder_that_was_deleted_comes_back_from_the_store(tmp_path: Path, url
 
     latest = max(attempts, key=lambda each: each["attempt"])
     assert latest["from_step"] >= remote
+
+
+def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path, url: str):
+    with Daemon(tmp_path, mirrored("j", tmp_path, url, STEPS=100000, EVERY=20, STEP_S=0.02)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")
+        daemon.call("stop", name="j")
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["waits"] is None, "the last upload")
+        remote = daemon.status("j")["job"]["mirror"]["newest_step"]
+        for each in (tmp_path / "j").glob("step-*/*"):
+            if each.name != "MANIFEST.json":
+                each.write_bytes(b"damaged")
+        daemon.call("start", name="j")
+        attempts = daemon.call("history", name="j", limit=10)["attempts"]
+
+    assert max(attempts, key=lambda each: each["attempt"])["from_step"] == remote

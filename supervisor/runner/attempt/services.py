@@ -42,6 +42,8 @@ class Services:
     """This process, for workers that must not outlive it for long; None: they train on until the next one comes."""
     generation: int | None = None
     """Of the gang; None if programs are not ranks of one. Then a worker that an earlier daemon left is not adopted."""
+    is_chief: bool = True
+    """False on the other nodes of a gang, whose checkpoints the chief's daemon mirrors for all."""
     cgroups: Cgroups | None = None
     gpus: Gpus | None = None
     save_durations: SaveDurations = field(default_factory=SaveDurations)

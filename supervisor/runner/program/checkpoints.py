@@ -82,12 +82,9 @@ class CheckpointSelector:
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             if effect.below_step is not None:
                 self._record_refused(attempt, await store.roll_back(directory, effect.below_step, self._user))
-            selection = await self._select_here(effect)
-            if self._mirror is not None and not effect.from_scratch and not self._is_elsewhere(effect, selection):
-                failed = await self._fetch_newer(self._mirror, selection, effect)
-                if isinstance(failed, events.SelectionFailed):
-                    return failed
-                selection = failed or selection
+            selection = await self._select_here_or_there(effect)
+            if isinstance(selection, events.SelectionFailed):
+                return selection
         except NoValidCheckpoint as error:
             self._record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
@@ -177,14 +174,29 @@ class CheckpointSelector:
         loss = find_loss(self._program, known, str(self._job.checkpoint_dir), seen.highest_step, seen.mount)
         return loss is not None and loss.waits and known is not None and known.mount != seen.mount
 
+    async def _select_here_or_there(self, effect: effects.SelectCheckpoint) -> Selection | events.SelectionFailed:
+        """The newest whole checkpoint of the directory and of its mirror. Raises what `select` raises."""
+        mirror = None if effect.from_scratch else self._mirror
+        try:
+            here = await self._select_here(effect)
+        except NoValidCheckpoint as error:
+            found = None if mirror is None else await self._fetch_newer(mirror, None, effect)
+            if found is None:
+                raise
+            self._record_refused(effect.attempt, error.rejected)
+            return found
+        if mirror is None or self._is_elsewhere(effect, here):
+            return here
+        return await self._fetch_newer(mirror, here, effect) or here
+
     async def _fetch_newer(
-        self, mirror: JobMirror, here: Selection, effect: effects.SelectCheckpoint
+        self, mirror: JobMirror, here: Selection | None, effect: effects.SelectCheckpoint
     ) -> Selection | events.SelectionFailed | None:
         """The selection with what the store has, if that changes it. Raises what `select` raises.
 
         A host with a checkpoint goes on from that while the store can't be reached; one without waits for the store.
         """
-        path = None if here.path is None else str(here.path)
+        path = None if here is None or here.path is None else str(here.path)
         if not mirror.may_have_newer(path):
             return None
         try:

@@ -92,7 +92,7 @@ class EffectExecutor:
         observers.add([MessageRecorder(config, services, log)])
         self._selector: CheckpointSelector | None = None
         if config.job is not None:
-            if config.job.mirror is not None:
+            if config.job.mirror is not None and services.is_chief:
                 self.mirror = JobMirror(config, services, post, log)
                 observers.add([self.mirror])
             self._selector = CheckpointSelector(
