@@ -5,10 +5,12 @@ s with PyTorch, 2 s without either). Prints a table and writes bench/results/exa
 differs. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
 damaged before a relaunch. It compares the hashes of all files of the last checkpoint: weights, optimizer,
 data position, random state. Each kill is counted under the phase that it interrupted, read from its files.
-The scripts of tests/training_code follow, each killed at certain lines.
+The scripts of tests/training_code follow, each killed at certain lines, and then the matrix of patterns: for each, the
+tests that hold it.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -18,13 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bench import harness
 from bench.peer import NotInstalled
+from tests.places import ROOT
 from tests.system import killing
 from tests.system.killing import End, Moment
 from tests.training_code import rig
+from tests.training_code.patterns import PATTERNS, Pattern
 from tests.training_code.scripts import SCRIPTS, Script
 from tests.training_code.strike import SAVE
 
@@ -110,6 +115,12 @@ def script_row(script: Script, end: str) -> tuple[str, ...]:
     return script.name, script.patterns, str(len(rig.added_lines(script.name))), str(kills), str(in_saves), end
 
 
+def measured_pattern(pattern: Pattern) -> tuple[Pattern, bool]:
+    """Whether all tests that hold a pattern pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--timeout", "900", *pattern.tests]
+    return pattern, subprocess.run(command, cwd=ROOT, check=False, capture_output=True).returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100, help="kills of each example")
@@ -123,6 +134,7 @@ def main() -> int:
         default=list(BY_NAME),
         help="training scripts to test, written as people write them",
     )
+    parser.add_argument("--no-patterns", action="store_true", help="leave out the matrix of patterns")
     parser.add_argument("--together", type=int, default=2, help="examples that run at the same time")
     parser.add_argument("--folder", type=Path, help="keep logs and checkpoints there")
     options = parser.parse_args()
@@ -135,6 +147,7 @@ def main() -> int:
                 for name in options.examples
             ]
             scripts = [pool.submit(measured_script, BY_NAME[name], folder) for name in options.scripts]
+            matrix = list(pool.map(measured_pattern, () if options.no_patterns else PATTERNS))
             outcomes = [each.result() for each in asked]
             ends = [each.result() for each in scripts]
     table = Table(
@@ -147,9 +160,17 @@ def main() -> int:
     for script, _, end in ends:
         written.add_row(*script_row(script, end))
     console.print(written)
+    patterns = Table("pattern", "after a kill")
+    for pattern, holds in matrix:
+        what, end = pattern.row
+        patterns.add_row(escape(what), f"[green]{escape(end)}[/]" if holds else "[red]its tests fail[/]")
+    if matrix:
+        console.print(patterns)
     kept = {script.name: same for script, same, _ in ends}
-    harness.write("exactness", {"seed": options.seed, "results": list(map(recorded, outcomes)), "scripts": kept})
-    return 0 if all(each.is_exact for each in outcomes) and all(kept.values()) else 1
+    held = {pattern.what: holds for pattern, holds in matrix}
+    results = list(map(recorded, outcomes))
+    harness.write("exactness", {"seed": options.seed, "results": results, "scripts": kept, "patterns": held})
+    return 0 if all(each.is_exact for each in outcomes) and all((*kept.values(), *held.values())) else 1
 
 
 if __name__ == "__main__":

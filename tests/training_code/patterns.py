@@ -1,0 +1,249 @@
+"""One matrix of the patterns of ordinary training code: what happens to each after a kill, and which tests hold it."""
+
+from dataclasses import dataclass
+
+EXACT = "equal bits"
+NAMED = "named at the first step"
+REFUSED = "refused before the second step"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """`what`: what people write. `tests`: those that fail if `outcome` is no longer true. `said`: of the message."""
+
+    what: str
+    outcome: str
+    tests: tuple[str, ...]
+    said: str = ""
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Its row of the table."""
+        return self.what, f"{self.outcome}: “{self.said}”" if self.said else self.outcome
+
+
+_WORKER = "tests/worker/"
+_SCRIPTS = "tests/training_code/test_scripts.py::test_killed_script_ends_with_the_bits_of_an_undisturbed_one"
+_PASSES = f"{_WORKER}data/test_passes.py::test_"
+_CHECKS = f"{_WORKER}data/test_checks.py::test_"
+_EPOCHS = f"{_WORKER}run/test_epochs.py::test_death_at_any_moment_of_an_epoch_changes_nothing"
+_MISUSE = f"{_WORKER}run/test_misuse.py::test_"
+_FIT = f"{_WORKER}keras/test_fit_arguments.py::test_"
+_TORCH = f"{_WORKER}torch/test_torch_checks.py::test_"
+
+PATTERNS = (
+    Pattern(
+        "`ds.shuffle(n)` with and without a seed, several epochs; `prefetch`, `cache`, `interleave`, `zip`, "
+        "`sample_from_datasets`, `tf.random.*` in `map`; on one and on several replicas",
+        EXACT,
+        (
+            f"{_PASSES}order_of_every_pass_comes_back_from_any_position",
+            f"{_PASSES}run_resumes_a_shuffled_dataset_after_any_step",
+            f"{_WORKER}data/test_killed_passes.py::test_killed_training_on_shuffled_data_ends_with_equal_bits",
+        ),
+    ),
+    Pattern(
+        "`ds.shuffle(n)` without any seed, and without `deterministic`",
+        NAMED,
+        (f"{_CHECKS}randomness_that_can_not_be_repeated_is_named",),
+        "the order of Dataset.shuffle(5), which has no seed",
+    ),
+    Pattern(
+        "Python's or NumPy's generator inside of `from_generator` or `map`",
+        NAMED,
+        (f"{_CHECKS}randomness_that_can_not_be_repeated_is_named",),
+        "cannot resume exactly: …",
+    ),
+    Pattern(
+        "`for epoch in run.epochs(n)`, `while run.epoch < n`, `for epoch in range(run.epoch, n)`, with code before and "
+        "behind the loop over the batches",
+        EXACT,
+        (_EPOCHS,),
+    ),
+    Pattern(
+        "`for epoch in range(n): for batch in run.batches(ds):`",
+        REFUSED,
+        (f"{_MISUSE}loop_over_epochs_that_begins_again_is_refused_with_the_line_to_write",),
+        "write for epoch in run.epochs(n):",
+    ),
+    Pattern(
+        "a loop over the dataset itself instead of `run.batches`",
+        NAMED,
+        (
+            f"{_CHECKS}loop_over_the_dataset_itself_is_named_with_its_line",
+            f"{_CHECKS}loop_over_a_distributed_dataset_is_named",
+        ),
+        "cannot resume exactly: …",
+    ),
+    Pattern(
+        "`tf.random.*` and what is built on it inside the step (VAE, GAN), under `deterministic`",
+        EXACT,
+        (
+            f"{_WORKER}state/test_random_operations.py::test_operation_repeats_its_numbers_from_a_restored_state",
+            f"{_SCRIPTS}[tf_dcgan]",
+        ),
+    ),
+    Pattern(
+        "the same without `deterministic`, in traced functions",
+        NAMED,
+        (f"{_CHECKS}stateful_random_operations_are_named_with_their_lines",),
+        "RandomUniform at train.py:31",
+    ),
+    Pattern(
+        "values of the loop in `run.state`, objects with `state_dict`, Keras metrics",
+        EXACT,
+        (
+            _EPOCHS,
+            f"{_MISUSE}object_with_a_state_of_its_own_is_restored",
+            f"{_WORKER}run/test_metrics_in_state.py::test_each_replica_gets_its_part_of_a_metric_back",
+        ),
+    ),
+    Pattern(
+        "`best`, `running_reward`, a list of losses, a dict of statistics that nobody keeps",
+        NAMED,
+        (
+            f"{_WORKER}checks/test_loop_values.py::test_carried_value_is_named",
+            f"{_MISUSE}value_that_the_loop_carries_ends_a_strict_training_at_its_first_step",
+        ),
+        'the loop carries it from step to step: keep it in run.state["best"]',
+    ),
+    Pattern(
+        "variables of each replica (SUM, MEAN, ONLY_FIRST), Keras metrics in the checkpoint",
+        EXACT,
+        (
+            f"{_WORKER}checkpoint/test_replica_values.py::test_each_replica_gets_its_own_value_back",
+            f"{_WORKER}run/test_three_replicas.py::test_killed_training_on_three_replicas_ends_with_equal_bits",
+        ),
+    ),
+    Pattern(
+        "the same with another number of replicas",
+        "merged as their aggregation says, which `restored` tells",
+        (
+            f"{_WORKER}checkpoint/test_replica_values.py::test_fewer_replicas_get_what_the_aggregation_says",
+            f"{_WORKER}run/test_three_replicas.py::test_two_replicas_go_on_with_the_state_of_three",
+        ),
+    ),
+    Pattern(
+        "a variable, generator or metric that no checkpoint holds",
+        NAMED,
+        (f"{_WORKER}checks/test_missing_variables.py::test_missing_variable_is_named_however_it_is_reached",),
+        "checkpoints do not include …",
+    ),
+    Pattern(
+        "`fit` with arrays, `PyDataset`, generators, `validation_split`, `steps_per_epoch`, datasets",
+        EXACT,
+        (
+            f"{_FIT}fit_interrupted_anywhere_ends_like_an_undisturbed_one",
+            f"{_FIT}fit_killed_at_the_edges_ends_like_an_undisturbed_one",
+        ),
+    ),
+    Pattern(
+        "`fit` with an endless dataset and no `steps_per_epoch`, and other arguments that can't be resumed",
+        REFUSED,
+        (f"{_FIT}arguments_that_can_not_be_resumed_are_refused_with_a_remedy",),
+        "steps_per_epoch",
+    ),
+    Pattern(
+        "`ModelCheckpoint`, `TensorBoard`, `CSVLogger` among the callbacks",
+        EXACT,
+        (f"{_WORKER}keras/test_fit_callbacks.py::test_callbacks_and_their_files_end_like_those_of_an_undisturbed_run",),
+    ),
+    Pattern(
+        "`BackupAndRestore` among the callbacks",
+        REFUSED,
+        (f"{_WORKER}keras/test_fit_callbacks.py::test_backup_and_restore_is_refused",),
+        "BackupAndRestore",
+    ),
+    Pattern(
+        "subclassed models, several optimizers, a custom `train_step`, a model without an Input in `fit`",
+        EXACT,
+        (
+            f"{_WORKER}keras/test_fit_models.py::test_models_of_tutorials_end_like_an_undisturbed_run",
+            f"{_WORKER}keras/test_fit_models.py::test_model_without_an_input_is_built_from_its_data",
+        ),
+    ),
+    Pattern(
+        "a Keras backend other than TensorFlow",
+        REFUSED,
+        (f"{_WORKER}test_public_names.py::test_keras_on_another_backend_is_refused_with_what_to_set",),
+        "KERAS_BACKEND",
+    ),
+    Pattern(
+        "PyTorch: a `DataLoader` of the script's own",
+        EXACT,
+        (f"{_TORCH}dataloaders_of_the_script_resume_with_the_next_example", f"{_SCRIPTS}[torch_classifier]"),
+    ),
+    Pattern(
+        "PyTorch: samplers and iterable datasets without a position",
+        REFUSED,
+        (f"{_TORCH}loaders_that_can_not_be_resumed_are_refused_with_what_to_write",),
+        "cannot resume a DataLoader with …",
+    ),
+    Pattern(
+        "PyTorch: an optimizer, scheduler, scaler, averaged model or generator that was not given to `Run`",
+        NAMED,
+        (f"{_TORCH}state_that_nobody_keeps_is_named_at_the_first_step",),
+        "pass it to worker.torch.Run by name",
+    ),
+    Pattern(
+        "a TF1 session with a Saver of its own",
+        EXACT,
+        (f"{_SCRIPTS}[tf1_saver]",),
+    ),
+    Pattern(
+        "training loops of other packages (Ignite, KerasRS)",
+        EXACT,
+        (f"{_SCRIPTS}[torch_ignite]", f"{_SCRIPTS}[keras_recommender]"),
+    ),
+    Pattern(
+        "values that the loop of another package carries",
+        NAMED,
+        (f"{_WORKER}checks/test_loop_values.py::test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state",),
+        "the loop of a library carries it from step to step",
+    ),
+    Pattern(
+        "`run = worker.Run(...)` without `with`",
+        REFUSED,
+        (f"{_MISUSE}run_that_was_not_entered_says_so_at_its_first_use",),
+        "write with worker.Run(...) as run:",
+    ),
+    Pattern(
+        "an epoch without `step_done`",
+        "an error at the epoch's end",
+        (f"{_MISUSE}epoch_without_a_step_is_an_error_at_its_end", f"{_TORCH}epoch_without_step_done_is_an_error"),
+        "run.step_done was never called",
+    ),
+    Pattern(
+        "`strategy=` left out, a model made outside of the scope, a step without `strategy.run`",
+        REFUSED,
+        (
+            f"{_MISUSE}strategy_left_out_is_an_error",
+            f"{_MISUSE}model_made_outside_the_scope_is_an_error_whatever_its_optimizer",
+            f"{_MISUSE}step_that_is_not_run_on_the_replicas_is_told_of_strategy_run",
+        ),
+        "strategy",
+    ),
+    Pattern(
+        "the script's own `CheckpointManager` beside the run",
+        EXACT,
+        (
+            f"{_WORKER}run/test_own_restore.py::test_saves_of_the_scripts_own_manager_leave_ours_alone",
+            f"{_SCRIPTS}[tf_distributed_loop]",
+        ),
+    ),
+    Pattern(
+        "a restore of the script's own before the run",
+        "named at the start",
+        (f"{_WORKER}run/test_own_restore.py::test_restore_by_the_scripts_own_manager_is_named",),
+        "if the script restores a checkpoint of its own, take that out",
+    ),
+    Pattern(
+        "another dataset, element spec or batch size than before",
+        "said at the first step after the restart",
+        (
+            f"{_WORKER}data/test_changed_data.py::test_other_data_than_before_are_said",
+            f"{_FIT}other_arrays_than_before_are_said",
+        ),
+        "batch size of the data is 64, was 32",
+    ),
+)
