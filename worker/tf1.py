@@ -60,7 +60,7 @@ class Run(FilesRun):
         self,
         session: Any,
         *,
-        total_steps: int,
+        total_steps: int | None = None,
         directory: str | Path | None = None,
         interval: str | None = None,
         summaries: str | Path | None = None,
@@ -81,14 +81,38 @@ class Run(FilesRun):
             self._explain_own_restore(steps_before)
         return self
 
-    def steps(self) -> Iterator[int]:
-        """Yields the numbers of the remaining steps; the first step of the job is 0: `for step in run.steps()`."""
+    def steps(self, per_epoch: int | None = None) -> Iterator[int]:
+        """Yields the numbers of the remaining steps; the first step of the job is 0: `for step in run.steps():`.
+
+        With `per_epoch`, those that are left of an epoch of so many steps, for use inside of `run.epochs`.
+        Raises TypeError or RuntimeError where it would never end.
+        """
+        self._require_with("run.steps")
+        if per_epoch is not None:
+            self._check_loops()
+            return self._over_epochs(lambda: self._steps_of_epoch(int(per_epoch)))
+        if self._in_epochs:
+            raise RuntimeError(
+                "cannot tell where an epoch ends; inside of run.epochs write run.steps(n), n for each epoch"
+            )
+        if self.total_steps is None:
+            raise TypeError(
+                "cannot count steps without an end; give worker.tf1.Run total_steps=, or write run.steps(n)"
+            )
+        return self._steps_left()
+
+    def _steps_left(self) -> Iterator[int]:
         while not self.reached:
+            yield self.step
+
+    def _steps_of_epoch(self, count: int) -> Iterator[int]:
+        while self._position.batch < count:
             yield self.step
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        super().step_done(*unnamed, epoch=0, batch=self.step + 1, examples=None, **metrics)
+        epoch, batch = self._position.epoch, self._position.batch + 1
+        super().step_done(*unnamed, epoch=epoch, batch=batch, examples=None, **metrics)
 
 
 class _SaverFiles:  # its name is the `kind` in state.json

@@ -67,6 +67,21 @@ PATTERNS = (
         "write for epoch in run.epochs(n):",
     ),
     Pattern(
+        "`break` behind `step_done`, `islice` and `zip` around `run.batches`",
+        NAMED,
+        (f"{_MISUSE}end_of_an_epoch_before_that_of_its_data_is_named",),
+        "a restart from the checkpoint of the step before it trains one batch more",
+    ),
+    Pattern(
+        "two `run.batches` in one step, or one after the other in an epoch",
+        REFUSED,
+        (
+            f"{_MISUSE}two_loops_over_batches_side_by_side_are_an_error",
+            f"{_MISUSE}second_dataset_in_an_epoch_is_an_error",
+        ),
+        "cannot read two run.batches side by side",
+    ),
+    Pattern(
         "a loop over the dataset itself instead of `run.batches`",
         NAMED,
         (
@@ -186,9 +201,9 @@ PATTERNS = (
         "pass it to worker.torch.Run by name",
     ),
     Pattern(
-        "a TF1 session with a Saver of its own",
+        "a TF1 session with a Saver of its own; epochs with `run.steps(n)`",
         EXACT,
-        (f"{_SCRIPTS}[tf1_saver]",),
+        (f"{_SCRIPTS}[tf1_saver]", f"{_WORKER}test_tf1.py::test_epochs_of_a_session_end_with_the_same_bits"),
     ),
     Pattern(
         "training loops of other packages (Ignite, KerasRS)",

@@ -85,7 +85,7 @@ SCRIPTS = (
     Script(
         "tf1_saver",
         "a TF1 session with a Saver of its own, get_checkpoint_state, a rate that decays, a SavedModel at the end",
-        (FIRST_STEP, (r"saver\.save\(", 2), (r"run\.step_done", 30)),
+        (FIRST_STEP, (r"saver\.save\(", 1), (r"run\.step_done", 30)),
     ),
     Script(
         "torch_classifier",

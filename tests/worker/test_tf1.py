@@ -62,6 +62,43 @@ def test_interrupted_loop_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert len(selection.committed_checkpoints(tmp_path / "b")) == 5
 
 
+@pytest.mark.parametrize("fails_at", [3, "tail", 8])
+def test_epochs_of_a_session_end_with_the_same_bits(fails_at: int | str, tmp_path: Path) -> None:
+    def train_epochs(folder: Path, fails_at: int | str | None = None) -> list[Any]:
+        with tf1.Graph().as_default(), tf1.Session() as session:
+            value, rate = tf1.get_variable("value", initializer=0.0), tf1.get_variable("rate", initializer=1.0)
+            step_op, decay = tf1.assign_add(value, rate), tf1.assign(rate, rate * 0.5)
+            session.run(tf1.global_variables_initializer())
+            with Run(session, directory=folder, interval="1 steps") as run:
+                for epoch in run.epochs(3):
+                    for step in run.steps(5):
+                        if step == fails_at:
+                            raise LookupError("on purpose")
+                        session.run(step_op)
+                        run.step_done()
+                    if fails_at == "tail" and epoch == 1:
+                        raise LookupError("on purpose")
+                    session.run(decay)
+            return [run.step, *session.run([value, rate])]
+
+    with pytest.raises(LookupError):
+        train_epochs(tmp_path, fails_at)
+
+    assert train_epochs(tmp_path) == [15, 5 + 2.5 + 1.25, 0.125]
+
+
+def test_steps_without_an_end_are_refused(tmp_path: Path) -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("value", initializer=0.0)
+        session.run(tf1.global_variables_initializer())
+        with Run(session, directory=tmp_path) as run:
+            with pytest.raises(TypeError, match=r"total_steps=, or write run\.steps\(n\)"):
+                run.steps()
+            for _ in run.epochs(1):
+                with pytest.raises(RuntimeError, match=r"inside of run\.epochs write run\.steps\(n\)"):
+                    run.steps()
+
+
 def test_training_continues_from_a_folder_of_the_saver(tmp_path: Path) -> None:
     shutil.copytree(BUNDLES / "saver", tmp_path / "old")
     first, values = train(tmp_path / "old", 101)

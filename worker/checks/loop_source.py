@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.checks.findings import Finding
+
 _PACKAGES = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("worker", "supervisor"))
 _RUN_ATTRIBUTES = frozenset({"epoch", "epochs", "step", "steps", "reached", "state", "batch", "batches"})
 """What a loop reads that goes on where the restored checkpoint stopped."""
@@ -134,6 +136,69 @@ def takes_batches(loop: Loop) -> bool:
     """Whether a loop runs over `run.batches` or `run.steps`."""
     over = loop.test if isinstance(loop, ast.While) else loop.iter
     return any(isinstance(each, ast.Attribute) and each.attr in ("batches", "steps") for each in ast.walk(over))
+
+
+def early_ends(frames: Sequence[ScriptFrame]) -> list[Finding]:
+    """Each `break` out of a loop over `run.batches` that stands behind the line of `step_done`; and what else ends
+    such a loop before its data do: `islice`, `zip`.
+
+    A restart from the checkpoint of that step does not know of it, and trains on. `frames`: of the call of `step_done`.
+    """
+    places = [
+        f"break ({frame.place(each)})"
+        for frame in frames
+        for loop in frame.loops
+        if takes_batches(loop)
+        for each in _breaks(loop.body, frame.frame.f_lineno)
+    ]
+    counted = [
+        f"{_name_of_call(call)} ({frame.place(call)})"
+        for frame in frames
+        for loop in frame.loops
+        if takes_batches(loop) and isinstance(loop, ast.For | ast.AsyncFor)
+        for call in ast.walk(loop.iter)
+        if isinstance(call, ast.Call) and _name_of_call(call) in ("islice", "zip") and not _reads_batch(call)
+    ]
+    return [
+        *[
+            Finding(place, "it counts anew after a restart within the epoch; limit the data: dataset.take(n)")
+            for place in counted
+        ],
+        *[
+            Finding(
+                place,
+                "a restart from the checkpoint of the step before it trains one batch more; test for it before the "
+                'training step, or give total_steps=, or give "break" to leave_out= if that does not matter',
+            )
+            for place in places
+        ],
+    ]
+
+
+def _name_of_call(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _reads_batch(node: ast.AST) -> bool:
+    """Whether an expression begins at `run.batch`."""
+    return any(isinstance(each, ast.Attribute) and each.attr == "batch" for each in ast.walk(node))
+
+
+def _breaks(body: Sequence[ast.stmt], behind: int) -> Iterator[ast.Break]:
+    """The `break` statements of a loop's own behind a line, unless the run's own count of steps leads to them."""
+    for each in body:
+        if isinstance(each, ast.Break) and each.lineno > behind:
+            yield each
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | Loop):
+            continue
+        if isinstance(each, ast.If) and any(
+            isinstance(part, ast.Attribute) and part.attr in ("reached", "total_steps") for part in ast.walk(each.test)
+        ):
+            continue
+        for name in ("body", "orelse", "finalbody"):
+            yield from _breaks(getattr(each, name, []), behind)
+        for handler in (*getattr(each, "handlers", ()), *getattr(each, "cases", ())):
+            yield from _breaks(handler.body, behind)
 
 
 def explain_loop_that_begins_again(frames: Sequence[ScriptFrame], run: Any) -> str | None:

@@ -37,6 +37,9 @@ class EpochLoop:
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
         self._put_back: Callable[[], None] | None = None
         self._reads_epoch = False  # the script asked where to begin
+        self._is_reading = False  # a loop over `batches` is open
+        self._handed_out_at: int | None = None  # the step in which it gave its newest batch
+        self._has_read = False  # the data of this epoch ended in this process
 
     def _require_with(self, what: str) -> None:
         """Raises RuntimeError unless the script is inside of `with`."""
@@ -112,6 +115,12 @@ class EpochLoop:
             self._end_head()
             self._data_ended = self._data_ended or self._position.ended
             if self._data_ended:
+                if self._has_read:
+                    raise RuntimeError(
+                        f"cannot read a second time in epoch {self._position.epoch}: run.batches counts one position, "
+                        f"and its data have ended; join two datasets to one (tf.data.Dataset.zip, concatenate); "
+                        f"for an evaluation, loop over the dataset itself"
+                    )
                 skip_rest()
             elif not self.reached:
                 yield from self._until_data_end(rest_of_epoch())
@@ -120,16 +129,26 @@ class EpochLoop:
 
     def _until_data_end(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         step, is_whole = self.step, self._position.batch == 0
-        for batch in batches:
-            yield batch
-            if self.reached:
-                return
+        if self._is_reading and self._handed_out_at == step:
+            raise RuntimeError(
+                "cannot read two run.batches side by side: a run counts one position; join the data to one, as in "
+                "run.batches(tf.data.Dataset.zip((first, second)))"
+            )
+        self._is_reading = True
+        try:
+            for batch in batches:
+                self._handed_out_at = self.step
+                yield batch
+                if self.reached:
+                    return
+        finally:
+            self._is_reading = False
         if self.step == step and is_whole:
             raise RuntimeError(
                 f"cannot count steps: epoch {self._position.epoch} ended and run.step_done was never called; call "
                 f"run.step_done(loss=loss) after each training step, in the loop over run.batches"
             )
-        self._data_ended = True
+        self._data_ended = self._has_read = True
 
     @property
     def _is_within_epoch(self) -> bool:
@@ -156,7 +175,7 @@ class EpochLoop:
     def _end_epoch(self) -> None:
         """The body of the epoch is done."""
         self._end_head()
-        self._position, self._data_ended = Position(self._position.epoch + 1), False
+        self._position, self._data_ended, self._has_read = Position(self._position.epoch + 1), False, False
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""

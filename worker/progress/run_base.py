@@ -14,6 +14,7 @@ from supervisor.protocol.wire.messages import Progress
 from worker.checks.findings import Finding
 from worker.checks.loop_source import (
     Entered,
+    early_ends,
     explain_loop_that_begins_again,
     names_in_loops,
     script_frame_of,
@@ -149,7 +150,8 @@ class RunBase(EpochLoop):
         frames = script_frames(frame, self._entered)
         self._containers = ContainerWatch(frames, self.state, self._leave_out)
         self._containers_until = self.step + CONTAINERS_COMPARED
-        return carried_values(frames, self.state, self._leave_out)
+        breaks = [] if "break" in map(str, self._leave_out) else early_ends(frames)
+        return [*breaks, *carried_values(frames, self.state, self._leave_out)]
 
     def _find_changed_containers(self) -> list[Finding]:
         """Containers that a step changed without a trace in the loop's own lines. Called while `_containers` is set."""

@@ -199,8 +199,8 @@ class Run(RunBase):
 
         `metrics`: numbers, scalar tensors, or per-replica ones (the mean counts). They are read at most ten times a
         second, and for each checkpoint, so the loop may run ahead of the device in between. Those that are not finite
-        are left out of messages and manifests. Call it last in the loop's body, and before a `break`. RuntimeError
-        inside of a tf.function, or of what `strategy.run` runs.
+        are left out of messages and manifests. Call it last in the loop's body: a `break` behind it is named.
+        RuntimeError inside of a tf.function, or of what `strategy.run` runs.
         """
         if not self._checked:
             require_names(unnamed)

@@ -145,6 +145,84 @@ def test_epoch_without_a_step_is_an_error_at_its_end(tmp_path: Path) -> None:
             pass
 
 
+def break_behind_the_step(run: worker.Run) -> None:
+    for _ in run.epochs(2):
+        for batch in run.batches(data()):
+            run.step_done()
+            if int(batch[0]) == 0:
+                break
+
+
+def sliced(run: worker.Run) -> None:
+    for _ in run.epochs(2):
+        for _batch in itertools.islice(run.batches(data()), 1):
+            run.step_done()
+
+
+def zipped_with_a_range(run: worker.Run) -> None:
+    for _ in run.epochs(2):
+        for _, _batch in zip(range(1), run.batches(data()), strict=False):
+            run.step_done()
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"), [(break_behind_the_step, "break"), (sliced, "islice"), (zipped_with_a_range, "zip")]
+)
+def test_end_of_an_epoch_before_that_of_its_data_is_named(
+    loop: Callable[[worker.Run], None], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(tmp_path) as run:
+        loop(run)
+
+    assert f"cannot resume exactly: {name} (test_misuse.py:" in capsys.readouterr().err
+
+
+def break_before_the_step(run: worker.Run) -> None:
+    for _ in run.epochs(2):
+        for batch in run.batches(data()):
+            if int(batch[0]) == 2:
+                break
+            run.step_done()
+
+
+def break_at_the_end(run: worker.Run) -> None:
+    for _ in run.batches(data()):
+        run.step_done()
+        if run.reached:
+            break
+
+
+def numbered(run: worker.Run) -> None:
+    for _, _batch in zip(range(run.batch, 9), run.batches(data()), strict=False):
+        run.step_done()
+
+
+@pytest.mark.parametrize("loop", [break_before_the_step, break_at_the_end, numbered])
+def test_end_that_a_restart_comes_to_again_is_not_named(
+    loop: Callable[[worker.Run], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(tmp_path) as run:
+        loop(run)
+
+    assert "cannot resume exactly" not in capsys.readouterr().err
+
+
+def test_two_loops_over_batches_side_by_side_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"cannot read two run\.batches side by side"), run_in(tmp_path) as run:
+        for _ in run.epochs(2):
+            for _one, _other in zip(run.batches(data()), run.batches(data()), strict=True):
+                run.step_done()
+
+
+def test_second_dataset_in_an_epoch_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cannot read a second time in epoch 0"), run_in(tmp_path) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(data()):
+                run.step_done()
+            for _ in run.batches(data()):
+                run.step_done()
+
+
 def test_early_end_of_an_epoch_leads_to_the_next_one(tmp_path: Path) -> None:
     seen = []
     with run_in(tmp_path) as run:
