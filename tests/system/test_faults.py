@@ -210,12 +210,11 @@ def test_read_only_file_system(tmp_path: Path, disk: Path):
         daemon.call("stop", name="readonly")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)  # refused while a worker holds its lock there
         daemon.call("start", name="readonly", wait=False)
-        found = daemon.until_state("readonly", "FAILED", "SUCCEEDED", patience_s=PATIENCE_S)
-        assert found["state"] == "FAILED" and "Read-only file system" in found["reason"]
+        found = daemon.until_state("readonly", "BACKOFF", "FAILED", "SUCCEEDED", patience_s=PATIENCE_S)
+        assert found["state"] == "BACKOFF" and "Read-only file system" in found["reason"]
         assert len(history(daemon, "readonly")) == 2, "it is not tried again and again"
 
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
-        daemon.call("start", name="readonly", wait=False)
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)  # it goes on by itself
         ends_well(daemon, "readonly", LONG)
 
 
@@ -227,6 +226,9 @@ def test_deleted_checkpoint_directory(tmp_path: Path):
         shutil.rmtree(tmp_path / "away")
         trains_past(daemon, "deleted", "No such file or directory")
 
+        found = daemon.until_state("deleted", "BACKOFF", "SUCCEEDED", patience_s=LONG)
+        assert "no checkpoint is there now" in found["reason"], "it does not begin anew in silence"
+        daemon.call("start", name="deleted", wait=False, from_scratch=True)
         ends_well(daemon, "deleted", LONG)
 
 

@@ -1,6 +1,5 @@
 """Failures that the same start would repeat, through a whole daemon: divergence and lack of memory."""
 
-import shutil
 import sys
 import uuid
 from collections.abc import Iterator
@@ -98,9 +97,8 @@ def test_microbatch_divides_until_it_fits_also_over_a_new_daemon(tmp_path: Path,
         daemon.until_state("t", "SUCCEEDED", patience_s=60)
         assert [each["cause"] for each in history(daemon)] == ["out-of-memory", "out-of-memory", "done"]
         daemon.stop()
-    shutil.rmtree(tmp_path / "t")  # so that it trains again, from step 0
     with Daemon(tmp_path, program) as daemon:
-        daemon.call("start", name="t")
+        daemon.call("start", name="t", from_scratch=True)
         daemon.until(lambda: len(history(daemon)) == 4, "a further attempt")
         daemon.until_state("t", "SUCCEEDED", patience_s=60)
 
