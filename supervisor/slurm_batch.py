@@ -145,10 +145,13 @@ class BatchRun:
     def _clean_nodes(self) -> None:
         """Ends and removes what is left on every node that answers."""
         command = [*self._srun(), "--overlap", sys.executable, "-P", "-m", "supervisor.slurm_batch", "--clean"]
+        status: int | str
         try:
-            subprocess.run([*command, str(self._path)], timeout=CLEAN_S, check=True)
+            status = subprocess.run([*command, str(self._path)], timeout=CLEAN_S, check=False).returncode
         except (OSError, subprocess.SubprocessError) as error:
-            _say(f"cannot clean every node: {error}; what is left ends by itself within two minutes")
+            status = type(error).__name__
+        if status != 0:  # a node is gone, or Slurm has taken them all
+            _say(f"not every node could be cleaned (srun: {status}); what is left ends by itself within two minutes")
 
     def _requeue(self, status: int) -> int:
         """Asks for another run, unless the job was cancelled or its time is up."""

@@ -181,7 +181,7 @@ def _is_own(words: Sequence[str]) -> bool:
 class Cluster:
     """The cluster. `folder` is shared by all nodes; `disk` is the path of each node's own disk."""
 
-    def __init__(self, count: int = 3, grace_s: int = 10, kill_wait_s: int = 5) -> None:
+    def __init__(self, count: int = 3, grace_s: int = 10, kill_wait_s: int = 20) -> None:
         self.id = f"{os.getpid() % 100000:x}"
         self.folder = Path(tempfile.mkdtemp(prefix="sk-slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
@@ -255,7 +255,8 @@ class Cluster:
                 daemon.wait()
         subprocess.run(["ip", "netns", "del", self.space], check=False)
         if (kept := os.environ.get("SLURM_TEST_KEEP")) is not None:
-            shutil.copytree(self.folder, kept, ignore=shutil.ignore_patterns("*.sock", "disk"), dirs_exist_ok=True)
+            with contextlib.suppress(shutil.Error):  # some of it is being written
+                shutil.copytree(self.folder, kept, ignore=shutil.ignore_patterns("*.sock", "disk"), dirs_exist_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _daemon(self, *command: str) -> None:

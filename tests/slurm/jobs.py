@@ -43,7 +43,7 @@ class Submission:
         self.checkpoints = self.folder / "ckpt"
         self.conf = self.folder / "supervisord.conf"
         self.conf.write_text(
-            f"[supervisord]\nnotices=off\n{settings}\n[program:train]\ncheckpoint_dir={self.checkpoints}\n"
+            f"[supervisord]\nnotices=file\n{settings}\n[program:train]\ncheckpoint_dir={self.checkpoints}\n"
             f"redirect_stderr=true\n{program}\n"
         )
 
@@ -100,7 +100,7 @@ class Gang(Submission):
     def __init__(self, cluster: Cluster, name: str, nodes: int = 2, steps: int = 40, pause: float = 0.1) -> None:
         folder = cluster.shared / name
         super().__init__(
-            cluster, name, "rendezvous_timeout=30",
+            cluster, name, "rendezvous_timeout=60",
             f"command={sys.executable} {TOGETHER} {folder} {steps}\nstrategy=multiworker\ndeterministic=true\n"
             f'checkpoint_interval=7 steps\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"',
         )  # fmt: skip

@@ -17,7 +17,7 @@ def end_of(gang: Submission, job: SlurmJob, state: str = "COMPLETED") -> None:
     job.until_state(state, patience_s=PATIENCE_S)
     job.until(lambda: not gang.cluster.leftovers(), "nothing runs on any node")
     for node in gang.cluster.nodes:
-        assert not list(node.own_disk.glob("stepkeeper-*")), job.output
+        assert not list(node.own_disk.glob(f"stepkeeper-*-{job.id}")), job.output
 
 
 def until_training(gang: Gang, job: SlurmJob, times: int = 1) -> None:
@@ -142,6 +142,27 @@ def test_preempted_by_a_higher_partition(cluster: Cluster, undisturbed: list[str
 
 
 @pytest.mark.minutes
+def test_a_notice_of_one_node_saves_all_at_one_step_and_the_job_is_queued_again(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Gang(cluster, "notice", pause=1.0)
+    job = gang.begin("--nodelist=n1,n2")
+    until_training(gang, job)
+    (state,) = cluster.nodes[1].own_disk.glob(f"stepkeeper-*-{job.id}")
+    notice = state / "notices" / "rack.json"
+    notice.parent.mkdir(exist_ok=True)
+    notice.with_name(".rack").write_text('{"version": 1, "kind": "preemption", "in_s": 15}')
+    notice.with_name(".rack").rename(notice)
+    job.until_state("PENDING", patience_s=PATIENCE_S)
+    assert "status 43" in job.output and "next: again" not in job.output
+    gang.set_pause(0.0)
+    job.start_now()
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+
+
+@pytest.mark.minutes
 def test_a_node_that_is_lost_for_good(cluster: Cluster, undisturbed: list[str]) -> None:
     gang = Gang(cluster, "lost", pause=0.5)
     job = gang.begin("--nodelist=n1,n2")
@@ -184,7 +205,7 @@ def test_the_node_of_the_chief_and_of_the_batch_script_is_lost(cluster: Cluster,
 
 @pytest.mark.minutes
 def test_with_another_number_of_nodes_every_example_is_seen_once(cluster: Cluster) -> None:
-    seen = Seen(cluster, "seen", count=400, pause=0.1)
+    seen = Seen(cluster, "seen", count=396, pause=0.1)
     for nodes in (3, 2):
         job = seen.submit(f"--nodes={nodes}")
         job.until(lambda nodes=nodes: len(seen.given(nodes)) > 10 * nodes, f"{nodes} nodes train", PATIENCE_S)
@@ -193,5 +214,5 @@ def test_with_another_number_of_nodes_every_example_is_seen_once(cluster: Cluste
     job = seen.submit("--nodes=1")
     end_of(seen, job)
     rows = [row for nodes in (1, 2, 3) for given in seen.given(nodes) for row in given]
-    assert sorted(rows) == list(range(400))
+    assert sorted(rows) == list(range(396))
     assert all(seen.given(nodes) for nodes in (1, 2, 3))

@@ -16,7 +16,7 @@ def end_of(training: Training, job: SlurmJob, state: str = "COMPLETED") -> None:
     cluster = training.cluster
     job.until(lambda: not cluster.leftovers(), "nothing runs on any node")
     for node in cluster.nodes:
-        assert not list(node.own_disk.glob("stepkeeper-*"))
+        assert not list(node.own_disk.glob(f"stepkeeper-*-{job.id}"))
 
 
 def test_a_job_is_done_and_leaves_nothing(cluster: Cluster) -> None:

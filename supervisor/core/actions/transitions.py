@@ -101,11 +101,14 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     """
     policy = facts.policy
     facts.waits_for_storage = False
-    if facts.held_back or (policy.is_gang and facts.launched):
+    if facts.held_back:
         enter(facts, State.STOPPED)
         return []
     if (until := notice_plan.no_start_before(facts, now)) is not None:
         return wait_for_host(facts, until)
+    if policy.is_gang and facts.launched:
+        enter(facts, State.STOPPED)
+        return []
     facts.attempt = max(facts.attempt, facts.attempts_used) + 1
     facts.launched = True
     facts.current = AttemptFacts(started_at=now, progressed_at=now)

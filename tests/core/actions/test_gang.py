@@ -2,6 +2,7 @@
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import Policy, State
 from supervisor.protocol.wire.messages import WorkerExit
@@ -51,6 +52,15 @@ def test_a_stop_that_another_rank_was_told_counts_nothing():
     job = training()
     decided = job.handle(events.WorkerExited(1, code=int(WorkerExit.STOPPED)), 3.0)
     assert (job.state, cause_of(decided)) == (State.STOPPED, Cause.STOPPED)
+
+
+def test_a_rank_whose_host_goes_away_says_so_once_it_has_saved():
+    job = training()
+    going = Notice("file", "rack", NoticeKind.PREEMPTION, Certainty.CERTAIN, 20.0, is_cancellable=False, text="rack 7")
+    job.handle(events.NoticeReceived(going), 3.0)
+    job.handle(events.CheckpointCommitted(1, 6, (1,)), 4.0)
+    job.handle(events.WorkerExited(1, code=int(WorkerExit.STOPPED)), 19.0)
+    assert (job.state, job.facts.waits_for_host) == (State.BACKOFF, True)
 
 
 def test_failures_without_progress_are_given_up_as_elsewhere():
