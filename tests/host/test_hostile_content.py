@@ -34,7 +34,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.checkpoints.verification import verify_all
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.tensorbundle import entry, sstable
@@ -232,7 +232,8 @@ def test_any_checkpoint_folder_is_answered_for_or_refused(
     for request in (
         CheckpointRequest(Question.HIGHEST_ATTEMPT, folder),
         CheckpointRequest(Question.LIST, folder, verify=True),
-        CheckpointRequest(Question.SELECT, folder, initial=start, avoid=(STEP_2,)),
+        CheckpointRequest(Question.SELECT, folder, SelectionRules(initial=start, avoid=(STEP_2,))),
+        CheckpointRequest(Question.SELECT, folder, SelectionRules(jobs=("p",), pass_over_unreadable=True)),
         CheckpointRequest(Question.QUARANTINE, folder, reasons={STEP_1: "does not fit"}),
         CheckpointRequest(Question.ROLL_BACK, folder, before=2),
         CheckpointRequest(Question.LIST, folder),
