@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
+AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help audit demo test test-again quick lint check check-deploy format fuzz peer dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -48,6 +49,8 @@ format: $(INSTALLED)
 
 peer: $(INSTALLED)  ## PyPI's Supervisor in .venv-supervisor, for the comparing tests and the bench; they make it too
 	$(BIN)/python -m bench.peer
+
+azurite: $(AZURITE)  ## an Azure store in .venv for the tests of the mirror; needs npm, 365 MB; without it they are skipped
 
 bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; saves beside TensorFlow's, Keras' and Orbax
 	$(BIN)/python -m bench.daemon
@@ -107,6 +110,9 @@ $(DEMO): requirements/demo.txt pyproject.toml | $(VENV)/bin/python
 $(INSTALLED): requirements/dev.txt $(DEMO)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	touch $@
+
+$(AZURITE): | $(VENV)/bin/python
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite azurite@3.37.0
 
 clean:
 	rm -rf $(VENV) demo-run

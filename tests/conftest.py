@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from tests.fuzzing import CASES, QUICK
 
-pytest_plugins = ("tests.tiers",)
+pytest_plugins = ("tests.tiers", "tests.mirror.fixtures")
 
 # the same cases in every run, however busy the machine is: a suite that fails by chance tells nothing
 settings.register_profile("suite", deadline=None, derandomize=True)
