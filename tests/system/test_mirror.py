@@ -3,12 +3,11 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.host.mirror.stores import S3Server
+from tests.mirror.stores import ObjectStore
 from tests.system.harness import Daemon, job
 
 
@@ -16,15 +15,15 @@ def mirrored(name: str, host: Path, url: str, keys: str = "", **environment: obj
     return job(name, host, f"mirror = {url}\n{keys}", **environment)
 
 
-@pytest.fixture(params=["file", "s3"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=["file", "s3", "azure"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "file":
-        yield f"file://{tmp_path}/store"
-        return
-    with S3Server() as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server.make_bucket("runs")
+        return f"file://{tmp_path}/store"
+    store = request.getfixturevalue(f"{request.param}_store")
+    assert isinstance(store, ObjectStore)
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"{store.url}/team"
 
 
 def test_a_new_host_goes_on_from_the_store(tmp_path: Path, url: str):

@@ -119,8 +119,10 @@ def _as_store_error(doing: str) -> Iterator[None]:
     except (AlreadyExistsError, PreconditionError, FileNotFoundError):
         raise
     except (BaseError, OSError, ValueError) as error:
-        # obstore adds its own structures behind the first line
-        reason = " ".join(str(error).split("\n\n")[0].split())[:500]
+        # obstore adds its own structures behind the first line; only there it says that the store did not answer
+        first, _, rest = str(error).partition("\n\n")
+        timed_out = " (timed out)" if "TimedOut" in rest else ""
+        reason = f"{' '.join(first.split())[:500]}{timed_out}"
         raise StoreError(f"cannot {doing}: {reason or type(error).__name__}") from error
 
 
