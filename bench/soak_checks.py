@@ -49,6 +49,12 @@ class Watch:
                 self.peak_rss_bytes = max(self.peak_rss_bytes, psutil.Process(daemon.pid).memory_info().rss)
 
     def _look(self) -> None:
+        try:
+            self._look_until_over()
+        except Exception as error:  # noqa: BLE001 - a watch that sees nothing any more must not look like a quiet one
+            self.broken.append(f"the watch for second workers ended: {error!r}")
+
+    def _look_until_over(self) -> None:
         while not self._over.wait(LOOK_S):
             by_program: dict[str, list[Running]] = defaultdict(list)
             for each in self._site.workers():

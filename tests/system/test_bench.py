@@ -63,7 +63,7 @@ def test_bound_is_youngs(mean_s: float, interval_s: float, stall_s: float, relau
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, KINDS[:1])
+    site = Site(tmp_path, tuple(each for each in KINDS if each.name == "count"))
     yield site
     site.close()
 
