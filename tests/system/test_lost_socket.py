@@ -38,6 +38,7 @@ def answers(daemon: Daemon) -> bool:
 
 def test_deleted_socket_comes_back_without_disturbing_who_is_connected(tmp_path: Path):
     with Daemon(tmp_path, SLEEPER) as daemon:
+        daemon.until_state("x", "RUNNING")  # the logger, which has pipes to the daemon, is there too by then
         client, open_files = Connected(daemon.socket), daemon.descriptors()
         pid = client.pid()
         mode = daemon.socket.stat().st_mode

@@ -29,7 +29,8 @@ def test_job_trains_to_its_end_and_is_not_run_again(tmp_path: Path):
         assert [each["cause"] for each in history(daemon, "count")] == ["done"]
         daemon.stop()
         daemon.start()
-        assert daemon.status("count")["state"] == "STOPPED"
+        assert daemon.until_state("count", "SUCCEEDED")["job"]["step"] == 60
+        assert [each["cause"] for each in history(daemon, "count")] == ["done"]
 
 
 @pytest.mark.slow

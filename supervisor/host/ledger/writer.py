@@ -166,7 +166,7 @@ class LedgerWriter:
         pause = RETRY_S
         while batch := self._next_batch():
             with self._changed:
-                waiting, self._waiting = self._waiting, []  # who comes from here on waits for the next attempt
+                waiting, self._waiting = self._waiting, []  # if it fails, who comes from here on waits for the next one
             self._write_before()
             error, lost = self._write(batch)
             self._report(error)
@@ -178,10 +178,12 @@ class LedgerWriter:
                     for _ in batch:
                         self._queue.popleft()
                 self._changed.notify_all()
-                for until, future in waiting:
-                    if error is None and until > self._settled:
-                        self._waiting.append((until, future))
-                    elif not future.cancelled():
+                if error is None:  # also who came during the write may wait for nothing but what it wrote
+                    waiting += self._waiting
+                    self._waiting = [each for each in waiting if each[0] > self._settled]
+                    waiting = [each for each in waiting if each[0] <= self._settled]
+                for _, future in waiting:
+                    if not future.cancelled():
                         future.set_result(None)
                 if error is not None and self._closing:
                     break
