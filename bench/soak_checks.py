@@ -14,9 +14,6 @@ from bench.soak_site import Running, Site
 
 LOOK_S = 0.05
 SLACK_S = 1.5  # between what is booked and the clock: the question itself takes time on a busy machine
-FIRST_START_S = (
-    12.0  # booked, but before the first attempt: its start waits up to 10 s for a ledger's disk that was full
-)
 FDS_SLACK = 6  # of the daemon: a client just leaving, a connection of the ledger for reading
 GROWTH_BYTES = 64 << 20
 PEAK_BYTES = 300 << 20  # of the daemon at any moment, whatever a job's user plants
@@ -150,8 +147,7 @@ def books(site: Site, program: str) -> Books:
         found.wrong.append("it has no account")
         return found
     wall_s, booked_s = now - sums["since_wall_at"], sum(sums["spent_s"].values())
-    slack_s = SLACK_S + 0.01 * wall_s
-    if not -slack_s - FIRST_START_S <= wall_s - booked_s <= slack_s:
+    if abs(wall_s - booked_s) > SLACK_S + 0.01 * wall_s:
         found.wrong.append(f"{booked_s:.1f} s are booked of {wall_s:.1f} s")
     if any(value < -0.001 for value in sums["spent_s"].values()):
         found.wrong.append(f"less than nothing is booked: {sums['spent_s']}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.config import relations, supervisor_keys
+from supervisor.config import relations, server_relations, supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
@@ -96,8 +96,8 @@ class _ConfigReader:
         for name, section in self.source.sections.items():
             self._report_unknown_section(name, section)
         daemon = self._read_supervisord()
-        unix = self._read_servers("unix_http_server", UnixServerConfig, relations.check_socket)
-        inet = self._read_servers("inet_http_server", InetServerConfig, relations.check_address)
+        unix = self._read_servers("unix_http_server", UnixServerConfig, server_relations.check_socket)
+        inet = self._read_servers("inet_http_server", InetServerConfig, server_relations.check_address)
         ctl = self._read_supervisorctl()
         # where [supervisord] is broken, the problems of the programs are reported all the same
         usable = daemon or SupervisordConfig.build(_default_paths(self.source.folder / STATE_DIR))
@@ -145,7 +145,7 @@ class _ConfigReader:
             daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | logs | to_syslog)
         with contextlib.suppress(UnknownValue):
             usable = daemon or reader.build_partial(SupervisordConfig, default | to_syslog)
-            relations.check_daemon(usable, reader)
+            server_relations.check_daemon(usable, reader)
         return daemon
 
     def _default_state(self, reader: SectionReader) -> dict[str, Path]:
@@ -173,11 +173,11 @@ class _ConfigReader:
             reader.report_unknown_keys(keys, {})
             reader.expand_values(keys, self._placeholders())
             server = reader.build_model(model, {})
-            for relation in (check, relations.check_login):
+            for relation in (check, server_relations.check_login):
                 with contextlib.suppress(UnknownValue):
                     relation(server or reader.build_partial(model, {}), reader)
             if server is not None:
-                relations.check_duplicate_address(server, reader, built)
+                server_relations.check_duplicate_address(server, reader, built)
                 built.append((server, name))
         return tuple(server for server, _ in built)
 

@@ -62,11 +62,18 @@ _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom the process becomes."""
+    """Whom a process becomes, for good."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
+
+    def assume(self) -> None:
+        """Makes this process that user's."""
+        os.setgroups(self.groups)
+        os.setresgid(self.gid, self.gid, self.gid)
+        os.setresuid(self.uid, self.uid, self.uid)
+        os.umask(0o022)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +163,7 @@ def main() -> None:
     threading.Thread(target=_end_with_daemon, daemon=True).start()
     uid, gid, groups = sys.argv[2:]
     _limit()
-    os.setgroups([int(group) for group in groups.split(",") if group])
-    os.setresgid(int(gid), int(gid), int(gid))
-    os.setresuid(int(uid), int(uid), int(uid))
-    os.umask(0o022)
+    Identity(int(uid), int(gid), tuple(int(group) for group in groups.split(",") if group)).assume()
     line = _encode(_answer(request))
     while line:
         line = line[os.write(1, line) :]

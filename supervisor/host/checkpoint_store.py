@@ -88,7 +88,7 @@ class CheckpointStore:
         return await self._run(directory, lambda: directory.stat().st_dev)
 
     async def _ask(self, request: CheckpointRequest, kind: type[Answer], user: str | None) -> Answer:
-        identity = _other_identity(user)
+        identity = other_identity(user)
         work: partial[CheckpointAnswer]
         if identity is None:
             work = partial(checkpoint_calls.answer, request)
@@ -102,7 +102,7 @@ class CheckpointStore:
         return await self._calls.run_for_folder(directory, work)
 
 
-def _other_identity(user: str | None) -> Identity | None:
+def other_identity(user: str | None) -> Identity | None:
     """Whom a process has to become to do the user's work; None if the daemon does it. Raises OSError."""
     if user is None or os.geteuid() != 0:
         return None

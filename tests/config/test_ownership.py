@@ -108,12 +108,12 @@ def test_a_folder_that_is_searched_is_refused_also_while_it_is_empty(mode: int, 
 
 
 def test_a_missing_folder_that_others_could_make_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "etc", INCLUDES.replace("../more", "../shared/*/more"))
-    (tmp_path / "shared").mkdir()
+    path = written(tmp_path / "etc", INCLUDES.replace("../more", "../common/*/more"))
+    (tmp_path / "common").mkdir()
     assert load_config(path, {}).programs == {}
 
-    (tmp_path / "shared").chmod(0o1777)
-    assert f"(chmod go-w {tmp_path}/etc/../shared)" in refusal(path) or f"{tmp_path}/shared)" in refusal(path)
+    (tmp_path / "common").chmod(0o1777)
+    assert f"(chmod go-w {tmp_path}/etc/../common)" in refusal(path) or f"{tmp_path}/common)" in refusal(path)
 
 
 def test_file_that_only_root_may_write_is_fine(tmp_path: Path) -> None:

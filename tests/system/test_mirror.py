@@ -5,6 +5,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.mirror.stores import ObjectStore
@@ -66,7 +67,9 @@ def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path
     host.mkdir()
     blocked = tmp_path / "store"
     blocked.write_text("a file where the folder should be")
-    with Daemon(host, mirrored("j", host, f"file://{blocked}", STEPS=100, EVERY=20)) as daemon:
+    # more often than it has retries: a store that can't be reached counts against none of them
+    with Daemon(host, mirrored("j", host, f"file://{blocked}", "startretries = 0", STEPS=100, EVERY=20)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["attempt"] > 2, "the third attempt")
         daemon.until(lambda: "the store may have one" in daemon.status("j")["description"], "the reason")
         assert list((host / "j").glob("step-*")) == []
 
@@ -102,3 +105,19 @@ def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path
         attempts = daemon.call("history", name="j", limit=10)["attempts"]
 
     assert max(attempts, key=lambda each: each["attempt"])["from_step"] == remote
+
+
+def test_no_process_is_left_of_a_program_that_is_removed(tmp_path: Path):
+    with Daemon(tmp_path, mirrored("j", tmp_path, f"file://{tmp_path}/store", STEPS=60, EVERY=20)) as daemon:
+        daemon.until_state("j", "SUCCEEDED")
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == 60, "the last checkpoint")
+        assert daemon.process is not None
+        children = psutil.Process(daemon.process.pid).children
+        assert any("mirror.process" in " ".join(each.cmdline()) for each in children())
+
+        daemon.write("")
+        daemon.call("update")
+
+        daemon.until(
+            lambda: not any("mirror.process" in " ".join(each.cmdline()) for each in children()), "it has ended"
+        )

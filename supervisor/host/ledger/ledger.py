@@ -32,7 +32,7 @@ _INSERT_ATTEMPT = (
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 
-RECORD_WAIT_S = 60.0  # for the answer to a command: a disk that is only busy answers by then; an error is said at once
+RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 

@@ -7,15 +7,18 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import supervisor
+from supervisor.host.checkpoint_store import other_identity
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, encode_record
 
-IDLE_S = 300.0  # it holds some 60 MB; a job that saves more often keeps it
+IDLE_S = 300.0  # it holds some 30 MB; a job that saves more often keeps it
 MAX_WORDS = 400  # characters of its last words
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.host.mirror.process import main; main()"
@@ -39,11 +42,22 @@ class RunFenced(Exception):
 
 
 class MirrorClient:
-    """Asks one question after the other. `environment`: that of the process, with what names the credentials."""
+    """Asks one question after the other.
 
-    def __init__(self, settings: MirrorSettings, environment: Mapping[str, str]) -> None:
+    `environment`: the daemon's, for a process of `user` made that user's; `own`: variables of the job, which win.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        environment: Mapping[str, str],
+        own: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> None:
         self._settings = settings
         self._environment = environment
+        self._own = own or {}
+        self._user = user
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: dict[int, asyncio.Future[messages.Answer]] = {}
@@ -91,15 +105,17 @@ class MirrorClient:
                 self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)
 
     async def _start(self) -> asyncio.subprocess.Process:
+        identity = other_identity(self._user)
+        who = cached_credentials(self._user) if identity is not None and self._user is not None else None
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-I", "-X", "utf8", "-c", _PROGRAM, str(Path(supervisor.__file__).parents[1])),
-            encode_record(self._settings),
+            encode_record(replace(self._settings, identity=identity)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=MAX_LINE_BYTES,
-            env=dict(self._environment),
+            env={**user_environment(who, self._environment), **self._own},
             cwd="/",
             start_new_session=True,
         )

@@ -9,11 +9,11 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.run import MirroredRun, TakenOver
-from supervisor.host.mirror.settings import MirrorIdentity, MirrorSettings
+from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.mirror.store import Store, StoreError
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -23,32 +23,17 @@ MAX_TEXT = 1000  # characters of an error, which goes into status and log
 NICE = 10  # training and the daemon come first
 
 
-class _Questions:
-    """The questions that wait."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[messages.Question] = deque()
-        self._changed = threading.Condition()
-
-    def read_all(self) -> None:
-        """Reads standard input until it ends, and then ends the process: the daemon is gone."""
-        while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
-            try:
-                question = messages.decode(line)
-            except ProtocolError as error:
-                sys.stderr.write(f"mirror: {error}\n")
-                continue
-            assert isinstance(question, messages.FetchRequest | messages.BeginEpochRequest | messages.UploadRequest)
-            with self._changed:
-                self._waiting.append(question)
-                self._changed.notify()
-        os._exit(0)
-
-    def next(self) -> messages.Question:
-        """The next one; waits for it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting)
-            return self._waiting.popleft()
+def _read_all(questions: SimpleQueue[messages.Question]) -> None:
+    """Reads standard input until it ends, and then ends the process: the daemon is gone."""
+    while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+        try:
+            question = messages.decode(line)
+        except ProtocolError as error:
+            sys.stderr.write(f"mirror: {error}\n")
+            continue
+        assert isinstance(question, messages.FetchRequest | messages.BeginEpochRequest | messages.UploadRequest)
+        questions.put(question)
+    os._exit(0)
 
 
 def main() -> None:
@@ -56,12 +41,12 @@ def main() -> None:
     settings = decode_record(parse_object(sys.argv[1]), MirrorSettings, "settings")
     os.nice(NICE)
     if settings.identity is not None:
-        _become(settings.identity)
-    questions = _Questions()
-    threading.Thread(target=questions.read_all, daemon=True).start()
+        settings.identity.assume()
+    questions = SimpleQueue[messages.Question]()
+    threading.Thread(target=_read_all, args=(questions,), daemon=True).start()
     run: MirroredRun | None = None
     while True:
-        question = questions.next()
+        question = questions.get()
         try:
             if run is None:
                 run = MirroredRun(Store(settings.url), settings.folder, settings.keep, settings.bytes_per_s)
@@ -72,13 +57,6 @@ def main() -> None:
             answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], isinstance(error, FileNotFoundError))
         sys.stdout.buffer.write(messages.encode(answer))
         sys.stdout.buffer.flush()
-
-
-def _become(identity: MirrorIdentity) -> None:
-    os.setgroups(identity.groups)
-    os.setresgid(identity.gid, identity.gid, identity.gid)
-    os.setresuid(identity.uid, identity.uid, identity.uid)
-    os.umask(0o022)
 
 
 def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:

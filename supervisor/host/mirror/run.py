@@ -92,14 +92,16 @@ class MirroredRun:
                 raise StoreError(f"cannot read who holds this run: {error}; delete or repair it") from error
         return self._epochs
 
-    def committed(self) -> set[RemoteCheckpoint]:
-        """Every checkpoint that has a manifest, whether it counts or not."""
-        found = (parse_file_key(key) for key, _, _ in self.store.list_keys(""))
-        return {each[0] for each in found if each is not None and each[1] == layout.MANIFEST}
+    def files(self) -> dict[RemoteCheckpoint, dict[str, datetime]]:
+        """Every checkpoint of which anything is there, whether it counts or not: its files, and when each was written.
 
-    def line(self) -> tuple[RemoteCheckpoint, ...]:
-        """The checkpoints that count, newest first."""
-        return checkpoints_on_line(self.epochs(), self.committed())
+        One without a manifest does not exist, or not yet.
+        """
+        found: dict[RemoteCheckpoint, dict[str, datetime]] = {}
+        for key, _, written_at in self.store.list_keys(""):
+            if (parsed := parse_file_key(key)) is not None:
+                found.setdefault(parsed[0], {})[parsed[1]] = written_at
+        return found
 
     def local(self) -> list[CheckpointName]:
         """The names of the checkpoints in the job's folder; none if there is no folder."""
@@ -132,7 +134,7 @@ class MirroredRun:
 
         Raises OSError if the folder can't be written.
         """
-        epochs, committed = self.epochs(), self.committed()
+        epochs, committed = self.epochs(), _committed(self.files())
         line = checkpoints_on_line(epochs, committed)
         local = self.local()
         behind = left_behind(local, self.held_epoch(), epochs)
@@ -201,7 +203,8 @@ class MirroredRun:
         epochs = self.epochs()
         self._refuse_after(known)
         number = max(epochs, default=0) + 1
-        epoch = Epoch(number, newest_at_or_before(self.line(), start), platform.node(), time.time())
+        line = checkpoints_on_line(epochs, _committed(self.files()))
+        epoch = Epoch(number, newest_at_or_before(line, start), platform.node(), time.time())
         if not self.store.create(epoch_key(number), encode_epoch(epoch)):
             self.epochs()
             self._refuse_after(known)
@@ -225,8 +228,9 @@ class MirroredRun:
         self._refuse_after(epoch)
         if not self.store.create(remote.manifest, content):
             raise StoreError(f"cannot commit {remote}: there is another checkpoint of that name")
-        line = self.line()
-        self._tidy(line, epoch)
+        files = self.files()
+        line = checkpoints_on_line(self._epochs, _committed(files))
+        self._tidy(files, line, epoch)
         return manifest.size_bytes, line
 
     def _upload_file(self, remote: RemoteCheckpoint, folder: Path, file: FileRecord) -> None:
@@ -241,22 +245,18 @@ class MirroredRun:
         if latest > epoch:
             raise TakenOver(self._epochs[latest])
 
-    def _tidy(self, line: tuple[RemoteCheckpoint, ...], epoch: int) -> None:
+    def _tidy(
+        self, files: Mapping[RemoteCheckpoint, Mapping[str, datetime]], line: tuple[RemoteCheckpoint, ...], epoch: int
+    ) -> None:
         """Deletes what retention leaves no room for, the manifest first, and what was never finished."""
-        gone = set(to_delete(line, epoch, self.keep))
-        files: dict[RemoteCheckpoint, list[str]] = {}
         oldest = datetime.now(UTC) - UNFINISHED_AGE
-        unfinished: dict[RemoteCheckpoint, bool] = {}
-        for key, _, modified_at in self.store.list_keys(""):
-            if (found := parse_file_key(key)) is None:
-                continue
-            checkpoint, name = found
-            files.setdefault(checkpoint, []).append(key)
-            if name == layout.MANIFEST:
-                unfinished[checkpoint] = False
-            unfinished[checkpoint] = unfinished.get(checkpoint, True) and modified_at < oldest
-        gone |= {each for each, is_old in unfinished.items() if is_old}
+        unfinished = {each for each, names in files.items() if layout.MANIFEST not in names}
+        abandoned = {each for each in unfinished if max(files[each].values()) < oldest}
         with contextlib.suppress(StoreError):  # the next upload tries again
-            for each in sorted(gone):
-                keys = files.get(each, [])
-                self.store.delete(sorted(keys, key=lambda key: not key.endswith(layout.MANIFEST)))
+            for each in sorted(abandoned.union(to_delete(line, epoch, self.keep))):
+                names = sorted(files.get(each, ()), key=lambda name: name != layout.MANIFEST)
+                self.store.delete(each.key(name) for name in names)
+
+
+def _committed(files: Mapping[RemoteCheckpoint, Mapping[str, datetime]]) -> set[RemoteCheckpoint]:
+    return {each for each, names in files.items() if layout.MANIFEST in names}

@@ -3,14 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True)
-class MirrorIdentity:
-    """Whom the process becomes."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
+from supervisor.host.checkpoint_process import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +17,4 @@ class MirrorSettings:
     folder: Path
     keep: int
     bytes_per_s: float | None = None
-    identity: MirrorIdentity | None = None
+    identity: Identity | None = None

@@ -1,5 +1,6 @@
 """Selects the checkpoint that an attempt begins from, records those that can't be used, and looks at lost storage."""
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -151,7 +152,10 @@ class CheckpointSelector:
             self._post(events.StorageSeen(effect.attempt, f"cannot look at {self._job.checkpoint_dir}: {error}"))
         else:
             self._remember_remarks(seen)
-            self._post(events.StorageSeen(effect.attempt, None, None, seen.highest_step, seen.mount))
+            highest = seen.highest_step
+            if highest is None and self._mirror is not None and self._mirror.newest is not None:
+                highest = self._mirror.newest.step  # the next attempt fetches it
+            self._post(events.StorageSeen(effect.attempt, None, None, highest, seen.mount))
         finally:
             self._is_looking = False
 
@@ -204,7 +208,7 @@ class CheckpointSelector:
         except MirrorError as error:
             if path is None:
                 text = f"{error}; there is no checkpoint here, and the store may have one; it is tried again"
-                return events.SelectionFailed(effect.attempt, text, permanent=False)
+                return events.SelectionFailed(effect.attempt, text, permanent=False, errno=errno.EHOSTUNREACH)
             self._log.warning("mirror.unreachable", attempt=effect.attempt, error=str(error), begins_from=path)
             return None
         if found.left_behind:

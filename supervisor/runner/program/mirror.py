@@ -1,8 +1,8 @@
 """A job's copy in an object store: what is fetched before a launch, and uploaded beside training.
 
-Supervision never waits for the store, but for one thing: a host that has no checkpoint asks there before it starts
-from step 0. While a job trains, its newest checkpoint is uploaded, one at a time; what becomes older meanwhile is left
-out. An error is retried, and `status` shows it.
+Supervision never waits for the store, but for one thing: a host that has no checkpoint asks there before the job
+starts. While a job trains, its newest checkpoint is uploaded, one at a time; what becomes older meanwhile is left out.
+An error is retried, and `status` shows it.
 """
 
 import asyncio
@@ -16,15 +16,14 @@ from supervisor.config import ProgramConfig
 from supervisor.core.program import events
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
-from supervisor.host.mirror.settings import MirrorIdentity, MirrorSettings
-from supervisor.host.processes.credentials import cached_credentials
+from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
 
 RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
-LOOK_TIMEOUT_S = 20.0  # how long the first start waits to learn which attempt numbers the store has
+LOOK_TIMEOUT_S = 20.0  # how long a job's first start on a host waits to learn which attempt numbers the store has
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,14 @@ class JobMirror(ProgramObserver):
         """Why the newest checkpoint is not in the store yet; None while nothing is wrong."""
         self.attempt = 0
         """The highest attempt in the name of a remote checkpoint."""
-        identity = None
-        if config.user is not None:
-            found = cached_credentials(config.user)
-            identity = MirrorIdentity(found.uid, found.gid, found.groups)
         self._url = f"{config.job.mirror.rstrip('/')}/{config.name.replace(':', '.')}"
         settings = MirrorSettings(
             url=self._url,
             folder=config.job.checkpoint_dir,
             keep=config.job.mirror_keep,
             bytes_per_s=config.job.mirror_rate_limit,
-            identity=identity,
         )
-        self._client = MirrorClient(settings, {**services.environment, **config.environment})
+        self._client = MirrorClient(settings, services.environment, config.environment, config.user)
         self._post = post
         self._log = log
         self._epoch: int | None = None
@@ -74,6 +68,7 @@ class JobMirror(ProgramObserver):
         self._remote: tuple[CheckpointName, ...] = ()  # that count, newest first, as far as known
         self._wanted: str | None = None  # the newest local checkpoint, while it is not in the store
         self._task: asyncio.Task[None] | None = None
+        self._is_over = False  # the program is gone for good
 
     # --- for those who look -------------------------------------------------------------------------------------------
 
@@ -158,6 +153,13 @@ class JobMirror(ProgramObserver):
             self._task = asyncio.get_running_loop().create_task(self._work_until_done())
 
     async def _work_until_done(self) -> None:
+        try:
+            await self._upload_newest()
+        finally:
+            if self._is_over:
+                self._client.close()
+
+    async def _upload_newest(self) -> None:
         while self._epoch is None or self._wanted is not None:
             try:
                 if self._epoch is None:
@@ -174,6 +176,8 @@ class JobMirror(ProgramObserver):
                 if self.error is None:
                     self._log.warning("mirror.failed", error=str(error), retry_in_s=RETRY_S)
                 self.error = str(error)
+                if self._is_over:
+                    return
                 await asyncio.sleep(RETRY_S)
 
     async def _begin_epoch(self) -> None:
@@ -201,6 +205,12 @@ class JobMirror(ProgramObserver):
         self._remote = tuple(found for each in done.remote if (found := parse_name(each)) is not None)
         self._wanted = None if self._wanted == name else self._wanted
         self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
+
+    def finish(self) -> None:
+        """The program is gone for good: what is being uploaded may end, and nothing is tried again."""
+        self._is_over = True
+        if self._task is None or self._task.done():
+            self._client.close()
 
     def close(self) -> None:
         """Ends the process; the next daemon goes on."""

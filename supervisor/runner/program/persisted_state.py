@@ -75,9 +75,10 @@ class PersistedStateStore(ProgramObserver):
             listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
-            if self._executor.mirror is not None:
+            mirror = self._executor.mirror
+            if mirror is not None and self._job.facts.attempt == 0:  # a new host; no other start waits for the store
                 with contextlib.suppress(MirrorError):  # before it begins it is asked again
-                    self._job.skip_attempts(await self._executor.mirror.look())
+                    self._job.skip_attempts(await mirror.look())
         return goes_on
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:

@@ -250,6 +250,8 @@ class Runner:
         await self.startable.wait()
         self.post(events.ProgramClosed(reason, host_leaves))
         await self.wait_until(lambda: True if self._is_gone() else None)
+        if self.executor.mirror is not None:
+            self.executor.mirror.finish()
 
     def _is_gone(self) -> bool:
         return self.state not in ALIVE and self.state is not State.BACKOFF and not self.executor.standby_pids

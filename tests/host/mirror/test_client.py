@@ -11,16 +11,21 @@ import pytest
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
-from supervisor.host.mirror.settings import MirrorIdentity, MirrorSettings
+from supervisor.host.mirror.settings import MirrorSettings
 from tests.host.mirror.test_run import host, made
 from tests.system.harness import let_others_in
 
 pytestmark = pytest.mark.integration
 
 
-def client(tmp_path: Path, identity: MirrorIdentity | None = None) -> MirrorClient:
-    settings = MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5, None, identity)
-    return MirrorClient(settings, dict(os.environ))
+def client(tmp_path: Path, user: str | None = None) -> MirrorClient:
+    settings = MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5)
+    return MirrorClient(settings, dict(os.environ), user=user)
+
+
+def variable_of(pid: int | None, name: str) -> str | None:
+    found = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(each.partition("=")[::2] for each in found).get(name)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -72,11 +77,20 @@ async def test_the_process_has_the_rights_of_the_jobs_user(tmp_path: Path):
     for each in ("j", "store"):
         (tmp_path / each).mkdir()
         os.chown(tmp_path / each, nobody.pw_uid, nobody.pw_gid)
-    mirror = client(tmp_path, MirrorIdentity(nobody.pw_uid, nobody.pw_gid, (nobody.pw_gid,)))
+    mirror = client(tmp_path, "nobody")
 
     await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
+    home = variable_of(mirror.pid, "HOME")
     mirror.close()
 
+    assert home == nobody.pw_dir, "credentials are looked for in the user's folder"
     written = files_in(tmp_path)
     assert {each.name for each in written} == {"0001", "mirror.json"}
     assert {each.stat().st_uid for each in written} == {nobody.pw_uid}
+
+
+async def test_a_user_who_is_gone_is_an_error_of_the_mirror_only(tmp_path: Path):
+    mirror = client(tmp_path, "no-such-user-here")
+
+    with pytest.raises(MirrorError, match="no such user"):
+        await mirror.ask(messages.FetchRequest(mirror.next_id()), messages.FetchAnswer)
