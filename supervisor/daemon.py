@@ -11,6 +11,7 @@ import getpass
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _hash_password()
     if parsed.migrate is not None:
         return _migrate(parsed.migrate)
+    if parsed.init is not None:
+        return _init(parsed.init, parsed)
     try:
         refuse_shared_environment()
         overrides, path = options.overridden_keys(parsed), options.configuration_path(parsed)  # before any chdir
@@ -106,6 +109,27 @@ def _migrate(path: Path) -> int:
     to_change = f"change {counted(refused, 'line')} before stepkeeper can use it"
     print(f"{path}: {to_change if refused else 'can be used as it is'}")  # noqa: T201
     return EXIT_CONFIG if refused else 0
+
+
+def _init(words: list[str], parsed: Namespace) -> int:
+    """Writes a first configuration file."""
+    from supervisor.config.script_survey import ScriptError  # only here: a daemon has no use for them
+    from supervisor.config.starter import write_starter
+
+    script = Path(words[0]) if words else None
+    try:
+        target = options.starter_path(parsed)
+        said = write_starter(script, words[1:], target, os.environ)
+    except FileExistsError:
+        remedy = "name another one (supervisord -c FILE --init ...), or move that one away"
+        return _fail(f"cannot write {target}: it exists already; {remedy}", EXIT_CANNOT_RUN)
+    except OSError as error:
+        remedy = "name another place: supervisord -c FILE --init ..."
+        return _fail(f"cannot write {error.filename}: {error.strerror}; {remedy}", EXIT_CANNOT_RUN)
+    except (ScriptError, ConfigError) as error:
+        return _fail(str(error), EXIT_CONFIG)
+    print(said)  # noqa: T201
+    return 0
 
 
 def _hash_password() -> int:

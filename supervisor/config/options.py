@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from supervisor import __version__
 from supervisor.ini.problems import ConfigError, Location, Problem
-from supervisor.ini.reader import IniKey, find_config_file
+from supervisor.ini.reader import FILE_NAME, IniKey, find_config_file
 
 COMMAND_LINE = Location(Path("command line"))
 
@@ -90,6 +90,12 @@ def _present_folder() -> Path:
         raise ConfigError([Problem(COMMAND_LINE, text)]) from error
 
 
+def starter_path(options: argparse.Namespace) -> Path:
+    """Where --init writes, by its full path. Raises ConfigError."""
+    named: Path = options.configuration or Path(FILE_NAME)
+    return named if named.is_absolute() else _present_folder() / named
+
+
 class _UnsupportedOption(argparse.Action):
     """Ends with what to do instead."""
 
@@ -129,6 +135,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="show what each line of Supervisor's FILE means here, and exit",
+    )
+    add(
+        "--init",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [ARGUMENT ...]",
+        help="look at SCRIPT and write a commented configuration file that runs it with these arguments (without a "
+        "script: a file without programs) to ./supervisord.conf, or to the FILE of a -c before it; overwrites nothing",
     )
     add("--hash-password", action="store_true", help="read a password, print its hash for the configuration, and exit")
     return parser

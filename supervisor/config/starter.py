@@ -1,0 +1,258 @@
+"""`supervisord --init`: writes a commented configuration file that runs a script, and says what to type next."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from supervisor.config.load import check_config
+from supervisor.config.program import MAX_NAME_BYTES, RESERVED
+from supervisor.config.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
+from supervisor.ini.problems import ConfigError
+from supervisor.ini.reader import candidates
+
+PROBE_TIMEOUT_S = 20.0  # for an interpreter on a cold network disk to start
+
+_HEAD = """\
+; {what}
+; A line that begins with ; is a comment. Paths start from the folder of this file, which is %(here)s.
+; Every key with its default: echo_supervisord_conf. After a change: supervisorctl update
+
+[supervisord]
+; Logs, the history and what is wanted lie in .stepkeeper beside this file.
+;state_dir = /var/lib/stepkeeper
+
+[unix_http_server]
+; where supervisorctl reaches the daemon
+file = %(here)s/.stepkeeper/supervisor.sock
+
+[supervisorctl]
+serverurl = unix://%(here)s/.stepkeeper/supervisor.sock
+"""
+
+_NOTHING_YET = """
+; A training job: supervisord --init train.py writes this section by looking at the script.
+;[program:train]
+;command = python train.py
+;directory = %(here)s
+;checkpoint_dir = checkpoints/train
+
+; Any other program, as in Supervisor. It is started again whenever it ends with another status than 0.
+;[program:web]
+;command = python -m http.server 8000
+;directory = %(here)s
+"""
+
+_STRATEGY = """\
+; For more than one device (what worker.strategy() then gives; without GPUs, that many CPU devices):
+;strategy = mirrored
+;replicas = 2
+"""
+_JOB = """\
+; How often to save. Left out, the worker weighs what a save costs against how often the job fails.
+;checkpoint_interval = 10 minutes
+; How many checkpoints stay.
+;checkpoint_keep = 5
+; Repeat the same bits after a restart; some operations are slower.
+;deterministic = true
+; Keep a process with all imports done, ready to take over.
+;standby = warm
+"""
+_EXPORT = """\
+; For a SavedModel at the end, and whenever supervisorctl export asks for it.
+;export_dir = export
+"""
+_PLAIN = """\
+; It is started again when it ends with another status than 0. Supervisor's keys keep their meaning:
+;autorestart = unexpected
+;stdout_logfile = %(here)s/NAME.log
+;redirect_stderr = true
+"""
+_NO_JOB = """\
+; The script imports {framework}, but does not use stepkeeper's package worker, so it begins anew after each restart.
+; A few lines make it a job that goes on from its newest checkpoint (docs/recipes.md); then add:
+;checkpoint_dir = checkpoints/NAME
+"""
+
+
+def write_starter(script: Path | None, arguments: Sequence[str], target: Path, environment: Mapping[str, str]) -> str:
+    """Writes the file `target`, which must not exist yet, and gives what to tell the user.
+
+    Raises ScriptError if the script can't be read, OSError if the file can't be written.
+    """
+    said: list[str] = []
+    if script is None:
+        text = _HEAD.format(what="Configuration of supervisord.") + _NOTHING_YET
+        what = "it has no programs yet; add yours"
+    else:
+        found = survey_script(script, arguments)
+        text, what = _text_for(script.absolute(), arguments, found, target, environment, said)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("x", encoding="utf-8") as file:
+        file.write(text)
+    said += _complaints(target, environment)
+    return "\n".join([f"wrote {target}: {what}", *said, *_next_commands(target)])
+
+
+def _complaints(target: Path, environment: Mapping[str, str]) -> list[str]:
+    """What the daemon would say of the new file: that of a long path, or of a folder that others can write."""
+    try:
+        checked = check_config(target, environment)
+    except ConfigError as error:
+        return [str(error)]
+    return [str(each) for each in (*checked.problems, *checked.warnings)]
+
+
+def _text_for(
+    script: Path,
+    arguments: Sequence[str],
+    found: ScriptSurvey,
+    target: Path,
+    environment: Mapping[str, str],
+    said: list[str],
+) -> tuple[str, str]:
+    name, is_job = _name(script), found.kind is not ScriptKind.PLAIN
+    python = _interpreter(script, environment) if found.is_python else None
+    what = f"{'the training job' if is_job else 'the program'} {name!r}"
+    reason = f"{script.name} uses {found.kind}" if is_job else ""
+    lines = [f"[program:{name}]"]
+    if reason:
+        lines.append(f"; {reason}, so it is a training job: it resumes from its newest whole checkpoint.")
+    if found.options:
+        lines.append(f"; arguments that the script takes: {_one_line(' '.join(found.options))}")
+    if found.kind is ScriptKind.TRAINING:
+        lines += [f"entrypoint = {script.stem}:{found.function}", f"python = {_value(str(python))}"]
+    else:
+        lines.append(f"command = {' '.join(map(_word, _command(script, python, arguments)))}")
+    lines.append(f"directory = {_place(script.parent, target.parent)}")
+    if is_job:
+        kept = script.parent / found.directory if found.directory else target.parent / "checkpoints" / name
+        lines += ["; Keep it on a disk that survives the host.", f"checkpoint_dir = {_place(kept, target.parent)}"]
+    said += _remarks(script, found, python if is_job else None)
+    blocks = "".join(_blocks(found)).replace("NAME", name)
+    head = _HEAD.format(
+        what=f"Configuration of supervisord for {_one_line(script.name)}, written by supervisord --init."
+    )
+    return f"{head}\n" + "\n".join(lines) + f"\n{blocks}", what + (f": {reason}" if reason else "")
+
+
+def _blocks(found: ScriptSurvey) -> Iterator[str]:
+    if found.kind is ScriptKind.PLAIN:
+        if found.framework:
+            yield _NO_JOB.format(framework=found.framework)
+        yield _PLAIN
+        return
+    if found.uses_strategy:
+        yield _STRATEGY
+    yield _JOB
+    if found.kind in (ScriptKind.RUN, ScriptKind.KERAS, ScriptKind.TRAINING):
+        yield _EXPORT
+
+
+def _remarks(script: Path, found: ScriptSurvey, python: Path | None) -> Iterator[str]:
+    """What the user has to do before it runs."""
+    if found.needed:
+        needed = ", ".join(map(_one_line, found.needed))
+        yield f"the script requires {needed}: add it to 'command' in the file, before anything is started"
+    if python is not None:
+        if (script.parent / "worker.py").exists():
+            yield f"{script.parent / 'worker.py'} hides stepkeeper's package of that name; rename it"
+        elif python != Path(sys.executable) and not has_worker(python):
+            yield missing_worker(python)
+
+
+def missing_worker(python: Path) -> str:
+    """That an interpreter lacks the package, and how it gets it."""
+    source = Path(__file__).parent.parent.parent
+    package = shlex.quote(str(source)) if (source / "pyproject.toml").exists() else "stepkeeper"
+    return (
+        f"{python} has no stepkeeper, which the script imports as 'worker'; install it there: "
+        f"{shlex.quote(str(python))} -m pip install {package}"
+    )
+
+
+def has_worker(python: Path) -> bool:
+    """Whether this interpreter can import stepkeeper's package `worker`."""
+    code = "import importlib.util as u; s = u.find_spec('worker'); print(s.origin if s else '')"
+    try:
+        told = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, cwd="/", timeout=PROBE_TIMEOUT_S, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return False
+    return bool(told) and (Path(told).parent / "process" / "startup.py").exists()
+
+
+def _interpreter(script: Path, environment: Mapping[str, str]) -> Path:
+    """The script's: of an environment beside it, of the one that is active, else the daemon's own."""
+    folders = [script.parent / ".venv", script.parent / "venv"]
+    folders += [Path(environment[each]) for each in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(each)]
+    found = [each / "bin" / "python" for each in folders]
+    return next((each for each in found if os.access(each, os.X_OK)), Path(sys.executable))
+
+
+def _command(script: Path, python: Path | None, arguments: Sequence[str]) -> list[str]:
+    if python is not None:
+        return [str(python), script.name, *arguments]
+    return [*([] if os.access(script, os.X_OK) else ["/bin/sh"]), str(script), *arguments]
+
+
+def _name(script: Path) -> str:
+    name = re.sub(r"[^\w-]+", "-", script.stem).strip("-")[: MAX_NAME_BYTES // 4]
+    return name if name and name not in RESERVED else "job"
+
+
+def _place(path: Path, folder: Path) -> str:
+    """A folder as the file names it: from the file's own folder if it lies in that."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - keeps links
+    if not path.is_relative_to(folder):
+        return _value(str(path))
+    below = path.relative_to(folder)
+    return "%(here)s" + ("" if below == Path() else f"/{_value(str(below))}")
+
+
+def _value(text: str) -> str:
+    """A text as a value of the file."""
+    if any(not each.isprintable() for each in text) or re.search(r"(^|\s)[;#]", text):
+        raise ScriptError(
+            f"cannot write {text!r} into a configuration file: it has a comment sign or control characters"
+        )
+    return text.replace("%", "%%")
+
+
+def _word(text: str) -> str:
+    """A word of a command, quoted if it has to be, with nothing in it that would begin a comment."""
+    if any(not each.isprintable() for each in text):
+        raise ScriptError(f"cannot write {text!r} into a configuration file: it has control characters; leave it out")
+    quoted = shlex.quote(text).replace("%", "%%")
+    return re.sub(r"(\s)([;#])", r"\1''\2", quoted)
+
+
+def _one_line(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text).replace("%", "%%")[:200]
+
+
+def _next_commands(target: Path) -> list[str]:
+    """The two commands that follow, as they can be typed here."""
+    first = next((each for each in candidates() if each.is_file()), None)
+    option = "" if first is not None and first.absolute() == target.absolute() else f" -c {shlex.quote(str(target))}"
+    typed = [f"{_typed('supervisord')}{option}", f"{_typed('supervisorctl')}{option} status --watch"]
+    width = max(map(len, typed))
+    return [
+        "next:",
+        f"  {typed[0]:<{width}}   # starts the daemon and what the file has",
+        f"  {typed[1]:<{width}}   # shows it until Ctrl-C",
+    ]
+
+
+def _typed(command: str) -> str:
+    """How this command of our own environment is called from here."""
+    own = Path(sys.executable).parent / command
+    found = shutil.which(command)
+    if found is None and not own.exists():
+        return command
+    return command if found is not None and Path(found).absolute() == own.absolute() else shlex.quote(str(own))
