@@ -43,8 +43,8 @@ from supervisor.host.service.single_instance import (
     refuse_shared_environment,
 )
 from supervisor.lifecycle import DaemonLifecycle, notice_sources
+from supervisor.preflight import daemon_obstacles, program_remarks
 from supervisor.protocol.allocation import AllocationError
-from supervisor.protocol.mounts import mount_of, remarks_on
 from supervisor.protocol.plurals import counted
 from supervisor.signals import SIGNALS
 
@@ -76,26 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, SharedEnvironment, UnknownSourceError) as error:
         return _fail(str(error), EXIT_CONFIG)
     if parsed.check_config:
-        valid = f"{path}: valid, {counted(len(config.programs), 'program')}"
-        print(*config.warnings, *_storage_remarks(config), valid, sep="\n")  # noqa: T201
-        return 0
+        return _check(config)
     return _run(config, lambda: load_config(path, os.environ, overrides))
 
 
-def _storage_remarks(config: Config) -> list[str]:
-    """What checkpoints can't rely on in the file systems of the configured checkpoint directories."""
-    remarks: list[str] = []
-    for name, program in config.programs.items():
-        if program.job is None:
-            continue
-        place = f"{config.path}: [program:{name}] checkpoint_dir"
-        try:
-            mount = mount_of(program.job.checkpoint_dir)
-        except OSError as error:
-            remarks.append(f"{place}: cannot look at {program.job.checkpoint_dir}: {error.strerror}")
-        else:
-            remarks += [f"{place}: {each}" for each in (() if mount is None else remarks_on(mount))]
-    return remarks
+def _check(config: Config) -> int:
+    """Prints what `--check-config` finds in a configuration that can be read; gives the exit status of the start."""
+    obstacles = daemon_obstacles(config)
+    valid = f"{config.path}: valid, {counted(len(config.programs), 'program')}"
+    print(*config.warnings, *program_remarks(config, os.environ), *([] if obstacles else [valid]), sep="\n")  # noqa: T201
+    return _fail("\n".join(obstacles), EXIT_CANNOT_RUN) if obstacles else 0
 
 
 def _migrate(path: Path) -> int:
@@ -166,6 +156,8 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
         if not (settings.nodaemon or settings.engine == "slurm"):
             background = detach()
+            if not settings.silent:
+                background.announcement = _announcement(config)
         state.write_pid()
         with pid_file(settings.pidfile):
             status = _run_daemon(config, read_config, background)
@@ -208,6 +200,18 @@ def _switch_user(user: str) -> None:
     credentials = find_credentials(user)
     if credentials.uid != os.geteuid():
         drop_privileges(credentials)
+
+
+def _announcement(config: Config) -> str:
+    """Where the daemon in the background keeps what it writes."""
+    settings = config.supervisord
+    log_file = "the system's log" if settings.log_to_syslog else settings.logfile or "none"
+    programs = counted(len(config.programs), "program")
+    return (
+        f"supervisord {os.getpid()} runs in the background with {programs} of {config.path}\n"
+        f"  its log: {log_file}\n  logs of programs: {settings.childlogdir}\n"
+        f"  state and history: {settings.state_dir}\n"
+    )
 
 
 def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:

@@ -158,8 +158,9 @@ def read_mark(content: bytes, _: Path) -> None:
 
 
 def read_last_line(content: bytes, _: Path) -> None:
-    line = last_output._last_line(content)
-    assert line is None or (line.isprintable() and len(line) <= last_output.MAX_CHARACTERS)
+    lines = last_output._last_lines(content)
+    assert len(lines) <= last_output.LINES
+    assert all(line.isprintable() and 0 < len(line) <= last_output.MAX_CHARACTERS for line in lines)
 
 
 def read_health(folder: Path) -> None:

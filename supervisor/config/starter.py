@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from supervisor.config.keys.job import install_command
 from supervisor.config.load import check_config
 from supervisor.config.program import MAX_NAME_BYTES, RESERVED
 from supervisor.config.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
@@ -167,12 +168,8 @@ def _remarks(script: Path, found: ScriptSurvey, python: Path | None) -> Iterator
 
 def missing_worker(python: Path) -> str:
     """That an interpreter lacks the package, and how it gets it."""
-    source = Path(__file__).parent.parent.parent
-    package = shlex.quote(str(source)) if (source / "pyproject.toml").exists() else "stepkeeper"
-    return (
-        f"{python} has no stepkeeper, which the script imports as 'worker'; install it there: "
-        f"{shlex.quote(str(python))} -m pip install {package}"
-    )
+    command = install_command(str(python))
+    return f"{python} has no stepkeeper, which the script imports as 'worker'; install it there: {command}"
 
 
 def has_worker(python: Path) -> bool:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,6 +18,8 @@ Shown = TypeVar("Shown")
 
 PERIOD_S = 0.5  # between two requests: fast enough to see steps advance, slow enough to cost nothing
 BAR_COLUMNS = 24
+WIDE_COLUMNS = 110  # what all columns take beside a short reason
+NARROW_NAME, NARROW_BAR = 16, 6  # so that the rest fits 80 columns
 COLOURS = {"RUNNING": "green", "STARTING": "yellow", "BACKOFF": "yellow", "STOPPING": "yellow", "FATAL": "red"}
 
 
@@ -37,7 +39,7 @@ def _live(terminal: Terminal, names: list[str]) -> None:
     console = Console(file=terminal.out)
     with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         while True:
-            live.update(_frame(terminal, names), refresh=True)
+            live.update(_frame(terminal, names, console.width), refresh=True)
             time.sleep(PERIOD_S)
 
 
@@ -53,11 +55,11 @@ def _lines(terminal: Terminal, names: list[str]) -> None:
         time.sleep(PERIOD_S)
 
 
-def _frame(terminal: Terminal, names: list[str]) -> RenderableType:
+def _frame(terminal: Terminal, names: list[str], columns: int) -> RenderableType:
     return _ask(
         terminal,
         names,
-        lambda found, unknown: frame(found, unknown, time.time()),
+        lambda found, unknown: frame(found, unknown, time.time(), columns),
         lambda why: Text(printable(f"{why}; trying again"), "red"),
     )
 
@@ -79,38 +81,66 @@ def _ask(
     return shown(found, [naming.unknown_line(name) for name in unknown])
 
 
-def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: float) -> RenderableType:
-    """A table with a row for each program; jobs have a bar, speed, time left and the age of the last checkpoint."""
+def frame(
+    programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: float, columns: int = WIDE_COLUMNS
+) -> RenderableType:
+    """A table with a row for each program; jobs have a bar, speed, time left and the age of the last checkpoint.
+
+    On a terminal with fewer columns than WIDE_COLUMNS what does not fit beside stands below the table.
+    """
+    is_wide = columns >= WIDE_COLUMNS
     grid = Table(box=None, pad_edge=False, expand=False)
-    for head in ("PROGRAM", "STATE", "PROGRESS", "STEP", "STEPS/S", "LEFT", "CHECKPOINT", ""):
-        grid.add_column(head, no_wrap=head != "", header_style="dim")
+    for head in ("PROGRAM", "STATE", "PROGRESS", "STEP", "STEPS/S", "LEFT", "CHECKPOINT" if is_wide else "SAVED"):
+        limit = NARROW_NAME if head == "PROGRAM" and not is_wide else None
+        grid.add_column(head, no_wrap=True, header_style="dim", max_width=limit, overflow="ellipsis")
+    if is_wide:
+        grid.add_column("")
+    below: list[Text] = []
     for program in programs:
         state = Text(program["state"], COLOURS.get(program["wire_state"], "default"))
-        job = program["job"]
-        cells = _job_cells(program, job, now_wall) if job else ("", "", "", "", "")
-        grid.add_row(Text(printable(program["name"])), state, *cells, Text(printable(_details(program, job))))
-    for line in unknown:
-        grid.add_row(Text(printable(line), "red"))
-    return grid
+        job, name, details = program["job"], printable(program["name"]), printable(_details(program))
+        cells = _job_cells(program, job, now_wall, is_wide) if job else ("", "", "", "", "")
+        grid.add_row(Text(name), state, *cells, *([Text(details)] if is_wide else []))
+        if details and not is_wide:
+            below.append(Text(f"{name}: {details}", "dim", no_wrap=True, overflow="ellipsis"))
+    below += [Text(printable(line), "red", no_wrap=True, overflow="ellipsis") for line in unknown]
+    return Group(grid, *below)
 
 
-def _job_cells(program: dict[str, Any], job: dict[str, Any], now_wall: float) -> tuple[RenderableType, ...]:
+def _job_cells(
+    program: dict[str, Any], job: dict[str, Any], now_wall: float, is_wide: bool
+) -> tuple[RenderableType, ...]:
     step, total, step_s, saved = job["step"], job["total_steps"], job["step_s"], job["checkpoint"]
     moving = program["wire_code"] == 20
     bar: RenderableType = ""
     if step is not None and total:
-        bar = ProgressBar(total=total, completed=min(step, total), width=BAR_COLUMNS)
+        bar = ProgressBar(total=total, completed=min(step, total), width=BAR_COLUMNS if is_wide else NARROW_BAR)
+    span, number = (render.span, str) if is_wide else (_brief_span, _brief_number)
+    age = span(now_wall - saved["committed_wall_at"]) if saved else ""
     return (
         bar,
-        "" if step is None else f"{step}/{total}" if total else str(step),
+        "" if step is None else "/".join(map(number, (step, total) if total else (step,))),
         render.rate(1 / step_s) if moving and step_s else "",
-        render.span((total - step) * step_s) if moving and step_s and total and step is not None else "",
-        f"{saved['step']}, {render.age(saved['committed_wall_at'], now_wall)} ago" if saved else "",
+        span((total - step) * step_s) if moving and step_s and total and step is not None else "",
+        age if not is_wide or not saved else f"{saved['step']}, {age} ago",
     )
 
 
-def _details(program: dict[str, Any], job: dict[str, Any] | None) -> str:
-    """What the other columns leave out: the metrics of a job that trains, or the reason why it does not."""
+def _brief_span(length_s: float) -> str:
+    """A length of time in at most 8 characters."""
+    days, rest_s = divmod(max(0, int(min(length_s, render.MAX_SPAN_S))), 86400)
+    return f"{days}d {rest_s // 3600}h" if days else render.span(length_s)
+
+
+def _brief_number(count: int) -> str:
+    """A number of steps in at most 5 characters, up to ten million."""
+    return str(count) if count < 100_000 else f"{count // 1000}k"
+
+
+def _details(program: dict[str, Any]) -> str:
+    """What the other columns leave out: the metrics of a job that trains, the stage of its start, or the reason why it
+    does not run."""
+    job = program["job"]
     if job is None:
         return render.one_line(program["description"])
     if job["save_error"]:
@@ -119,4 +149,6 @@ def _details(program: dict[str, Any], job: dict[str, Any] | None) -> str:
         return render.one_line(notice["doing"])
     if program["reason"]:
         return render.one_line(program["reason"])
+    if program["wire_state"] == "STARTING":
+        return render.one_line(program["description"]).removeprefix(f"pid {program['pid']}, ")
     return " ".join(f"{name}={value:.4g}" for name, value in job["metrics"].items())

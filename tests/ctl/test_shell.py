@@ -267,6 +267,22 @@ def test_a_frame_tells_speed_time_left_and_the_age_of_the_checkpoint():
     assert third.strip() == "x: ERROR"
 
 
+def test_a_frame_fits_80_columns_and_shows_the_stage_of_a_start():
+    long = program("resnet50:resnet50_long_name_03", job=job(step=1_234_567, total_steps=9_999_999, step_s=0.05))
+    begun = program(
+        "digits", wire_state="STARTING", wire_code=10, description="pid 4242, restored step-7.a1, tracing", job=job()
+    )
+    drawn = io.StringIO()
+
+    Console(file=drawn, width=80).print(watch.frame([long, begun], [], 1_000.0, 80))
+
+    lines = drawn.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1234k/9999k  20       5d 1h  0:00:10" in lines[1]
+    assert "0:00:10" in lines[1]
+    assert lines[-1] == "digits: restored step-7.a1, tracing"
+
+
 @pytest.mark.integration
 def test_watch_and_json_exclude_each_other(ctl):
     assert "use one of them" in ctl("status", "--watch", "--json").out

@@ -323,9 +323,9 @@ OUTPUT = st.binary(max_size=80) | st.lists(
 @cases(300)
 @given(OUTPUT)
 def test_any_last_line_is_short_and_printable(output: bytes) -> None:
-    line = last_output._last_line(output)
+    lines = last_output._last_lines(output)
 
-    assert line is None or (line.isprintable() and 0 < len(line) <= last_output.MAX_CHARACTERS)
+    assert all(line.isprintable() and 0 < len(line) <= last_output.MAX_CHARACTERS for line in lines)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from supervisor.runner.program.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """`wait`: answer when the program runs; otherwise at once. `from_scratch`: a job gives up its checkpoints, which
-    are set aside, and begins anew; that holds until a start succeeds or a stop is requested."""
+    """`wait`: answer when the program runs, also if its start is under way already; otherwise at once.
+    `from_scratch`: a job gives up its checkpoints, which are set aside, and begins anew; that holds until a start
+    succeeds or a stop is requested."""
 
     name: str
     wait: bool = True
@@ -42,7 +43,12 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             turn.give_up()  # processes of an earlier daemon have to exit first, which may take long
         await runner.startable.wait()
         if runner.state in ALIVE and not runner.is_stopping:
-            raise CommandError(Code.ALREADY_STARTED, runner.name)
+            if runner.state is not State.STARTING or request.from_scratch or not request.wait:
+                raise CommandError(Code.ALREADY_STARTED, runner.name)
+            if turn is not None:
+                turn.give_up()
+            await _until_started(context, runner)
+            return ProgramName(runner.name)
         await runner.restore_state(0)
         if turn is not None:
             await turn.wait_turn()
@@ -56,9 +62,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         context.programs.gates.start_when_ready(runner)
         recorded = asyncio.create_task(context.ledger.until_recorded())
         if request.wait:
-            state = await runner.wait_until(lambda: _settled_state(context, runner))
-            if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
-                raise _start_error(context, runner)
+            await _until_started(context, runner)
         elif runner.executor.spawn_error is not None:
             raise _start_error(context, runner)
         await _require_recorded(context, recorded, f"{runner.name} was started", "would not start it")
@@ -66,6 +70,20 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     finally:
         if turn is not None:
             turn.give_up()
+
+
+async def _until_started(context: CommandContext, runner: Runner) -> None:
+    """Returns when the program runs. Raises CommandError with the end of its standard error if it does not come up."""
+    state = await runner.wait_until(lambda: _settled_state(context, runner))
+    if state in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
+        return
+    error = _start_error(context, runner)
+    if runner.executor.spawn_error is not None or runner.waits_for is not None:
+        raise error
+    lines = await runner.executor.last_error_lines()
+    if not lines or (len(lines) == 1 and lines[0] in str(error)):
+        raise error
+    raise CommandError(error.code, "\n".join([str(error), "the end of its standard error:", *lines]))
 
 
 async def _start_dependencies(context: CommandContext, runner: Runner) -> None:

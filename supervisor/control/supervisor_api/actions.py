@@ -163,7 +163,7 @@ async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: S
     runner = context.programs.runners.get(name)
     if runner is None:
         raise RpcFault(FaultCode.BAD_NAME, name)
-    if runner.state is State.BACKOFF:
+    if runner.state in (State.BACKOFF, State.STARTING):
         raise RpcFault(FaultCode.ALREADY_STARTED, name)
     try:
         await with_faults(start_stop.start(context, StartRequest(name, wait), turn))

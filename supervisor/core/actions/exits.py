@@ -24,6 +24,7 @@ from supervisor.core.program.notice_plan import is_host_going
 from supervisor.protocol.wire.messages import Then, WorkerExit
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
+DONE = "done"
 CHECK_HINT = "check the data and the learning rate"
 
 
@@ -43,6 +44,7 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
     """Records why the attempt ended, and does what follows from that."""
     record = RecordEnd(facts.attempt, cause, text)
     if cause is Cause.DONE:
+        facts.reason = text if text != DONE else None
         enter(facts, State.SUCCEEDED)
         return [record, *record_stop(facts, event, now)]
     if facts.closing or not facts.wanted:
@@ -75,7 +77,9 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     """The cause of an end, and a text for people."""
     unknown = event.code is None and event.signal is None  # adopted, on a kernel that does not tell
     if facts.current.done_reported and (event.code == 0 or unknown):
-        return Cause.DONE, "done"
+        has_trained = facts.current.made_progress or facts.current.start_step is None
+        at = f"there was nothing to do: it is at total_steps ({facts.current.start_step})"
+        return Cause.DONE, DONE if has_trained else f"{DONE}; {at}"
     text = restart.describe_exit(event.code, event.signal)
     if facts.current.reported_error is not None:
         text = f"{facts.current.reported_error} ({text})"

@@ -20,13 +20,19 @@ class Foreground:
 
 
 class Background:
-    """The daemon's end of the pipe on which the parent waits. `pipe`: a descriptor."""
+    """The daemon's end of the pipe on which the parent waits. `pipe`: a descriptor.
+
+    `announcement`: printed once the daemon is ready.
+    """
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
+        self.announcement = ""
 
     def report_ready(self) -> None:
         """Makes the parent exit with status 0, and replaces standard input, output and error by /dev/null."""
+        with contextlib.suppress(OSError):  # nobody may read it
+            os.write(1, self.announcement.encode(errors="replace"))
         os.write(self._pipe, READY)
         os.close(self._pipe)
         null = os.open(os.devnull, os.O_RDWR)

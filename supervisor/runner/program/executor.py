@@ -27,7 +27,7 @@ from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
-from supervisor.runner.attempt.last_output import LIMIT_S, LOGGER_START_LIMIT_S, last_error_line
+from supervisor.runner.attempt.last_output import LIMIT_S, LOGGER_START_LIMIT_S, last_error_line, last_error_lines
 from supervisor.runner.attempt.launching import command_beside, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
@@ -435,11 +435,19 @@ class EffectExecutor:
 
     async def _quote_then_post_exit(self, since_wall_at: float) -> None:
         line = None
-        limit_s = LOGGER_START_LIMIT_S if self._services.logs.logger_pid is None else LIMIT_S
         try:
-            line = await last_error_line(self._config, since_wall_at, self._services.log_reads, limit_s)
+            line = await last_error_line(self._config, since_wall_at, self._services.log_reads, self._log_limit_s)
         finally:
             self.post_pending_exit(line)
+
+    async def last_error_lines(self) -> list[str]:
+        """The last lines of standard error, if the last attempt wrote any."""
+        since_wall_at = self.started_wall_at or 0.0
+        return await last_error_lines(self._config, since_wall_at, self._services.log_reads, self._log_limit_s)
+
+    @property
+    def _log_limit_s(self) -> float:
+        return LOGGER_START_LIMIT_S if self._services.logs.logger_pid is None else LIMIT_S
 
     def post_pending_exit(self, error_line: str | None = None) -> bool:
         """Posts the exit that waits for the last line of standard error; False if none does."""

@@ -14,6 +14,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import start_stop
 from supervisor.control.supervisor_api import actions
 from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
+from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
@@ -24,6 +25,8 @@ from supervisor.runner.fleet.programs import Programs
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("first", "second"))
 OFF += "[program:needy]\ncommand=/bin/sleep 100000\nautostart=false\ndepends_on=first\n"
+OFF += "[program:broken]\ncommand=/bin/sh -c 'printf \"no disk\\ngiving up\\n\" >&2; exit 3'\n"
+OFF += "autostart=false\nstartretries=0\n"
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
     await programs.start_all()
-    yield SimpleNamespace(programs=programs)  # type: ignore[misc]
+    yield SimpleNamespace(programs=programs, ledger=ledger)  # type: ignore[misc]
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     logs.close()
 
@@ -95,3 +98,31 @@ async def test_program_removed_while_it_waits_is_not_started(daemon: CommandCont
     with pytest.raises(CommandError):
         await asyncio.wait_for(starting, PATIENCE_S)
     assert (needy.wanted, needy.waits_for, needy.executor.pid) == (False, None, None)
+
+
+@pytest.mark.integration
+async def test_a_start_that_is_under_way_is_joined_but_not_by_supervisors_clients(daemon: CommandContext):
+    first = daemon.programs.runners["first"]
+    begun = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first")))
+    async with asyncio.timeout(PATIENCE_S):
+        await first.wait_until(lambda: first.state is State.STARTING or None)
+
+        with pytest.raises(RpcFault) as fault:
+            await actions._start(daemon, "first", wait=True)
+        await start_stop.start(daemon, start_stop.StartRequest("first"))
+
+        assert fault.value.code is FaultCode.ALREADY_STARTED
+        assert first.state is State.RUNNING
+        await begun
+        with pytest.raises(CommandError):
+            await start_stop.start(daemon, start_stop.StartRequest("first"))
+
+
+@pytest.mark.integration
+async def test_a_start_that_fails_quotes_the_end_of_standard_error(daemon: CommandContext):
+    async with asyncio.timeout(PATIENCE_S):
+        await start_stop.start(daemon, start_stop.StartRequest("first"))  # then the logger runs
+        with pytest.raises(CommandError) as failed:
+            await start_stop.start(daemon, start_stop.StartRequest("broken"))
+
+    assert str(failed.value).splitlines()[-3:] == ["the end of its standard error:", "no disk", "giving up"]

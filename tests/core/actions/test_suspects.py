@@ -5,6 +5,7 @@ from supervisor.core.program.effects import Effect, RecordEnd, SelectCheckpoint
 from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSelected,
+    DoneReported,
     FailureReported,
     SpawnSucceeded,
     StartRequested,
@@ -152,3 +153,16 @@ def test_a_step_is_blamed_also_where_the_attempts_saved_on_their_way_to_it():
     assert f"step 207 kills it: 4 deaths there, from {NEW}, step-0000000200.a4" in text(
         job.handle(WorkerExited(attempt, 1), 3.0)
     )
+
+
+def test_a_job_that_has_reached_its_end_says_that_there_was_nothing_to_do():
+    job = started()
+    job.handle(SpawnSucceeded(1), 0.0)
+    job.handle(CheckpointSelected(1, f"/c/{NEW}", 200, None), 1.0)
+    job.handle(TrainingRestored(1, 200), 2.0)
+    job.handle(DoneReported(1), 3.0)
+
+    ended = text(job.handle(WorkerExited(1, 0), 4.0))
+
+    assert ended == job.facts.reason == "done; there was nothing to do: it is at total_steps (200)"
+    assert job.state is State.SUCCEEDED

@@ -73,6 +73,14 @@ async def test_a_job_that_never_reaches_its_run_is_quoted(tmp_path: Path, servic
     assert "exit status 1: ModuleNotFoundError: No module named 'no_such_module'; it exited before it reached" in reason
 
 
+async def test_a_job_whose_interpreter_lacks_stepkeeper_gets_the_command(tmp_path: Path, services: Services):
+    script = "import sys; sys.exit(\"ModuleNotFoundError: No module named 'worker'\")"
+
+    reason = await reason_of(tmp_path, services, script, f"checkpoint_dir={tmp_path}/checkpoints\nstartretries=0")
+
+    assert f"installed where the job runs: {sys.executable} -m pip install " in reason
+
+
 async def test_the_combined_log_is_read_where_stderr_is_redirected(tmp_path: Path, services: Services):
     script = "import sys; print('out', flush=True); sys.exit('no GPU found')"
 

@@ -1,0 +1,79 @@
+"""What --check-config says of the host, and that the daemon's start says the same."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import Config, load_config
+from supervisor.daemon import main
+from supervisor.preflight import daemon_obstacles, program_remarks
+
+
+def loaded(folder: Path, text: str) -> Config:
+    path = folder / "test.conf"
+    path.write_text(text)
+    return load_config(path, {})
+
+
+def remarks(folder: Path, *lines: str) -> list[str]:
+    """What is said of the one program with these lines, without the place."""
+    config = loaded(folder, "\n".join(["[supervisord]", "[program:x]", *lines]))
+    return [each.partition("[program:x] ")[2] for each in program_remarks(config, os.environ)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["command=no-such-command"], "there is no command 'no-such-command' in PATH"),
+        (["command=/bin/cat", "directory=gone"], "its directory {0}/gone does not exist"),
+        (["command=/etc/passwd"], "/etc/passwd is not executable"),
+        (["command=/usr/bin/env python3 x.py"], None),
+        (["command=python3 -u gone.py", "directory=."], "there is no {0}/gone.py"),
+        (["command=python3 -m http.server"], None),
+        (["command=/bin/cat", "stdout_logfile=/no/such/folder/x.log"], "cannot write /no/such/folder/x.log"),
+        (["command=/bin/cat", "stdout_logfile=/dev/stdout", "stdout_logfile_maxbytes=0"], None),
+        (["command=/bin/cat", "checkpoint_dir=test.conf/x"], "cannot use {0}/test.conf/x: Not a directory"),
+        (["entrypoint=package.gone:train", "checkpoint_dir=c", "directory=."], "there is no {0}/package/gone.py"),
+        (["entrypoint=package.there:train", "checkpoint_dir=c", "directory=."], None),
+        (["entrypoint=elsewhere:train", "checkpoint_dir=c", "directory=."], None),
+    ],
+)
+def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says: str | None):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "there.py").touch()
+
+    found = [each for each in remarks(tmp_path, *lines) if "is in memory" not in each]
+
+    assert len(found) == (says is not None)
+    assert says is None or says.format(tmp_path) in found[0]
+
+
+@pytest.mark.parametrize(
+    "key", ["logfile=/no/such/d.log", "pidfile=/no/such/d.pid", "childlogdir=/proc/x", "state_dir=/proc/x"]
+)
+def test_what_would_end_the_start_is_said_in_its_words(
+    tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    config = loaded(tmp_path, f"[supervisord]\nnodaemon=true\n{key}\n")
+
+    assert main(["-c", str(config.path), "--check-config"]) == 71
+    checked = capsys.readouterr()
+    assert "valid" not in checked.out
+    assert checked.err.splitlines() == daemon_obstacles(config)
+    assert not (tmp_path / ".stepkeeper").exists()
+    monkeypatch.setattr("os.umask", lambda mode: 0o022)
+    assert main(["-c", str(config.path)]) == 71
+    assert capsys.readouterr().err.splitlines() == daemon_obstacles(config)[:1]
+
+
+def test_a_socket_in_no_folder_is_an_obstacle(tmp_path: Path):
+    config = loaded(tmp_path, "[supervisord]\n[unix_http_server]\nfile=gone/s.sock\n")
+
+    assert [each.partition(":")[0] for each in daemon_obstacles(config)] == [f"cannot listen on {tmp_path}/gone/s.sock"]
+
+
+def test_folders_that_the_start_makes_are_none(tmp_path: Path):
+    text = "[supervisord]\nstate_dir=new/state\nchildlogdir=new/log\n[unix_http_server]\nfile=new/s.sock\n"
+
+    assert daemon_obstacles(loaded(tmp_path, text)) == []
