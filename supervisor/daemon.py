@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -84,8 +84,16 @@ def _check(config: Config) -> int:
     """Prints what `--check-config` finds in a configuration that can be read; gives the exit status of the start."""
     obstacles = daemon_obstacles(config)
     valid = f"{config.path}: valid, {counted(len(config.programs), 'program')}"
-    print(*config.warnings, *program_remarks(config, os.environ), *([] if obstacles else [valid]), sep="\n")  # noqa: T201
+    taken = [_inherited(section, values) for section, values in config.inherited.items()]
+    remarks = [*config.warnings, *program_remarks(config, os.environ)]
+    print(*taken, *remarks, *([] if obstacles else [valid]), sep="\n")  # noqa: T201
     return _fail("\n".join(obstacles), EXIT_CANNOT_RUN) if obstacles else 0
+
+
+def _inherited(section: str, values: Mapping[str, str]) -> str:
+    """What a section takes from [program-defaults]; variables may be secret."""
+    shown = [key if key == "environment" else f"{key} = {value}" for key, value in values.items()]
+    return f"[{section}] takes from [program-defaults]: {', '.join(shown) or 'nothing'}"
 
 
 def _migrate(path: Path) -> int:

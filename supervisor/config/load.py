@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.config import relations, server_relations, supervisor_keys
+from supervisor.config import program_defaults, relations, server_relations, supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
@@ -21,7 +21,7 @@ from supervisor.ini.problems import ConfigError, Location, Problem, nearest_word
 from supervisor.ini.reader import IniKey, IniSection, IniText, read_ini
 from supervisor.protocol import allocation
 
-_KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include"}
+_KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include", program_defaults.SECTION}
 _NAMED = ("program", "group", "eventlistener")
 _SERVERS = ("unix_http_server", "inet_http_server")
 STATE_DIR = ".stepkeeper"
@@ -40,6 +40,7 @@ class Config(SectionModel):
     inet_http_servers: tuple[InetServerConfig, ...] = internal("Section [inet_http_server], and further ones.", ())
     supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig.build({}))
     programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
+    inherited: dict[str, dict[str, str]] = internal("By section: what it takes from [program-defaults].", {})
     warnings: tuple[Problem, ...] = internal("What is to be said of the file, though it can be used.", ())
 
 
@@ -91,6 +92,7 @@ class _ConfigReader:
     programs: dict[str, SectionReader] = field(default_factory=dict)
     """By the name of a process: the section that it comes from."""
     warnings: list[Problem] = field(default_factory=list)
+    inherited: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def read_config(self) -> Config | None:
         for name, section in self.source.sections.items():
@@ -112,6 +114,7 @@ class _ConfigReader:
             inet_http_servers=inet,
             supervisorctl=ctl or CtlConfig.build({}),
             programs={each.name: each for each in sorted(programs.values(), key=_start_order)},
+            inherited=self.inherited,
             warnings=self.sorted_warnings(),
         )
 
@@ -193,8 +196,9 @@ class _ConfigReader:
 
     def _read_programs(self, daemon: SupervisordConfig) -> dict[str, ProgramConfig]:
         built: dict[str, ProgramConfig] = {}
-        surroundings = ProgramContext(daemon, self._placeholders())
+        surroundings = ProgramContext(daemon, self._placeholders(), self.environment)
         sections = self._sections_of_kind("program")
+        self._apply_defaults(sections)
         groups = build_groups(self._sections_of_kind("group"), sections.keys(), self._placeholders())
         for name, reader in sections.items():
             self._add_processes(
@@ -208,6 +212,14 @@ class _ConfigReader:
             pool = ProcessGroup(name, None if "priority" in reader else LISTENER_PRIORITY, is_pool=True)
             self._add_processes(built, build_processes(name, pool, reader, surroundings), reader)
         return built
+
+    def _apply_defaults(self, sections: dict[str, SectionReader]) -> None:
+        section = self.source.sections.get(program_defaults.SECTION)
+        if section is None:
+            return
+        defaults = program_defaults.read_defaults(self._section_reader(section), self._placeholders())
+        for reader in sections.values():
+            self.inherited[reader.ini.name] = program_defaults.apply_defaults(reader.ini, defaults)
 
     def _add_processes(
         self, built: dict[str, ProgramConfig], processes: list[ProgramConfig], reader: SectionReader

@@ -1,17 +1,21 @@
 """Turns the sections [program:NAME], [eventlistener:NAME] and [group:NAME] into the models of their processes."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from supervisor.config import relations, supervisor_keys
+from supervisor.config.environment_file import read_environment_file
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.ownership import problems_of_ownership
 from supervisor.config.schema.check import SectionReader
-from supervisor.config.schema.values import TRUE
+from supervisor.config.schema.values import TRUE, absolute_path
 from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.placeholders import program_placeholders
 from supervisor.ini.problems import nearest_word
@@ -31,10 +35,12 @@ LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listene
 
 @dataclass(frozen=True, slots=True)
 class ProgramContext:
-    """What a program's section takes from the rest of the file. `placeholders`: those that every section may use."""
+    """What a program's section takes from the rest of the file. `placeholders`: those that every section may use;
+    `environment`: the daemon's."""
 
     daemon: SupervisordConfig
     placeholders: Mapping[str, str]
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +96,17 @@ def build_processes(
 
 
 def _build_process(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> ProgramConfig | None:
-    _expand(place, reader, context)
+    from_file = _expand(place, reader, context)
     process = reader.texts.pop("process_name", place.program)
     if process != place.program:
         check_name(process, reader, "process_name")
     is_listener = place.group.is_pool
     job = None if is_listener else _job(reader)
     computed = _computed(place, process, reader, context, job)
+    if from_file:
+        with contextlib.suppress(ValueError):  # reported when the model is built
+            computed["environment"] = from_file | parse_environment(reader.texts.get("environment", ""))
+            reader.texts.pop("environment", None)
     if is_listener:
         computed["listener"] = _listener(reader)
     program = reader.build_model(ProgramConfig, computed)
@@ -122,20 +132,42 @@ def check_name(name: str, reader: SectionReader, key: str | None = None) -> None
         )
 
 
-def _expand(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> None:
+def _expand(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> dict[str, str]:
+    """Fills the placeholders of all keys; gives the variables of the environment file."""
     special = LISTENER_KEYS if place.group.is_pool else JOB_KEYS
     keys = set(special | PROGRAM_KEYS | {"process_name"})
     known = {
         **context.placeholders,
         **program_placeholders(place.program, place.group.name, place.number, place.numprocs),
     }
-    reader.expand_values({"environment"}, known)
+    reader.expand_values({"environment", "environment_file"}, known)
+    from_file = _read_environment_file(reader, context)
     try:
         # variables that the program sets can be used as %(ENV_X)s in its own section
         own = parse_environment(reader.texts.get("environment", ""))
     except ValueError:
         own = {}  # reported when the model is built
-    reader.expand_values(keys - {"environment"}, known | {f"ENV_{key}": value for key, value in own.items()})
+    own = from_file | own
+    set_before = {"environment", "environment_file"}
+    reader.expand_values(keys - set_before, known | {f"ENV_{key}": value for key, value in own.items()})
+    return from_file
+
+
+def _read_environment_file(reader: SectionReader, context: ProgramContext) -> dict[str, str]:
+    """The variables of the file that a section names; its problems are added to the reader's."""
+    text, key = reader.texts.get("environment_file", ""), "environment_file"
+    if not text:
+        return {}
+    try:
+        path = Path(absolute_path(text.removeprefix("-"), str(reader.ini.entries[key].folder)))
+        if text.startswith("-") and not path.exists():
+            return {}
+        if wrong := problems_of_ownership([path], [], context.environment):
+            raise ValueError(f"is refused: {wrong[0].text}")
+        return read_environment_file(path)
+    except (ValueError, OSError) as error:
+        reader.add_problem(f"{key} {error}", key)
+        return {}
 
 
 def _job(reader: SectionReader) -> JobConfig | None:

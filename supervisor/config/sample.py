@@ -26,6 +26,10 @@ _NO_VALUES = ("none", "required", "empty")
 """Words for a default that can't be written into the file."""
 
 _INCLUDE = """\
+; Keys that hold for every program that does not set them itself.
+;[program-defaults]
+;stopwaitsecs = 60
+
 ; Programs may have files of their own.
 ;[include]
 ;files = conf.d/*.conf

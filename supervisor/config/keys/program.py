@@ -127,6 +127,13 @@ class ProgramConfig(HookKeys):
     environment: Variables = key(
         {}, 'Variables for this program, over those of [supervisord]: `KEY="value",OTHER="value"`.', shown="empty"
     )
+    environment_file: Annotated[str, parsed_by(str)] | None = key(
+        None,
+        "File of further variables, one `KEY=VALUE` a line, as systemd's EnvironmentFile= and dotenv have them; "
+        "`environment` wins. With `-` before the path it may be missing. It is read with the configuration, so "
+        "`update` applies what changed in it. A daemon that is root wants it as safe from other users as its configuration.",
+        shown="none",
+    )
     user: User | None = key(
         None,
         "User (name or number) the program runs as; needs a daemon that is root. HOME, USER and LOGNAME become that "
