@@ -131,7 +131,7 @@ class ProgramConfig(HookKeys):
         None,
         "File of further variables, one `KEY=VALUE` a line, as systemd's EnvironmentFile= and dotenv have them; "
         "`environment` wins. With `-` before the path it may be missing. It is read with the configuration, so "
-        "`update` applies what changed in it. A daemon that is root wants it as safe from other users as its configuration.",
+        "`update` applies what changed in it. A daemon that is root wants it as safe from others as its configuration.",
         shown="none",
     )
     user: User | None = key(
