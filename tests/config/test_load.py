@@ -219,7 +219,7 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ),
         (
             "strategy = mirored",
-            "strategy is 'mirored'; it can be mirrored, one-device, multiworker, tpu; did you mean 'mirrored'?",
+            "strategy is 'mirored'; it can be auto, mirrored, one-device, multiworker, tpu; did you mean 'mirrored'?",
         ),
         ("replicas = 0", "replicas is '0', not a whole number from 1 to 1000000"),
         ("checkpoint_interval = 500", "checkpoint_interval is '500', not an interval; write for example '500 steps'"),

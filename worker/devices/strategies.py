@@ -1,7 +1,9 @@
 """The distribution strategy, and the settings that must come before TensorFlow starts its devices."""
 
+import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,10 +27,11 @@ def strategy(
     deterministic: bool = False,
     directory: str | Path | None = None,
 ) -> tf.distribute.Strategy:
-    """Where training runs: `mirrored` (the default), `one-device`, `multiworker` or `tpu`. The job's configuration
-    overrides the script.
+    """Where training runs: `auto` (the default), `mirrored`, `one-device`, `multiworker` or `tpu`. The job's
+    configuration overrides the script.
 
-    mirrored: over the GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical
+    auto: `mirrored` where there are several devices to train on; with one, TensorFlow's default strategy
+    (a job that began under another strategy of one device continues under that, because its bits depend on it). mirrored: over the GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical
     CPU devices (1 if not said). one-device: the first GPU, or the CPU. multiworker: over `workers` processes of this
     host, each with its share of the GPUs, of which this call starts all but the first; or over the hosts that TF_CONFIG
     names. tpu: the one that TPU_NAME names, else this host's. Call it before anything else makes TensorFlow start its
@@ -53,19 +56,20 @@ def build_strategy(
     deterministic: bool = False,
     directory: str | Path | None = None,
 ) -> tf.distribute.Strategy:
-    """The same, for who is told so."""
+    """`strategy` for the process that `told` describes."""
+    checkpoint_dir = told.checkpoint_dir or (Path(directory) if directory is not None else None)
     if not (told.deterministic or deterministic):
-        return _build_strategy(told, name, replicas, workers)
-    make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
-    built = _build_strategy(told, name, replicas, workers)
-    random_operations.make_exact(built)
+        return _build_strategy(told, name, replicas, workers, checkpoint_dir)
+    make_deterministic(checkpoint_dir)
+    built = _build_strategy(told, name, replicas, workers, checkpoint_dir)
+    random_operations.make_exact(None if tensorflow_conditions.is_default_strategy(built) else built)
     return built
 
 
 def _build_strategy(
-    told: Launch, name: str | None, replicas: int | None, workers: int | None
+    told: Launch, name: str | None, replicas: int | None, workers: int | None, checkpoint_dir: Path | None
 ) -> tf.distribute.Strategy:
-    name, replicas, workers = told.strategy or name or "mirrored", told.replicas or replicas, told.workers or workers
+    name, replicas, workers = told.strategy or name or "auto", told.replicas or replicas, told.workers or workers
     if workers is not None and name != "multiworker":
         raise ValueError(f"cannot use {counted(workers, 'worker')} with strategy {name!r}; they go with multiworker")
     if name == "multiworker":
@@ -74,10 +78,30 @@ def _build_strategy(
         return tpu.tpu_strategy()
     gpus = tf.config.list_physical_devices("GPU")
     if name == "one-device":
-        return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
-    if name != "mirrored":
+        return _one_device(gpus)
+    if name not in ("auto", "mirrored"):
         raise ValueError(f"cannot use strategy {name!r}; it can be {', '.join(STRATEGIES)}")
-    return tf.distribute.MirroredStrategy(_gpu_names(len(gpus), replicas) if gpus else _cpu_names(replicas or 1))
+    devices = _gpu_names(len(gpus), replicas) if gpus else _cpu_names(replicas or 1)
+    if name == "auto" and len(devices) == 1:
+        before = _strategy_before(checkpoint_dir)
+        if before == "OneDeviceStrategy":
+            return _one_device(gpus)
+        if before != "MirroredStrategy":
+            return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy(devices)
+
+
+def _one_device(gpus: list[Any]) -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
+
+
+def _strategy_before(checkpoint_dir: Path | None) -> str | None:
+    """The class of the strategy that the job trained under last, with one replica; None for all others."""
+    with contextlib.suppress(OSError):  # the error is reported when the directory is opened
+        before = conditions.recorded_conditions(checkpoint_dir) if checkpoint_dir is not None else None
+        if before is not None and before.get("replicas") == 1:
+            return str(before.get("strategy"))
+    return None
 
 
 def _multiworker(workers: int | None) -> tf.distribute.Strategy:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.distribute_lib import _DefaultDistributionStrategy  # get_strategy() depends on scopes
 from tensorflow.python.framework.config import is_op_determinism_enabled  # there is no public way to ask
 from tensorflow.python.util import _pywrap_util_port  # nor for oneDNN
 
@@ -32,7 +33,7 @@ def topology(used: tf.distribute.Strategy | None, session: Any = None) -> dict[s
     own = getattr(session, "_config", None)  # what it was given, as a ConfigProto
     gpus = tf.config.list_physical_devices("GPU")
     return {
-        "strategy": type(used).__name__ if used is not None else "none",
+        "strategy": "none" if used is None or is_default_strategy(used) else type(used).__name__,
         "replicas": replica_count(used),
         "device": _device_name(gpus[0]) if gpus else "CPU",
         "processor": conditions.processor(),
@@ -66,6 +67,11 @@ def onednn() -> bool:
 def replica_count(used: tf.distribute.Strategy | None) -> int:
     """Replicas in sync; 1 without a strategy."""
     return int(used.num_replicas_in_sync) if used is not None else 1
+
+
+def is_default_strategy(used: tf.distribute.Strategy) -> bool:
+    """Whether it is the strategy that TensorFlow uses where a script names none: one device, nothing spread."""
+    return isinstance(used, _DefaultDistributionStrategy)
 
 
 def _device_name(gpu: Any) -> str:

@@ -78,8 +78,8 @@ class JobConfig(SectionModel):
     )
     strategy: Annotated[Strategy, parsed_by(values.strategy)] | None = key(
         None,
-        "What `worker.strategy()` gives: mirrored, one-device, multiworker or tpu (docs/strategies.md).",
-        shown="what the script asks for",
+        "What `worker.strategy()` gives: auto, mirrored, one-device, multiworker or tpu (docs/strategies.md).",
+        shown="what the script asks for, else auto",
     )
     replicas: Positive | None = key(
         None,

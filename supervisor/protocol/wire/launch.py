@@ -20,7 +20,7 @@ VARIABLE = "STEPKEEPER_LAUNCH"
 INITIAL_CHECKPOINT = "STEPKEEPER_INITIAL_CHECKPOINT"
 """For scripts that are started by hand; the record wins over it."""
 
-Strategy = Literal["mirrored", "one-device", "multiworker", "tpu"]
+Strategy = Literal["auto", "mirrored", "one-device", "multiworker", "tpu"]
 OnNan = Literal["stop", "rollback", "skip", "off"]
 Standby = Literal["warm", "hot"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -104,7 +104,7 @@ def test_unknown_settings_are_ignored() -> None:
         ("replicas", -1, "replicas is -1, not int"),
         ("replicas", 1.5, "replicas is 1.5, not int"),
         ("deterministic", 1, "deterministic is 1, not bool"),
-        ("strategy", "both", "strategy is 'both'; it can be mirrored, one-device"),
+        ("strategy", "both", "strategy is 'both'; it can be auto, mirrored, one-device"),
         ("checkpoint_dir", "", "checkpoint_dir is '', not Path"),
         ("checkpoint_dir", "/a\0b", "not Path"),
         ("checkpoint_dir", "/\ud800", "not Path"),

@@ -135,7 +135,7 @@ def test_process_that_outlives_training_is_ended(start: Start) -> None:
         ("worker.strategy('tpu')", "cannot train on TPU 'local': "),
         ("worker.strategy('multiworker')", "set workers=2 or more"),
         ("worker.strategy('mirrored', workers=2)", "they go with multiworker"),
-        ("worker.strategy('parameter-server')", "it can be mirrored, one-device, multiworker, tpu"),
+        ("worker.strategy('parameter-server')", "it can be auto, mirrored, one-device, multiworker, tpu"),
     ],
 )
 def test_a_strategy_that_can_not_be_had_says_what_to_do(call: str, text: str) -> None:
