@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from worker.checks.reachability import (
-    GENERATORS,
     GLOBAL_GENERATORS,
     MAX_OBJECTS,
     Root,
@@ -20,6 +19,7 @@ from worker.checks.reachability import (
 )
 from worker.state import extra_state
 from worker.state.object_values import identities
+from worker.state.random_generators import GENERATORS
 from worker.state.replica_values import SEED_NAME
 
 _STATE = (

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from worker.state.plain_values import LIBRARIES
+from worker.state.random_generators import GENERATORS
 
 MAX_OBJECTS = 200_000  # a limit for unusual programs; a large Keras model has some ten thousand
 MAX_ENTRIES = 10_000  # searched in one container: longer ones hold data
 MAX_NAMED = 20  # names in one message
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 """Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such
 as `random.gauss`."""
@@ -90,6 +90,33 @@ def script_methods_of(item: Any) -> list[types.FunctionType]:
     """The functions in the script's classes of an object: its framework calls them."""
     own = [kind for kind in type(item).__mro__ if is_script_class(kind)]
     return [each for kind in own for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+
+
+def find_unsaved_generators(roots: Iterable[Root], saved: Iterable[Any], exempt: Iterable[Any]) -> tuple[str, ...]:
+    """Names of NumPy's and Python's generators that are reachable from `roots` and not saved; for programs whose other
+    objects nobody knows. `exempt`: objects that need not be saved, with what they refer to."""
+    visited: set[int] = set()
+    for _ in _generators([("", each) for each in exempt], visited):
+        pass
+    kept = {id(each) for each in (*saved, *GLOBAL_GENERATORS)}
+    found = _generators(list(roots), visited)
+    return abbreviate([f"{type(each).__name__} (reached as {root})" for each, root in found if id(each) not in kept])
+
+
+def _generators(waiting: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
+    alive = []  # so that no id is used twice
+    for item, root in ((item, root) for root, item in waiting):
+        if id(item) in visited or len(visited) > MAX_OBJECTS:
+            continue
+        visited.add(id(item))
+        alive.append(item)
+        if isinstance(item, GENERATORS):
+            yield item, root
+            continue
+        referents = plain_referents(item)
+        if referents is None and not isinstance(item, type | types.ModuleType) and is_script_class(type(item)):
+            referents = list(getattr(item, "__dict__", {}).values())
+        waiting.extend((root, each) for each in referents or ())
 
 
 def abbreviate(names: list[str]) -> tuple[str, ...]:

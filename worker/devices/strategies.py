@@ -30,12 +30,13 @@ def strategy(
     """Where training runs: `auto` (the default), `mirrored`, `one-device`, `multiworker` or `tpu`. The job's
     configuration overrides the script.
 
-    auto: `mirrored` where there are several devices to train on; with one, TensorFlow's default strategy
-    (a job that began under another strategy of one device continues under that, because its bits depend on it). mirrored: over the GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical
-    CPU devices (1 if not said). one-device: the first GPU, or the CPU. multiworker: over `workers` processes of this
-    host, each with its share of the GPUs, of which this call starts all but the first; or over the hosts that TF_CONFIG
-    names. tpu: the one that TPU_NAME names, else this host's. Call it before anything else makes TensorFlow start its
-    devices, and before the model is built.
+    auto: `mirrored` where there are several devices to train on; with one, TensorFlow's default strategy (a job that
+    began under another strategy of one device continues under that, because its bits depend on it). mirrored: over the
+    GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical CPU devices (1 if not
+    said). one-device: the first GPU, or the CPU. multiworker: over `workers` processes of this host, each with its
+    share of the GPUs, of which this call starts all but the first; or over the hosts that TF_CONFIG names. tpu: the one
+    that TPU_NAME names, else this host's. Call it before anything else makes TensorFlow start its devices, and before
+    the model is built.
     deterministic: it also seeds all generators, makes TensorFlow's operations deterministic and fixes the number of
     intra-op threads, on which sums depend: to what the script or TF_NUM_INTRAOP_THREADS says, else to what the job
     trained with before, else to the cores this process may use. `directory`: where the job's checkpoints are, as for

@@ -20,12 +20,12 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
-from worker.checks.reachability import Root
+from worker.checks.reachability import Root, find_unsaved_generators
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
-from worker.progress.arguments import check_interval, check_on_nan, require_names
+from worker.progress.arguments import check_interval, check_list, check_on_nan, require_names
 from worker.progress.divergence import DivergenceWatch
 from worker.progress.metrics import metric_values
 from worker.progress.run_base import RunBase
@@ -72,6 +72,7 @@ class FilesRun(RunBase):
         summaries: str | Path | None = None,
         summary_every: int = SUMMARY_EVERY,
         state: Mapping[str, Any] | None = None,
+        generators: Iterable[Any] = (),
         leave_out: Iterable[Any] = (),
         strict: bool = False,
         on_nan: str | None = None,
@@ -79,13 +80,15 @@ class FilesRun(RunBase):
         """`directory` and `interval` (as "500 steps", or "auto") apply where the job's configuration says nothing.
 
         `summaries`: a folder for TensorBoard, which gets the metrics of each step that is a multiple of
-        `summary_every`. `state`: initial values of `run.state`, which a restored checkpoint replaces.
-        After the first step a warning names state that the loop can reach and no checkpoint would hold, except that of
-        the objects in `leave_out`; with `strict` it is an error. `on_nan`: what to do when training diverges, as the
-        key of that name, where the configuration doesn't say.
+        `summary_every`. `state`: initial values of `run.state`, which a restored checkpoint replaces. `generators`: the
+        script's own numpy.random.Generator, numpy.random.RandomState and random.Random, always in the same order; the
+        global ones are saved anyway. After the first step a warning names state that the loop can reach and no
+        checkpoint would hold, except that of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what
+        to do when training diverges, as the key of that name, where the configuration doesn't say.
         """
         super().__init__(total_steps, summaries, summary_every, state, leave_out)
         self._files = files
+        self._own_generators = random_generators.check_own_generators(check_list(generators, "generators", "[rng]"))
         told = self._attempt.launch
         self._strict = strict or told.strict
         self._on_nan = told.on_nan or check_on_nan(on_nan) or "stop"
@@ -191,7 +194,7 @@ class FilesRun(RunBase):
         return self._scheduler.saving_s
 
     def _boundary(self) -> FilesBoundary:
-        return FilesBoundary(self.step, self._position, self._metrics, self.state)
+        return FilesBoundary(self.step, self._position, self._metrics, self.state, self._own_generators)
 
     def _check_divergence(self, metrics: Mapping[str, float]) -> None:
         """Exits if training diverged. The loop chooses its own batches, so `on_nan = skip` only goes back."""
@@ -215,11 +218,14 @@ class FilesRun(RunBase):
             missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
         self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)
 
-    _remedy = "keep it in run.state, or give what never changes to leave_out="
+    _remedy = "give generators to generators=[...], or to leave_out=[...] what need not come back"
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
-        """State that no checkpoint would hold, and what else would not come back: what this kind of run can tell."""
-        return (), ()
+        """State that no checkpoint would hold, and what else would not come back: what this kind of run can tell.
+
+        The program's own state is in its files; nobody but the program knows whether all of it.
+        """
+        return find_unsaved_generators(roots, (*self._own_generators, *self.state.values()), self._leave_out), ()
 
     def _finish(self) -> None:
         self._scheduler.save_final(self._boundary())
@@ -237,7 +243,7 @@ class FilesRun(RunBase):
                 whose = found.get("kind", "TensorFlow objects")
                 raise Unfit(f"it is a checkpoint of {whose}; give this program a checkpoint_dir of its own")
             self._files.read(path)
-            random_generators.write(found["generators"])
+            random_generators.write(found["generators"], self._own_generators)
             run_state.restore_from(path, self.state)
             self.step = found["step"]
             self._continue_at(Position(found["epoch"], found["batch"], found["examples"], begun=found["begun"]))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest
@@ -75,12 +75,13 @@ class Copying(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FilesBoundary:
-    """What the loop knows at a step boundary. `state`: the Python values of the loop."""
+    """What the loop knows at a step boundary. `state`: the Python values of the loop; `generators`: the script's."""
 
     step: int
     position: Position
     metrics: Mapping[str, float]
     state: RunState
+    generators: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class FilesWriter:
             "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step,
             "epoch": figures.position.epoch, "batch": figures.position.batch, "examples": figures.position.examples,
             "begun": figures.position.begun, "metrics": dict(figures.metrics),
-            "generators": random_generators.read(),
+            "generators": random_generators.read(figures.generators),
         }  # fmt: skip
         try:
             values = figures.state.to_bytes()

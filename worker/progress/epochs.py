@@ -30,6 +30,7 @@ class EpochLoop:
         self.total_steps = total_steps
         self.state = state
         """Python values of the loop, by name, which each checkpoint holds."""
+        self._own_generators: tuple[Any, ...] = ()  # the script's, of NumPy and Python
         self._position = Position()  # behind the newest step; its epoch's body is not done
         self._data_ended = False  # the epoch has no more batches, so only the tail of its body is left
         self._in_epochs = False  # inside `for epoch in run.epochs(n)`
@@ -179,10 +180,10 @@ class EpochLoop:
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""
-        values, generators = self.state.copied(), random_generators.read()
+        values, generators = self.state.copied(), random_generators.read(self._own_generators)
 
         def put_back() -> None:
             self.state.put_back(values)
-            random_generators.write(generators)
+            random_generators.write(generators, self._own_generators)
 
         return put_back

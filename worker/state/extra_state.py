@@ -139,7 +139,7 @@ def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()
             f"the checkpoint contains the state of {counted(len(stored), 'generator')} of the script, but worker.Run "
             f"was given {len(own)} (generators=)"
         )
-    random_generators.write(states)
+    random_generators.write({**states, "own": ()})
     keras = _global_seed()
     if keras is not None and states.get("keras") is not None:
         keras.state.assign(states["keras"])

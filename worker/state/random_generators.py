@@ -1,23 +1,51 @@
 """State of Python's and NumPy's random generators, in a form that JSON holds without loss. Imports no TensorFlow."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from supervisor.protocol.plurals import counted
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+"""The kinds whose state can be read and written here."""
 _ARRAY = "array"
 
 
-def read() -> dict[str, Any]:
-    """The state of both global generators."""
-    return {"python": read_generator(random), "numpy": as_json(np.random.get_state(legacy=False))}
+def check_own_generators(generators: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns the script's generators. Raises TypeError for a kind whose state can't be saved."""
+    checked = tuple(generators)
+    for each in checked:
+        if not isinstance(each, GENERATORS):
+            raise TypeError(
+                f"cannot save the state of a {type(each).__name__}; generators= takes numpy.random.Generators, "
+                f"numpy.random.RandomStates and random.Randoms"
+            )
+    return checked
 
 
-def write(states: Mapping[str, Any]) -> None:
-    """Restores both global generators from what `read` returned."""
+def read(own: Sequence[Any] = ()) -> dict[str, Any]:
+    """The state of both global generators and of the script's."""
+    return {
+        "python": read_generator(random),
+        "numpy": as_json(np.random.get_state(legacy=False)),
+        "own": [read_generator(each) for each in own],
+    }
+
+
+def write(states: Mapping[str, Any], own: Sequence[Any] = ()) -> None:
+    """Restores the generators from what `read` returned. Raises ValueError for another number of the script's."""
+    stored = states.get("own", ())
+    if len(stored) != len(own):
+        raise ValueError(
+            f"the checkpoint contains the state of {counted(len(stored), 'generator')} of the script, but the run was "
+            f"given {len(own)} (generators=)"
+        )
     write_generator(random, states["python"])
     np.random.set_state(from_json(states["numpy"]))
+    for each, state in zip(own, stored, strict=True):
+        write_generator(each, state)
 
 
 def read_generator(generator: Any) -> Any:

@@ -8,7 +8,6 @@ import torch
 
 from worker.checks.findings import Finding
 from worker.checks.reachability import (
-    GENERATORS,
     GLOBAL_GENERATORS,
     MAX_OBJECTS,
     Root,
@@ -16,6 +15,7 @@ from worker.checks.reachability import (
     is_script_class,
     plain_referents,
 )
+from worker.state.random_generators import GENERATORS
 
 _NOT_FOLLOWED = (
     str, bytes, int, float, torch.Tensor, types.ModuleType, type, torch.utils.data.Dataset, torch.device, torch.dtype,
@@ -23,7 +23,7 @@ _NOT_FOLLOWED = (
 
 
 def find_missing(
-    parts: Mapping[str, Any], generators: Iterable[torch.Generator], roots: Iterable[Root], exempt: Iterable[Any]
+    parts: Mapping[str, Any], generators: Iterable[Any], roots: Iterable[Root], exempt: Iterable[Any]
 ) -> tuple[str, ...]:
     """Names of the objects with state that are reachable from `roots` and not among what the run saves.
 

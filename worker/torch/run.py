@@ -64,18 +64,21 @@ class Run(FilesRun):
     """One training run around a PyTorch loop, as a context manager; see `FilesRun`."""
 
     def __init__(self, *, total_steps: int | None = None, directory: str | Path | None = None,
-                 interval: str | None = None, generators: Mapping[str, torch.Generator] | None = None,
+                 interval: str | None = None, generators: Mapping[str, Any] | None = None,
                  leave_out: Iterable[Any] = (), strict: bool = False, on_nan: str | None = None,
                  summaries: str | Path | None = None, summary_every: int = SUMMARY_EVERY,
                  state: Mapping[str, Any] | None = None, **parts: Any) -> None:  # fmt: skip
         """`parts`: everything that has a `state_dict`, by name: model=, optimizer=, scheduler=, scaler=, ema=, ...
 
-        `generators`: torch generators of the script; the global ones are saved anyway. The other arguments are those of
-        `FilesRun`.
+        `generators`: torch's, NumPy's and Python's generators of the script, by name; the global ones are saved anyway.
+        The other arguments are those of `FilesRun`.
         """
-        self._torch_files = _TorchFiles(parts, dict(generators or {}))
+        named = dict(sorted((generators or {}).items()))
+        own = {name: each for name, each in named.items() if isinstance(each, torch.Generator)}
+        others = [each for name, each in named.items() if name not in own]
+        self._torch_files = _TorchFiles(parts, own)
         super().__init__(self._torch_files, total_steps=total_steps, directory=directory, interval=interval,
-                         leave_out=leave_out, strict=strict, on_nan=on_nan,
+                         generators=others, leave_out=leave_out, strict=strict, on_nan=on_nan,
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
         self._torch_files.check_finite(self._on_nan != "off")
         self._uses_batches = False
@@ -115,8 +118,9 @@ class Run(FilesRun):
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
+        generators = (*saved.generators.values(), *self._own_generators)
         kept = {f"state {name}": each for name, each in self.state.items()}
-        missing = find_missing({**saved.parts, **kept}, saved.generators.values(), roots, [self, *self._leave_out])
+        missing = find_missing({**saved.parts, **kept}, generators, roots, [self, *self._leave_out])
         return missing, () if self._uses_batches else find_unread_loaders(roots)
 
 

@@ -87,6 +87,72 @@ def test_files_run_resumes_with_both_generators(tmp_path: Path) -> None:
     assert files.value[0] == 6
 
 
+def draw_to_the_end(run: FilesRun, rng: np.random.Generator, dice: random.Random) -> list[float]:
+    drawn = []
+    while not run.reached:
+        drawn.append(rng.random() + dice.random())
+        run.step_done(epoch=0, batch=run.step + 1)
+    return drawn
+
+
+def test_own_generators_resume(tmp_path: Path) -> None:
+    def begun() -> tuple[np.random.Generator, random.Random, FilesRun]:
+        rng, dice = np.random.default_rng(5), random.Random(6)
+        run = FilesRun(Counting(), total_steps=6, directory=tmp_path, interval="3 steps", generators=[rng, dice])
+        return rng, dice, run
+
+    rng, dice, run = begun()
+    with run:
+        first = draw_to_the_end(run, rng, dice)
+    selection.delete_checkpoint(tmp_path, layout.CheckpointName(6, 1))
+    rng, dice, run = begun()
+    with run:
+        again = draw_to_the_end(run, rng, dice)
+
+    assert again == first[3:]
+
+
+@pytest.mark.parametrize("fewer", [[], [np.random.default_rng(1), random.Random(1), random.Random(2)]])
+def test_checkpoint_of_other_generators_is_refused(
+    fewer: list[object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with FilesRun(Counting(), total_steps=1, directory=tmp_path, generators=[random.Random(1)]) as run:
+        run.step_done(epoch=0, batch=1)
+
+    with (
+        pytest.raises(SystemExit),
+        FilesRun(Counting(), total_steps=2, directory=tmp_path, generators=fewer),
+    ):
+        pass
+
+    assert f"state of 1 generator of the script, but the run was given {len(fewer)}" in capfd.readouterr().err
+
+
+def test_generator_that_the_loop_reaches_and_nobody_keeps_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Sampler:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(1)
+
+    sampler, kept, unused = Sampler(), random.Random(1), random.Random(2)
+    with FilesRun(Counting(), total_steps=2, directory=tmp_path, generators=[kept], leave_out=[unused]) as run:
+        while not run.reached:
+            draws = [sampler.rng.random(), kept.random(), unused.random(), random.random()]
+            run.step_done(epoch=0, batch=run.step + 1, value=sum(draws))
+
+    said = capfd.readouterr().err
+    assert "Generator (reached as sampler)" in said
+    assert "reached as kept" not in said
+    assert "reached as unused" not in said
+    assert "reached as random" not in said
+
+
+def test_generators_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="cannot save the state of a str; generators= takes "):
+        FilesRun(Counting(), directory=tmp_path, generators=["seed"])
+
+
 def test_script_that_changes_its_directory_saves_where_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
