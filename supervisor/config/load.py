@@ -129,7 +129,8 @@ class _ConfigReader:
             self.problems.append(Problem(Location(self.source.path), text))
             section = IniSection("supervisord", Location(self.source.path))
         reader, known = self._section_reader(section), set(SupervisordConfig.ini_keys())
-        reader.report_unknown_keys(known, supervisor_keys.SUPERVISORD)
+        elsewhere = {"[program:NAME]": supervisor_keys.SUPERVISORS["program"]}
+        reader.report_unknown_keys(known, supervisor_keys.SUPERVISORD, elsewhere)
         reader.expand_values({"environment"}, self._placeholders())
         with contextlib.suppress(ValueError):  # reported when the model is built
             # variables that the section sets can be used as %(ENV_X)s in the whole file

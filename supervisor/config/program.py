@@ -71,7 +71,8 @@ def build_processes(
     """The processes of a section; none if it has problems, which are added to the reader's."""
     check_name(name, reader)
     special = LISTENER_KEYS if group.is_pool else JOB_KEYS
-    reader.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), supervisor_keys.PROGRAM)
+    elsewhere = {"[supervisord]": supervisor_keys.SUPERVISORS["supervisord"]}
+    reader.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), supervisor_keys.PROGRAM, elsewhere)
     relations.check_key_combinations(reader, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
     reader.expand_values(set(counted), context.placeholders)

@@ -53,3 +53,19 @@ SILENT = {
 @pytest.mark.parametrize("lines", SILENT.values(), ids=SILENT.keys())
 def test_a_file_with_these_lines_loads_without_a_word(read: Callable[..., Config], lines: str):
     assert read(f"[supervisord]\nnodaemon=true\n{lines}\n").warnings == ()
+
+
+def test_a_key_of_another_section_is_a_remark_as_supervisor_ignores_it(read):
+    text = "[supervisord]\nstdout_logfile=/dev/stdout\n[program:x]\ncommand=/bin/cat\nloglevel=info\n"
+
+    found = [each.text for each in read(text).warnings]
+
+    effect = "has no effect here, in Supervisor neither: it belongs into"
+    assert found == [
+        f"[supervisord] stdout_logfile {effect} [program:NAME]",
+        f"[program:x] loglevel {effect} [supervisord]",
+    ]
+
+
+def test_a_key_of_our_own_in_the_wrong_section_is_an_error(complaints):
+    assert "has no key 'checkpoint_dir'" in complaints("[supervisord]\ncheckpoint_dir=c\n")[0]

@@ -14,6 +14,9 @@ from supervisor.ini.reader import IniSection as Written
 Model = TypeVar("Model", bound=SectionModel)
 
 
+NOWHERE: Mapping[str, Set[str]] = {}
+
+
 class UnknownValue(Exception):
     """A value is wrong or missing, so what depends on it can't be checked."""
 
@@ -58,13 +61,21 @@ class SectionReader:
         """Adds what the user should know about a key, though the file can be used as it is."""
         self.remarks.append(Problem(self.location(key), f"[{self.ini.name}] {text}"))
 
-    def report_unknown_keys(self, known: set[str], unsupported: Mapping[str, Unsupported]) -> None:
-        """Adds a problem for each key that is neither known nor a Supervisor key with a value that changes nothing."""
+    def report_unknown_keys(
+        self, known: set[str], unsupported: Mapping[str, Unsupported], elsewhere: Mapping[str, Set[str]] = NOWHERE
+    ) -> None:
+        """Adds a problem for each key that is neither known nor a Supervisor key with a value that changes nothing.
+
+        `elsewhere`: by the header of other sections, their keys in Supervisor, which ignores them here.
+        """
         for key, entry in self.ini.entries.items():
             if key in known:
                 continue
             foreign = unsupported.get(key)
-            if foreign is None:
+            home = next((header for header, keys in elsewhere.items() if key in keys), None)
+            if foreign is None and home is not None:
+                self.add_remark(f"{key} has no effect here, in Supervisor neither: it belongs into {home}", key)
+            elif foreign is None:
                 # a file that is not a configuration may have thousands, and each search is slow
                 meant = nearest_word(key, known | unsupported.keys()) if len(self.problems) < SHOWN else None
                 self.add_problem(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
