@@ -24,6 +24,7 @@ DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr")}) | {
 _OUR_NAMES = re.compile(r"\bworker\.(Run|strategy|Examples|keras|torch|tf1|files)\b")
 """What a script uses of the package `worker`."""
 
+_OUTPUT_KEYS = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
 _PROTOCOL_KEYS = frozenset({"stdout_events_enabled", "stdout_capture_maxbytes"})
 
 _EVENTS_OF_OUTPUT = {
@@ -184,7 +185,7 @@ def _check_workers(program: ProgramConfig, reader: SectionReader) -> None:
 
 def _check_log(program: ProgramConfig, reader: SectionReader, channel: str) -> None:
     key = f"{channel}_logfile"
-    for log in (f"{channel}_{each}" for each in ("syslog", "journal", "events_enabled", "capture_maxbytes")):
+    for log in (f"{channel}_{each}" for each in _OUTPUT_KEYS):
         if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
             reader.add_remark(f"{log} has no effect while redirect_stderr is true", log)
         elif getattr(program, log) and getattr(program, key) in DAEMON_STREAMS:

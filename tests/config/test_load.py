@@ -475,3 +475,9 @@ def test_script_beside_a_worker_of_its_own_is_refused_if_it_uses_stepkeepers(tmp
     assert f"train.py would import {tmp_path}/worker.py instead of stepkeeper's package worker" in found
     assert "rename worker.py" in found
     assert program(*lines, "command = python speaks.py").command == ("python", "speaks.py")
+
+
+def test_a_line_prefix_knows_four_words(program, complaints):
+    assert program("command=/bin/cat", "stdout_line_prefix={time} |").stdout_line_prefix == "{time} |"
+    (why,) = complaints("[supervisord]\n[program:x]\ncommand=/bin/cat\nstdout_line_prefix={pid}\n")
+    assert "{time}, {program}, {attempt} or {channel}" in why

@@ -258,6 +258,12 @@ class ProgramConfig(HookKeys):
         LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which it is rotated; 0 is never. As in Supervisor."
     )
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay. As in Supervisor.")
+    stdout_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
+        "",
+        "Text before each line in stdout_logfile, and a blank: with `{time}`, `{program}`, `{attempt}` and `{channel}` "
+        "in it, as in `{time} {program}:`. Only the file gets it (docs/logs.md).",
+        shown="none",
+    )
     stdout_syslog: Boolean = key(
         False,
         "Whether the lines of standard output go to the system's log (/dev/log, facility user, level info), too, with "
@@ -286,6 +292,9 @@ class ProgramConfig(HookKeys):
     )
     stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which it is rotated; 0 is never.")
     stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
+    stderr_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
+        "", "As stdout_line_prefix, for standard error.", shown="none"
+    )
     stderr_syslog: Boolean = key(False, "As stdout_syslog, for standard error.")
     stderr_journal: Boolean = key(False, "As stdout_journal, for standard error.")
     stderr_events_enabled: Boolean = key(False, "As stdout_events_enabled, for standard error.")

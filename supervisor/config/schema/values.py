@@ -18,6 +18,7 @@ from supervisor.protocol.wire.launch import ON_NAN, STRATEGIES, UNITS, Interval,
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
 MAX_COUNT = 1_000_000
+MAX_PREFIX = 200  # characters before each line of a log
 MAX_LIMIT = 1 << 30  # the kernel's own bounds of what can be counted are lower
 STORES = ("s3", "gs", "az")
 UNLIMITED = resource.RLIM_INFINITY
@@ -295,6 +296,20 @@ def exit_codes(text: str) -> frozenset[int]:
         return frozenset(whole_number(part.strip(), 0, 255) for part in text.split(","))
     except ValueError as error:
         raise ValueError(f"is {text!r:.80}; write exit codes from 0 to 255, separated by commas") from error
+
+
+def line_prefix(text: str) -> str:
+    """A text with `{time}`, `{program}`, `{attempt}` and `{channel}` in it; empty for `none`."""
+    if text.lower() == "none":
+        return ""
+    left = re.sub(r"\{(time|program|attempt|channel)\}", "", text)
+    if "{" in left or "}" in left:
+        raise ValueError(
+            f"is {text!r:.80}; what can stand in braces is {{time}}, {{program}}, {{attempt}} or {{channel}}"
+        )
+    if len(text) > MAX_PREFIX or not text.isprintable():
+        raise ValueError(f"is {text!r:.80}; write at most {MAX_PREFIX} printable characters")
+    return text
 
 
 def log_level(text: str) -> LogLevel:

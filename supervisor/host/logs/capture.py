@@ -39,7 +39,8 @@ class Tee:
     """Whose output it is, and who gets it besides the file.
 
     `syslog`, `journal`: the system's log daemons get each line. `events`: event listeners get each piece. `capture`:
-    the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off.
+    the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off. `prefix`: what the
+    file has before each line.
     """
 
     program: str
@@ -49,6 +50,7 @@ class Tee:
     journal: bool = False
     events: bool = False
     capture: int = 0
+    prefix: str = ""
 
     @property
     def has_destination(self) -> bool:
@@ -120,7 +122,7 @@ class LogCapture:
         os.set_blocking(reading, False)
         name = "" if path is None else str(path.absolute())
         request = CapturePipe(os.fstat(reading).st_ino, name, maxbytes, backups, uid=uid)
-        if tee is not None and has_tee:
+        if tee is not None and (has_tee or tee.prefix):
             request = request._replace(
                 syslog=str(self._syslog_at) if tee.syslog else "",
                 journal=str(self._journal_at) if tee.journal else "",
@@ -129,6 +131,7 @@ class LogCapture:
                 attempt=tee.attempt,
                 events=tee.events,
                 capture=tee.capture,
+                prefix=tee.prefix,
             )
         if not self._submit(lambda: self._handover.add_pipe(reading, request)):
             os.close(reading)

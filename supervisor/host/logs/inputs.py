@@ -11,6 +11,7 @@ from typing import NamedTuple
 from supervisor.host.logs.capture_mode import COMMUNICATION, LOG, CaptureModeParser
 from supervisor.host.logs.file import LogFile
 from supervisor.host.logs.file_writer import LogFileWriter
+from supervisor.host.logs.line_prefix import LinePrefix
 from supervisor.host.logs.messages import (
     CaptureEnded,
     CapturePipe,
@@ -33,13 +34,14 @@ class LogInput(NamedTuple):
     writer: LogFileWriter | None
     lines: LineSplitter | None
     capture: CaptureModeParser | None
+    prefix: LinePrefix | None
 
     def write(self, data: bytes) -> None:
         """Passes a piece of output to them."""
         if self.lines is not None:
             self.lines.feed(data)
         if self.writer is not None:
-            self.writer.write(data)
+            self.writer.write(data if self.prefix is None else self.prefix.add_to(data))
 
 
 class LogInputs:
@@ -103,7 +105,8 @@ class LogInputs:
             return
         os.set_blocking(descriptor, False)
         capture = CaptureModeParser(pipe.capture) if pipe.capture else None
-        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines, capture)
+        prefix = LinePrefix(pipe.prefix, pipe.program, pipe.attempt, pipe.channel) if pipe.prefix else None
+        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines, capture, prefix)
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _writer_of(self, pipe: CapturePipe) -> LogFileWriter | None:

@@ -53,7 +53,7 @@ def open_output_pipes(
 
 
 def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:
-    asked = ("syslog", "journal", "events_enabled", "capture_maxbytes")
+    asked = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
     return Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{each}") for each in asked))
 
 
