@@ -95,6 +95,7 @@ REQUESTS = [
     ("checkpoints", {"name": "digits"}),
     ("checkpoints", {"name": "digits", "verify": False}),
     ("clear", {"name": "digits"}),
+    ("rotate", {"name": "digits"}),
     ("signal", {"name": "sleeper", "signal": "CONT"}),
     ("signal", {"name": "sleeper", "signal": "NOPE"}),
     ("start", {"name": "sleeper"}),

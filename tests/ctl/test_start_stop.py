@@ -9,10 +9,11 @@ from tests.ctl.daemon_end import Fault, down, job, program
 
 
 @pytest.mark.parametrize(
-    ("action", "line"), [("start", "started"), ("stop", "stopped"), ("clear", "cleared"), ("restart", "started")]
+    ("action", "line"),
+    [("start", "started"), ("stop", "stopped"), ("clear", "cleared"), ("rotate", "rotated"), ("restart", "started")],
 )
 def test_success_is_one_line_and_0(daemon, ctl, action, line):
-    daemon.answers |= {each: {"name": "web"} for each in ("start", "stop", "clear")}
+    daemon.answers |= {each: {"name": "web"} for each in ("start", "stop", "clear", "rotate")}
 
     result = ctl(action, "web")
 

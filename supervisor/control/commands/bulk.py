@@ -20,7 +20,7 @@ from supervisor.control.commands.table import COMMANDS
 from supervisor.control.http import web
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 
-BULK_COMMANDS = ("checkpoint", "clear", "drill", "export", "signal", "start", "stop")
+BULK_COMMANDS = ("checkpoint", "clear", "drill", "export", "rotate", "signal", "start", "stop")
 """The commands that can be given to many programs at once."""
 
 log = structlog.get_logger()

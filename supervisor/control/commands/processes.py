@@ -1,4 +1,4 @@
-"""The commands that reach a running process or its output: `signal`, `send_stdin` and `clear`."""
+"""The commands that reach a running process or its output: `signal`, `send_stdin`, `clear` and `rotate`."""
 
 import base64
 import signal
@@ -91,4 +91,24 @@ async def clear(context: CommandContext, request: ProgramName) -> ProgramName:
             await context.logs.clear(path)
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot clear the logs of {config.name}: {error.strerror}") from error
+    return ProgramName(config.name)
+
+
+async def rotate(context: CommandContext, request: ProgramName) -> ProgramName:
+    """Makes a program's log files their newest backups, and begins new ones."""
+    config = find_program(context, request.name).config
+    files = {
+        config.stdout_logfile: config.stdout_logfile_backups,
+        config.stderr_logfile: config.stderr_logfile_backups,
+    }
+    try:
+        for path, backups in files.items():
+            if path is not None and not backups:
+                text = f"{path} keeps no backups, so that would delete it; set its logfile_backups, or use clear"
+                raise CommandError(Code.FAILED, f"cannot rotate the logs of {config.name}: {text}")
+        for path, backups in files.items():
+            if path is not None:
+                await context.logs.rotate(path, backups)
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot rotate the logs of {config.name}: {error.strerror}") from error
     return ProgramName(config.name)

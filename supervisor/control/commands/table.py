@@ -88,6 +88,7 @@ COMMANDS: Mapping[str, Command] = {
     "checkpoint": Command(checkpoints.checkpoint, changes=True),
     "checkpoints": Command(checkpoints.checkpoints, changes=False),
     "clear": Command(processes.clear, changes=True),
+    "rotate": Command(processes.rotate, changes=True),
     "drill": Command(notices.drill, changes=True),
     "export": Command(checkpoints.export, changes=True),
     "goodput": Command(history.goodput, changes=False),

@@ -95,6 +95,13 @@ def clear(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     return run_bulk(terminal, BulkCommand("clear", lambda _: "cleared"), _select(terminal, arguments, None))
 
 
+def rotate(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Begins new log files for each program, running or not; the present ones become their newest backups."""
+    if not arguments:
+        raise UsageError("Error: rotate requires a process name")
+    return run_bulk(terminal, BulkCommand("rotate", lambda _: "rotated"), _select(terminal, arguments, None))
+
+
 def _select(
     terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None, *, last_first: bool = False
 ) -> Arguments:

@@ -166,6 +166,14 @@ TABLE: Mapping[str, Action] = {
         },
         names=True,
     ),
+    "rotate": Action(
+        start_stop.rotate,
+        {
+            "rotate NAME ...": "Begin new log files; the present ones become backups, as at their size limit.",
+            "rotate all": "Begin new log files for all programs.",
+        },
+        names=True,
+    ),
     "shutdown": Action(
         daemon.shutdown,
         {"shutdown": "Save and stop all programs, side by side, and end the daemon."},

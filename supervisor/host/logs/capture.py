@@ -19,7 +19,7 @@ import structlog
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
-from supervisor.host.logs.file import truncate_with_backups
+from supervisor.host.logs.file import rotate_unopened, truncate_with_backups
 from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover
 from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
 from supervisor.host.logs.output_events import OutputSubscribers
@@ -148,14 +148,25 @@ class LogCapture:
 
         Does nothing to the daemon's own output. No thread that others need waits for the disk.
         """
+        await self._change_file(path, False, 0)
+
+    async def rotate(self, path: Path, backups: int) -> None:
+        """Makes a log file its newest backup and begins a new one, under the conditions of `clear`."""
+        await self._change_file(path, True, backups)
+
+    async def _change_file(self, path: Path, rotate: bool, backups: int) -> None:
         if path in DAEMON_STREAMS:
             return
         done: Future[bool] = Future()
-        if not self._submit(lambda: self._handover.clear_file(str(path.absolute()), done)):
+        if not self._submit(lambda: self._handover.clear_file(str(path.absolute()), done, rotate, backups)):
             done.set_result(False)
         try:
             async with asyncio.timeout(CLEAR_TIMEOUT_S):
-                if not await asyncio.shield(asyncio.wrap_future(done)):
+                if await asyncio.shield(asyncio.wrap_future(done)):
+                    return
+                if rotate:
+                    await self._disks.run(path, rotate_unopened, path, backups)
+                else:
                     await self._disks.run(path, truncate_with_backups, path)
         except TimeoutError:
             raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {CLEAR_TIMEOUT_S:g} s") from None

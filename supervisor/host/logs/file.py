@@ -81,6 +81,15 @@ class LogFile:
         self._follow_name()
         self._truncate()
 
+    def rotate(self) -> None:
+        """Makes the file the newest backup and begins a new one, unless it is empty or missing. Raises OSError."""
+        if self._descriptor is None and not self.path.exists():
+            return
+        self._check_at = 0.0
+        self._follow_name()
+        if self._size and self._is_regular and self.backups:
+            self._rotate()
+
     def close(self) -> None:
         """Closes the file; the next write opens it again."""
         if self._descriptor is not None:
@@ -178,6 +187,15 @@ class LogFile:
         self._is_regular = stat.S_ISREG(status.st_mode)
         self._size, self._at_line_start = status.st_size, True
         self._check_at = time.monotonic() + CHECK_EVERY_S
+
+
+def rotate_unopened(path: Path, backups: int) -> None:
+    """Rotates a log file that no logger may have open. Raises OSError."""
+    file = LogFile(path, 0, backups)
+    try:
+        file.rotate()
+    finally:
+        file.close()
 
 
 def truncate_with_backups(path: Path) -> None:

@@ -61,7 +61,7 @@ class Handover:
         self._connect_at = self._last_received_at = self._missing_since = time.monotonic()
         self._unsent: deque[tuple[LoggerMessage, int | None]] = deque()
         self._requests = itertools.count(1)
-        self._clears: dict[int, tuple[str, Future[bool]]] = {}
+        self._clears: dict[int, tuple[ClearFile, Future[bool]]] = {}
         self._final_request: EndCapture | None = None
         self._leave_by: float | None = None
         self._final_request_queued = False
@@ -95,14 +95,15 @@ class Handover:
         if self._link is not None:
             self._unsent.append((message, None))
 
-    def clear_file(self, path: str, done: Future[bool]) -> None:
-        """Has the logger empty a file; `done` becomes False where there is no logger that could have it open."""
+    def clear_file(self, path: str, done: Future[bool], rotate: bool = False, backups: int = 0) -> None:
+        """Has the logger empty or rotate a file; `done` becomes False where no logger could have it open."""
         if self._link is None and not self._pipes:
             done.set_result(False)
             return
         request = next(self._requests)
-        self._clears[request] = (path, done)
-        self.queue_message(ClearFile(request, path))
+        message = ClearFile(request, path, rotate, backups)
+        self._clears[request] = (message, done)
+        self.queue_message(message)
 
     def leave(self, final_request: EndCapture | None) -> None:
         """Begins to leave: hands over what is left, sends the final request, and waits until the logger has exited."""
@@ -224,8 +225,8 @@ class Handover:
         event = "logger.found" if self._started_at is None else "logger.started"
         log.info(event, pid=self._logger.pid, pipes=len(self._pipes))
         self._on_logger_alive()
-        for request, (path, _) in self._clears.items():
-            self.queue_message(ClearFile(request, path))
+        for message, _ in self._clears.values():
+            self.queue_message(message)
 
     def _on_logger_alive(self) -> None:
         """The logger works: it gets the pipes that it does not have yet."""
@@ -246,9 +247,9 @@ class Handover:
             log.error("logger.refused", path=str(path), why=message.why, next="it is tried again")
 
     def _on_file_cleared(self, message: FileCleared) -> None:
-        _, done = self._clears.pop(message.request, ("", None))
-        if done is None:
+        if message.request not in self._clears:
             return
+        _, done = self._clears.pop(message.request)
         if message.errno:
             done.set_exception(OSError(message.errno, message.why))
         else:

@@ -155,12 +155,16 @@ class LogInputs:
             writer.run_on_file(LogFile.reopen)
 
     def clear_file(self, request: ClearFile) -> None:
-        """Empties a file, also one that no pipe leads to; `FileCleared` follows when it is done."""
+        """Empties or rotates a file, also one that no pipe leads to; `FileCleared` follows when it is done."""
 
         def clear_and_answer(file: LogFile) -> None:
             number, why = 0, ""
             try:
-                file.clear()
+                if request.rotate:
+                    file.backups = request.backups
+                    file.rotate()
+                else:
+                    file.clear()
             except OSError as error:
                 number, why = error.errno or errno.EIO, error.strerror or str(error)
             self._answers.append(FileCleared(request.request, number, why))

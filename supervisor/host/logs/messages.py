@@ -46,10 +46,15 @@ class ReopenFiles(NamedTuple):
 
 
 class ClearFile(NamedTuple):
-    """To the logger: empty a file and delete its backups; answered by `FileCleared` with the same `request`."""
+    """To the logger: empty a file and delete its backups; answered by `FileCleared` with the same `request`.
+
+    With `rotate` the file becomes the first of `backups` backups instead, and a new one begins.
+    """
 
     request: int
     path: str
+    rotate: bool = False
+    backups: int = 0
 
 
 class EndCapture(NamedTuple):

@@ -204,6 +204,28 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, logs: Log
         wait_for(path, b"after\n")
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("running", [True, False])
+def test_rotate_begins_a_new_file_and_keeps_its_backups(running: bool, logs: LogCapture, tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    pipe = logs.open_pipe(path, 0, 2)
+    os.write(pipe, b"first\n")
+    wait_for(path, b"first\n")
+    if not running:
+        os.close(pipe)
+        wait_until(lambda: not logs.open_pipe_count, "the pipe is closed")
+
+    asyncio.run(logs.rotate(path, 2))
+    asyncio.run(logs.rotate(path, 2))  # it is empty now
+
+    assert (content(path), content(tmp_path / "out.log.1")) == (b"", b"first\n")
+    assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.1"]
+    if running:
+        os.write(pipe, b"second\n")
+        os.close(pipe)
+        wait_for(path, b"second\n")
+
+
 def test_clear_does_not_create_a_file(logs: LogCapture, tmp_path: Path) -> None:
     asyncio.run(logs.clear(tmp_path / "out.log"))
 
