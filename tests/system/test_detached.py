@@ -1,4 +1,4 @@
-"""Processes of a job that left its session, cleared their environment and lost their parent end with it."""
+"""Processes that left the session of their program and cleared their environment end with it."""
 
 import os
 import signal
@@ -63,3 +63,22 @@ def test_it_ends_with_a_worker_that_a_later_daemon_adopted(tmp_path: Path):
         daemon.call("stop", name="count")
 
         daemon.until(lambda: not alive(pid), "it has ended")
+
+
+@pytest.mark.parametrize("how", ["stopped", "crashed"])
+def test_it_ends_with_a_plain_program_that_is_ended_as_a_whole(tmp_path: Path, how: str):
+    left = f"setsid env -i /bin/sh -c 'echo $$ > {tmp_path}/left; exec sleep 600'"
+    (tmp_path / "program.sh").write_text(f"{left} &\nexec sleep 600\n")
+    program = f"[program:plain]\ncommand=/bin/sh {tmp_path}/program.sh\nkillasgroup=true\n"
+    with Daemon(tmp_path, program) as daemon:
+        running = daemon.until_state("plain", "RUNNING")
+        pid = int(daemon.until(lambda: (tmp_path / "left").read_text().strip(), "it is there"))
+        assert alive(pid) and os.getsid(pid) == pid
+
+        if how == "stopped":
+            daemon.call("stop", name="plain")
+        else:
+            time.sleep(2 * NOTED_EVERY_S)
+            os.kill(running["pid"], signal.SIGKILL)
+
+        daemon.until(lambda: not alive(pid), "it has ended", patience_s=20.0)

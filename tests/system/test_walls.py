@@ -40,3 +40,14 @@ def test_a_program_has_no_more_of_the_processors_than_its_limit(given: Path, tmp
         used = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began_at)
 
     assert used < 0.4
+
+
+def test_status_says_which_control_group_holds_a_program(tmp_path: Path):
+    with (
+        group() as folder,
+        Inside(folder, tmp_path, "[program:p]\ncommand=/bin/sleep 1000\n") as daemon,
+    ):
+        said = daemon.until_state("p", "RUNNING")
+        processes = Path(said["cgroup"], "cgroup.procs").read_text().split()
+
+    assert processes == [str(said["pid"])]

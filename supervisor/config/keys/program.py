@@ -299,3 +299,8 @@ class ProgramConfig(HookKeys):
     stderr_journal: Boolean = key(False, "As stdout_journal, for standard error.")
     stderr_events_enabled: Boolean = key(False, "As stdout_events_enabled, for standard error.")
     stderr_capture_maxbytes: Bytes = key(0, "As stdout_capture_maxbytes, for standard error.", shown="0")
+
+    @property
+    def ends_all_processes(self) -> bool:
+        """Whether all that it started is ended with it, or what it left behind stays, as in Supervisor."""
+        return self.job is not None or self.killasgroup

@@ -73,7 +73,8 @@ class ProgramStatus:
     """What `status` says of a program.
 
     `wire_state` and `wire_code` are the state in Supervisor's words and numbers. `wanted`: whether it should run;
-    `says`: the status text it sent itself; `durable_s`: how long a job's flush is expected to take.
+    `cgroup`: the control group that holds all its processes, null where there is none and its descendants are only
+    watched; `says`: the status text it sent itself; `durable_s`: how long a job's flush is expected to take.
     """
 
     name: str
@@ -86,6 +87,7 @@ class ProgramStatus:
     wire_code: int
     description: str
     pid: int | None
+    cgroup: str | None
     started_wall_at: float | None
     ended_wall_at: float | None
     exit_code: int | None
@@ -144,6 +146,7 @@ def _status(
         wire_code=code,
         description=full_description(runner, log_error, warning),
         pid=runner.executor.pid,
+        cgroup=_path_text(runner.executor.cgroup),
         started_wall_at=runner.executor.started_wall_at,
         ended_wall_at=runner.executor.ended_wall_at,
         exit_code=last_exit.code if last_exit else None,

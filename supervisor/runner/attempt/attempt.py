@@ -70,11 +70,6 @@ class LiveAttempt:
             self.cgroup.kill()
         self.process.kill_tree()
 
-    @property
-    def has_to_note_descendants(self) -> bool:
-        """Whether nothing but looking tells who descends from a job's worker."""
-        return self.channel is not None and self.cgroup is None
-
     def kill_leftovers(self) -> None:
         """In a thread: kills what the worker left behind, in its session and out of it."""
         if self.cgroup is not None:

@@ -1,4 +1,5 @@
-"""Notes every few seconds who descends from jobs' workers, where no control group holds what they start."""
+"""Notes every few seconds who descends from programs that are ended with all they started, where no control group
+holds that."""
 
 import asyncio
 from collections.abc import Callable, Mapping

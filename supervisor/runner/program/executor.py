@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, assert_never
 
 from structlog.typing import FilteringBoundLogger
@@ -160,13 +161,18 @@ class EffectExecutor:
     def note_descendants(self) -> None:
         """Notes the processes that are to end with the worker, where no control group holds them. Reads some files."""
         attempt = self._attempt
-        if attempt is not None and attempt.has_to_note_descendants:
+        if attempt is not None and self.has_to_note_descendants:
             attempt.process.note_descendants()
 
     @property
     def has_to_note_descendants(self) -> bool:
-        """Whether `note_descendants` does anything."""
-        return self._attempt is not None and self._attempt.has_to_note_descendants
+        """Whether nothing but looking tells who is to end with the worker."""
+        return self._attempt is not None and self._attempt.cgroup is None and self._config.ends_all_processes
+
+    @property
+    def cgroup(self) -> Path | None:
+        """The control group of the worker and of all that it starts, whatever becomes of them."""
+        return self._attempt.cgroup.path if self._attempt is not None and self._attempt.cgroup is not None else None
 
     async def export(self) -> messages.Exported | None:
         """Has the worker export its model as it is now, and waits for that; None if there is no worker."""
@@ -421,7 +427,7 @@ class EffectExecutor:
             self._background(self._quote_then_post_exit(self.started_wall_at or 0.0))
         else:
             self._post(exited)
-        if self._config.job is not None or self._config.killasgroup:
+        if self._config.ends_all_processes:
             self._background(asyncio.to_thread(attempt.kill_leftovers))
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
