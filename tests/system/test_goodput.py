@@ -42,6 +42,22 @@ def test_every_second_of_a_job_is_accounted_for_through_a_crash_and_a_stop(tmp_p
         assert goodput(daemon)["wanted_s"] == stopped["wanted_s"]
 
 
+def test_time_before_the_first_attempt_is_within_the_account(tmp_path: Path):
+    began = time.time()
+    with Daemon(tmp_path, job("digits", tmp_path, "autostart=false", STEPS=30, EVERY=10)) as daemon:
+        waited_s = 2.0
+        time.sleep(waited_s)
+        daemon.call("start", name="digits")
+        daemon.until_state("digits", "SUCCEEDED")
+        asked = time.time()
+        told, answered = goodput(daemon), time.time()
+
+        assert told["spent_s"]["stopped"] >= waited_s - 0.5
+        assert began <= told["since_wall_at"] <= asked - waited_s
+        counted_s = sum(told["spent_s"].values())
+        assert asked - told["since_wall_at"] - 0.2 <= counted_s <= answered - told["since_wall_at"] + 0.2
+
+
 def test_the_sums_of_attempts_are_in_the_history(tmp_path: Path):
     began = time.time()
     with Daemon(tmp_path, job("digits", tmp_path, STEPS=30, EVERY=10)) as daemon:

@@ -32,10 +32,40 @@ def state(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.fixture
+def failing(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A state folder on a disk whose new blocks can't be written (EIO) while the second folder is full."""
+    below, folder = tmp_path / "below", tmp_path / "state"
+    below.mkdir()
+    folder.mkdir(mode=0o711)
+    image = below / "image"
+    commands = [
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "stepkeeper-test", below],
+        ["truncate", "-s", "64m", image],
+        ["mkfs.ext4", "-q", "-O", "^has_journal", "-N", "64", "-b", "4096", "-F", image],
+        ["mount", "-o", "loop,errors=remount-ro", image, folder],
+    ]
+    if os.geteuid() != 0:
+        pytest.skip("mounting a failing disk takes root")
+    for command in commands:
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            subprocess.run(["umount", "-l", below], check=False, capture_output=True)
+            pytest.skip(f"{command[0]} does not work here")
+    yield folder, below
+    subprocess.run(["umount", "-l", folder], check=True)
+    subprocess.run(["umount", "-l", below], check=True)
+
+
 def fill(disk: Path) -> None:
     with suppress(OSError), (disk / "filler").open("ab", buffering=0) as filler:
         while filler.write(b"x" * 4096):
             pass
+
+
+def make_read_only(folder: Path) -> None:
+    """What the kernel does with an ext4 whose metadata it finds damaged."""
+    device = subprocess.run(["findmnt", "-no", "SOURCE", folder], check=True, capture_output=True, text=True).stdout
+    Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error").write_text("a test\n")
 
 
 def ledger_error(daemon: Daemon) -> str | None:
@@ -74,6 +104,58 @@ def test_stop_that_a_full_disk_forgets_is_no_success_and_is_recorded_when_there_
         daemon.start()
         daemon.until_state("count", "RUNNING")
         assert daemon.status("x")["state"] == "STOPPED", "as its operator wanted"
+
+
+def test_disk_that_becomes_read_only_is_said_and_update_add_and_remove_are_no_success(
+    tmp_path: Path, failing: tuple[Path, Path]
+):
+    with Daemon(tmp_path, SLEEPER + OTHER) as daemon:
+        daemon.until_state("x", "RUNNING")
+        daemon.call("stop", name="y")
+        make_read_only(failing[0])
+        refused = "but that cannot be recorded in .*state: .*make its disk work and writable"
+
+        with pytest.raises(Refused, match=f"y was removed, {refused}.*would supervise it again"):
+            daemon.call("remove", name="y")
+        with pytest.raises(Refused, match=f"y was added, {refused}"):
+            daemon.call("add", name="y")
+        daemon.write(SLEEPER)
+        with pytest.raises(Refused, match=f"y updated, {refused}"):
+            daemon.call("update")
+
+        assert "cannot write the ledger" in (ledger_error(daemon) or "")
+        assert daemon.status("x")["state"] == "RUNNING"
+        assert daemon.call("update")["actions"] == []
+
+
+def test_disk_that_fails_is_said_and_nothing_is_forgotten_when_it_works_again(
+    tmp_path: Path, failing: tuple[Path, Path]
+):
+    _, below = failing
+    with Daemon(tmp_path, SLEEPER + job("count", tmp_path, STEPS=ENDLESS)) as daemon:
+        daemon.until_step("count", 25)
+        fill(below)
+
+        def is_refused() -> bool:
+            try:
+                daemon.call("stop", name="x")
+                daemon.call("start", name="x")
+            except Refused as error:
+                return "cannot be recorded" in str(error)
+            return False
+
+        daemon.until(is_refused, "blocks that are written already are used up")
+        assert "I/O error" in (ledger_error(daemon) or "")
+        assert daemon.status("count")["state"] == "RUNNING", "it is supervised as ever"
+
+        (below / "filler").unlink()
+        daemon.until(lambda: ledger_error(daemon) is None, "all is recorded")
+        with suppress(Refused):
+            daemon.call("stop", name="x")
+        daemon.die()
+        daemon.start()
+        daemon.until_state("count", "RUNNING")
+        assert daemon.status("x")["state"] == "STOPPED"
 
 
 def test_stop_while_another_process_locks_the_ledger_is_remembered(tmp_path: Path):

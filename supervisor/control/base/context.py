@@ -1,6 +1,6 @@
 """What the commands work on, and how they find the program that a client names."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from supervisor.config import SupervisordConfig
@@ -59,3 +59,10 @@ def find_job(context: CommandContext, name: str) -> tuple[Runner, JobConfig]:
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{name} is not a training job: its section sets no checkpoint_dir")
     return runner, runner.config.job
+
+
+async def require_recorded(context: CommandContext, recorded: Awaitable[str | None], done: str, effect: str) -> None:
+    """Refuses to call a request carried out that the next daemon would not know of."""
+    if (why := await recorded) is not None:
+        text = f"{done}, but that cannot be recorded in {context.settings.state_dir}: {why}"
+        raise CommandError(Code.FAILED, f"{text}; until it is, the next daemon {effect}")

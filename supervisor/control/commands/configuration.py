@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from supervisor.config import ConfigError
-from supervisor.control.base.context import CommandContext, ProgramName
+from supervisor.control.base.context import CommandContext, ProgramName, require_recorded
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
 from supervisor.host.ledger.ledger import LedgerError
@@ -80,6 +80,9 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
         actions = await context.programs.update(named)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
+    if actions:
+        done = f"{', '.join(sorted({name for name, _ in actions})):.500} updated"
+        await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
     return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions))
 
 
@@ -104,6 +107,7 @@ async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     if not missing:
         raise CommandError(Code.ALREADY_ADDED, name)
     await programs.update(missing)
+    await require_recorded(context, context.ledger.until_recorded(), f"{name} was added", "may leave it out")
     return ProgramName(name)
 
 
@@ -116,4 +120,5 @@ async def remove(context: CommandContext, request: ProgramName) -> ProgramName:
         raise CommandError(Code.BAD_NAME, name)
     if (running := await programs.remove(meant)) is not None:
         raise CommandError(Code.STILL_RUNNING, running)
+    await require_recorded(context, context.ledger.until_recorded(), f"{name} was removed", "would supervise it again")
     return ProgramName(name)

@@ -132,7 +132,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
     causes = Counter(each.cause for each in records if each.cause is not None and each.cause not in UNINTERRUPTED)
     return Goodput(
         name=runner.name,
-        since_wall_at=records[0].started_at if records else None,
+        since_wall_at=_began_at(records[0], spent_s) if records else None,
         attempts=len(records),
         spent_s={category: round(seconds, 3) for category, seconds in _by_name(sums).items()},
         wanted_s=round(sum(seconds for spent, seconds in sums.items() if spent is not TimeSpent.STOPPED), 3),
@@ -140,6 +140,12 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
         lost_steps=sum(each.lost_steps or 0 for each in records),
         causes=dict(causes.most_common()),
     )
+
+
+def _began_at(first: AttemptRecord, spent_s: Mapping[int, Mapping[TimeSpent, float]]) -> float:
+    """When the account begins: the time before the first attempt, of a job that waited for its start, is in it too."""
+    before_s = sum(sum(each.values()) for attempt, each in spent_s.items() if attempt < first.attempt)
+    return first.started_at - before_s
 
 
 def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[TimeSpent, float]], list[AttemptRecord]]:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program
+from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program, require_recorded
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
@@ -65,7 +65,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             await _until_started(context, runner)
         elif runner.executor.spawn_error is not None:
             raise _start_error(context, runner)
-        await _require_recorded(context, recorded, f"{runner.name} was started", "would not start it")
+        await require_recorded(context, recorded, f"{runner.name} was started", "would not start it")
         return ProgramName(runner.name)
     finally:
         if turn is not None:
@@ -130,18 +130,9 @@ async def stop(context: CommandContext, request: StopRequest) -> ProgramName:
     if request.wait or not runs:
         await runner.startable.wait()
     if not runs:
-        await _require_recorded(context, recorded, f"{runner.name} does not run", "would start it")
+        await require_recorded(context, recorded, f"{runner.name} does not run", "would start it")
         raise CommandError(Code.NOT_RUNNING, runner.name)
     if request.wait:
         await runner.wait_until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
-    await _require_recorded(context, recorded, f"{runner.name} was told to stop", "would start it again")
+    await require_recorded(context, recorded, f"{runner.name} was told to stop", "would start it again")
     return ProgramName(runner.name)
-
-
-async def _require_recorded(
-    context: CommandContext, recorded: "asyncio.Task[str | None]", done: str, effect: str
-) -> None:
-    """Refuses to call a request carried out that the next daemon would not know of."""
-    if (why := await recorded) is not None:
-        text = f"{done}, but that cannot be recorded in {context.settings.state_dir}: {why}"
-        raise CommandError(Code.FAILED, f"{text}; until it is, the next daemon {effect}")

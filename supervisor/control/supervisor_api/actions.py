@@ -90,7 +90,7 @@ async def add_group(context: CommandContext, name: str) -> bool:
     names = groups.configured(context.programs.configured, name)
     if not names:
         raise RpcFault(FaultCode.BAD_NAME, name)
-    await context.programs.update(names)
+    await with_faults(configuration.add(context, ProgramName(name)))
     return True
 
 

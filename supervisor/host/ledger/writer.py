@@ -115,7 +115,8 @@ class LedgerWriter:
         error, lost = self._error, self._lost
         if error is None and not lost:
             return None
-        consequence = "it is tried again and nothing is lost yet; free space on its disk"
+        remedy = "free space on its disk" if "full" in str(error) else "make its disk work and writable"
+        consequence = f"it is tried again and nothing is lost yet; {remedy}"
         if lost:
             consequence = f"{counted(lost, 'record')} lost"
         return f"{error or 'writing works again'}; {consequence}"
