@@ -38,6 +38,7 @@ from rich.table import Table
 from bench import harness, peer
 
 PATIENCE_S = 300.0
+RESPAWN_LOOK_S = 0.0005  # how exact `respawn` is
 LOOK_S = 0.02  # no oftener: the kernel forks nothing while it lists a process' children
 PROGRAM = "/bin/sleep 100000"
 ASK = xmlrpc.client.dumps((), "supervisor.getAllProcessInfo")
@@ -140,7 +141,7 @@ def measure(system: System, count: int, figures: Figures, options: argparse.Name
             _measure_idle(daemon, figures, options.idle)
             _measure_answers(system, conf, figures, options.repeats)
             for _ in range(options.kills):
-                figures.respawn_ms.append(1000 * _respawn(daemon, count))
+                figures.respawn_ms.append(1000 * _respawn(daemon))
                 time.sleep(options.settle)
             began = time.perf_counter()
             daemon.send_signal(signal.SIGTERM)
@@ -164,12 +165,13 @@ def _running(command: list[str], folder: Path) -> Iterator[psutil.Popen]:
 
 def programs(daemon: psutil.Process) -> set[int]:
     """Pids of the supervised processes: the daemon's children that have become `sleep`."""
-    found = set()
-    for pid in _children(daemon):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-                found.add(pid)
-    return found
+    return set(filter(_is_program, _children(daemon)))
+
+
+def _is_program(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+    return False
 
 
 def _children(daemon: psutil.Process) -> set[int]:
@@ -178,15 +180,16 @@ def _children(daemon: psutil.Process) -> set[int]:
     return {int(pid) for thread in threads for pid in (thread / "children").read_text().split()}
 
 
-def _respawn(daemon: psutil.Process, count: int) -> float:
-    """Seconds until there is a process that was not there before."""
-    before = programs(daemon)
-    victim = min(before)
+def _respawn(daemon: psutil.Process) -> float:
+    """Seconds until there is a program that was not there before. A daemon may have other children too."""
+    before, victim = _children(daemon), min(programs(daemon))
     began = time.perf_counter()
     os.kill(victim, signal.SIGKILL)
-    while True:
-        if _children(daemon) - before:
-            return time.perf_counter() - began
+    while not any(map(_is_program, _children(daemon) - before)):
+        if time.perf_counter() - began > PATIENCE_S:
+            raise SystemExit(f"waited {PATIENCE_S:g} s in vain for the next process")
+        time.sleep(RESPAWN_LOOK_S)
+    return time.perf_counter() - began
 
 
 def _measure_idle(daemon: psutil.Process, figures: Figures, idle_s: float) -> None:

@@ -4,20 +4,75 @@ import compileall
 import json
 import os
 import platform
+import statistics
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from worker.devices.conditions import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+DISK_MB = 64  # written to measure a disk: less is mostly the device's own memory
+SYNCS = 20
+
+Machine = dict[str, Any]
 
 
-def machine() -> dict[str, Any]:
-    """The facts about the machine that results depend on; the load is that of the last five minutes."""
+def machine(folder: Path | None = None) -> Machine:
+    """The facts about the machine that results depend on; the load is that of the last five minutes.
+
+    `folder`: on the disk that was used, by default that of temporary files. Its rates are measured now.
+    """
+    folder = Path(tempfile.gettempdir()) if folder is None else folder
     return {
+        "processor": processor(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[1], 2),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "disk": {"filesystem": _filesystem(folder), **_disk_rates(folder)},
+    }
+
+
+def describe(found: Machine) -> str:
+    """One line for people."""
+    disk = found["disk"]
+    return (
+        f"{found['cores']} cores of {found['processor']}, load {found['load']:g}, Linux {found['kernel']}, Python "
+        f"{found['python']}; disk: {disk['filesystem']}, {disk['write_mb_s']:.0f} MB/s written and synced, "
+        f"{disk['sync_ms']:.2f} ms for a block of 4 KiB and its sync"
+    )
+
+
+def _filesystem(folder: Path) -> str:
+    path = folder.resolve()
+    mounts = {Path(each.mountpoint): each for each in psutil.disk_partitions(all=True)}  # later mounts hide earlier
+    place = next((mounts[each] for each in (path, *path.parents) if each in mounts), None)
+    return f"{place.fstype} on {place.device}" if place is not None else "unknown"
+
+
+def _disk_rates(folder: Path) -> dict[str, float]:
+    """What this disk does now: MB a second with one sync at the end, and milliseconds of a small synced write."""
+    block = os.urandom(1 << 20)
+    with tempfile.NamedTemporaryFile(dir=folder, buffering=0) as file:
+        began = time.perf_counter()
+        for _ in range(DISK_MB):
+            file.write(block)
+        os.fsync(file.fileno())
+        written_s = time.perf_counter() - began
+        synced_s = []
+        for _ in range(SYNCS):
+            began = time.perf_counter()
+            file.write(block[:4096])
+            os.fsync(file.fileno())
+            synced_s.append(time.perf_counter() - began)
+    return {
+        "write_mb_s": round(DISK_MB * 1.048576 / written_s, 1),
+        "sync_ms": round(1000 * statistics.median(synced_s), 3),
     }
 
 
@@ -27,9 +82,11 @@ def compiled() -> None:
         compileall.compile_dir(ROOT / package, quiet=1)
 
 
-def write(name: str, content: dict[str, Any]) -> Path:
-    """Writes bench/results/NAME.json."""
+def write(name: str, content: dict[str, Any], folder: Path | None = None) -> Path:
+    """Writes bench/results/NAME.json, and prints on which machine it was measured. `folder`: as for `machine`."""
+    found = machine(folder)
+    print(describe(found))
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), **content}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": found, **content}, indent=1) + "\n")
     return path

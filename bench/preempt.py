@@ -20,7 +20,6 @@ import contextlib
 import itertools
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -38,7 +37,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench import peer, preempt_job
+from bench import harness, peer, preempt_job
 from supervisor.protocol import durable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -360,14 +359,9 @@ def report(found: list[tuple[Case, list[Outcome]]]) -> None:
         gave = spread([each.given_up_s for each in outcomes])
         table.add_row(name, str(jobs), f"{notice_s:g} s", share, gave, spread(requests(outcomes)))
     Console(width=120).print(table)
-    folder = ROOT / "bench" / "results"
-    folder.mkdir(exist_ok=True)
-    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
     content = [{**asdict(case), "outcomes": [asdict(each) for each in outcomes]} for case, outcomes in found]
     floors = {jobs: floor_s(jobs) for jobs in {case.jobs for case, _ in found}}
-    (folder / "preempt.json").write_text(
-        json.dumps({"machine": machine, "floor_s": floors, "cases": content}, indent=1) + "\n"
-    )
+    harness.write("preempt", {"floor_s": floors, "cases": content})
 
 
 def spread(values: Sequence[float]) -> str:

@@ -21,7 +21,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -37,7 +36,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench import peer
+from bench import harness, peer
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 600.0  # TensorFlow on a busy machine
@@ -269,7 +268,7 @@ def main() -> None:
     chosen = [each for each in SYSTEMS if options.only is None or options.only in each.name]
     results = {each.name: Figures() for each in chosen}
     reactions: dict[str, list[float]] = {each.name: [] for each in chosen if each.is_ours}
-    chance, load = Random(options.seed), os.getloadavg()[0]
+    chance = Random(options.seed)
     for _ in range(options.rounds):
         for system in chosen:
             with supervised(system, options) as (folder, daemon):
@@ -278,13 +277,12 @@ def main() -> None:
                     print(system.name, spread(results[system.name].parts["total"]), "s", flush=True)
                 if system.is_ours:
                     reactions[system.name] += reaction_ms(folder)
-    report(results, reactions, load, options, chance)
+    report(results, reactions, options, chance)
 
 
 def report(
     results: dict[str, Figures],
     reactions: dict[str, list[float]],
-    load: float,
     options: argparse.Namespace,
     chance: Random,
 ) -> None:
@@ -301,17 +299,13 @@ def report(
     Console(width=170).print(table)
     for name, found in reactions.items():
         print(f"{name}: from death to the next worker, by the daemon: {spread(found)} ms (target {REACTION_MS:g})")
-    folder = ROOT / "bench" / "results"
-    folder.mkdir(exist_ok=True)
-    machine = {"cores": os.cpu_count(), "load": load, "kernel": platform.release(), "python": platform.python_version()}
     content = {
-        "machine": machine,
         "options": {**vars(options)},
         "seconds": {name: figures.parts for name, figures in results.items()},
         "ratios_to": {REFERENCE: ratios},
         "reaction_ms": reactions,
     }
-    (folder / "relaunch.json").write_text(json.dumps(content, indent=1) + "\n")
+    harness.write("relaunch", content)
 
 
 def ratio(mine: list[float], base: list[float], chance: Random) -> tuple[float, float, float]:

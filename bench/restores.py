@@ -144,7 +144,7 @@ def main() -> None:
         parts = [spread([each[part] for each in turns]) for part in PARTS]
         table.add_row(way, *parts, spread([sum(each.values()) for each in turns]), spread(ratios))
     Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
-    print(harness.write("restores", {"mb": given.mb, "ways": found}))
+    print(harness.write("restores", {"mb": given.mb, "ways": found}, given.folder))
 
 
 if __name__ == "__main__":

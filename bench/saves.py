@@ -10,7 +10,6 @@ that sync nothing (all of TensorFlow's and Keras', but the row with fsync) end w
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import peer, saves_picture
+from bench import harness, peer, saves_picture
 from bench.saves_measure import Figures, measure, timed
 from bench.saves_recipes import RECIPES
 from worker.saving.cadence import BETWEEN_FAILURES_S, AutoInterval
@@ -190,7 +189,7 @@ def main() -> None:
     )
     parser.add_argument("--no-orbax", action="store_true", help="leave out Orbax and its environment (730 MB)")
     options = parser.parse_args()
-    load, with_orbax = os.getloadavg()[0], not options.no_orbax
+    with_orbax = not options.no_orbax
     if with_orbax:
         peer.binaries(peer.ORBAX)
     harm = harmed(options.kills, options.kill_size, options.folder, with_orbax)
@@ -200,15 +199,11 @@ def main() -> None:
         console.print(table)
     for line in (found := against_targets(results)):
         console.print(line, highlight=False)
-    machine = {"cores": os.cpu_count(), "load": load, "kernel": platform.release(), "python": platform.python_version()}
     costs = {
         f"{size:g} MB": {name: asdict(each) for name, each in systems.items()} for size, systems in results.items()
     }
-    folder = ROOT / "bench" / "results"
-    folder.mkdir(exist_ok=True)
-    content = {"machine": machine, "results": costs, "harm": harm, "targets": found}
-    (folder / "saves.json").write_text(json.dumps(content, indent=1) + "\n")
-    saves_picture.draw(content, folder / "saves.svg")
+    path = harness.write("saves", {"results": costs, "harm": harm, "targets": found}, options.folder)
+    saves_picture.draw(json.loads(path.read_text()), path.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def main() -> None:
         table.add_row(str(writers), *row)
     Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
     figures = {str(writers): asdict(each) for writers, each in results.items()}
-    print(harness.write("shards", {"mb": given.mb, "writers": figures}))
+    print(harness.write("shards", {"mb": given.mb, "writers": figures}, given.folder))
 
 
 if __name__ == "__main__":
