@@ -16,6 +16,7 @@ from supervisor.host.service.file_watch import FileWatch
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MADE_AGAIN_EVERY_S = 5.0  # while its folder is missing, or another program listens there
+SO_PASSRIGHTS = 83  # <asm-generic/socket.h>
 BACKLOG = socket.SOMAXCONN  # many clients may connect at the same moment
 
 log = structlog.get_logger()
@@ -182,6 +183,7 @@ def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> sock
         temporary.chmod(mode)
         if owner is not None:
             os.chown(temporary, *owner)
+        refuse_descriptors(listener)
         listener.listen(BACKLOG)
         listener.setblocking(False)
         temporary.rename(path)
@@ -192,6 +194,15 @@ def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> sock
             f"set [unix_http_server] file to a path in an existing folder that this user can write to"
         ) from error
     return listener
+
+
+def refuse_descriptors(listener: socket.socket) -> None:
+    """Has the kernel refuse descriptors that clients attach to what they send, where it can (Linux 6.16).
+
+    Nobody here wants one, and closing it may take as long as the client likes (a connection with SO_LINGER).
+    """
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def listen_on_address(host: str | None, port: int) -> socket.socket:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bench import peer
 from supervisor.config.schema.secret import Secret, hash_password
+from supervisor.control.endpoints import SO_PASSRIGHTS, listen_on_file
 from supervisor.control.http.access import (
     GUESS_EVERY_S,
     MAX_GUESSES,
@@ -298,3 +299,21 @@ def test_right_guesses_cost_nothing() -> None:
         limit.check("a", 100.0)
         limit.count("a", 100.0)
         limit.forgive("a")
+
+
+def test_descriptors_that_a_client_attaches_are_refused_by_the_kernel(tmp_path: Path):
+    with listen_on_file(tmp_path / "s.sock", 0o600, None) as listener, socket.socket(socket.AF_UNIX) as client:
+        if not takes_no_descriptors(listener):
+            pytest.skip("before Linux 6.16 no socket can refuse them")
+        client.connect(str(tmp_path / "s.sock"))
+
+        with pytest.raises(PermissionError):
+            socket.send_fds(client, [b"GET / HTTP/1.1"], [0])
+
+
+def takes_no_descriptors(listener: socket.socket) -> bool:
+    try:
+        listener.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
+    except OSError:
+        return False
+    return True

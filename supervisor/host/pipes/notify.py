@@ -3,6 +3,11 @@
 Each attempt has a datagram socket of its own, a file in its folder: only its user can send to it, and it tells which
 attempt the sender belongs to. The next daemon binds a new one at the same path. While no daemon runs, sending fails
 with ECONNREFUSED; therefore the fact that the program is ready is also kept as a file.
+
+A sender can attach descriptors, and closing one may take as long as the sender likes (a connection with SO_LINGER, a
+file of a FUSE program that does not answer). So a thread closes them, and the socket, whose queue may hold more of
+them. Until it has, nothing else is received: an attempt never makes the daemon hold more descriptors than one datagram
+can bring.
 """
 
 import array
@@ -15,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.processes import marks
 from supervisor.protocol import layout
 
@@ -22,6 +28,7 @@ MAX_BYTES = 4096  # systemd's own limit
 MAX_STATUS = 200  # characters that are shown
 READ_AT_ONCE = 32  # datagrams read in one turn of the event loop
 REPORT_EVERY_S = 10.0
+RETRY_S = 1.0  # until a thread may be had
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _MOST_FDS = 253  # SCM_MAX_FD: what a sender can attach, as systemd-notify's barrier does
@@ -84,6 +91,8 @@ class NotifySocket:
         self._on_refused = on_refused
         self._quiet_until = 0.0
         self._loop = asyncio.get_running_loop()
+        self._closing = BlockingCalls()
+        self._is_closed = self._is_paused = False
         self._socket = _bind(self.path, owner)
         self._loop.add_reader(self._socket, self._receive)
 
@@ -94,9 +103,11 @@ class NotifySocket:
 
     def close(self) -> None:
         """Stops listening; the file stays until the next daemon binds it anew or the folder is removed."""
-        if self._socket.fileno() >= 0:
+        if not self._is_closed:
+            self._is_closed = True
             self._loop.remove_reader(self._socket)
-            self._socket.close()
+            with contextlib.suppress(RuntimeError):  # no thread to spare: it is closed once nothing refers to it
+                self._closing.submit(None, self._socket.close)
 
     def drain(self) -> None:
         """Receives what a program that has ended sent before."""
@@ -106,30 +117,59 @@ class NotifySocket:
 
     def _receive(self) -> None:
         for _ in range(READ_AT_ONCE):
-            if self._socket.fileno() < 0 or not self._receive_one():
+            if self._is_closed or not self._receive_one():
                 return
 
     def _receive_one(self) -> bool:
+        if self._is_paused:
+            return False
         try:
             datagram, ancillary, _, _ = self._socket.recvmsg(MAX_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
-        sender = _sender(ancillary)
+        sender, descriptors = _sender(ancillary)
+        try:
+            self._handle(datagram, *sender)
+        finally:
+            if descriptors:  # only now: a sender's barrier waits for this
+                self._close_descriptors(descriptors)
+        return True
+
+    def _handle(self, datagram: bytes, pid: int, uid: int) -> None:
         try:
             message = parse_notification(datagram)
         except NotifyError as error:
-            self._refuse(f"ignored an invalid notification of pid {sender[0]}: {error}")
-            return True
-        if not self._is_ours(*sender):
-            self._refuse(
-                f"ignored a notification of pid {sender[0]} (uid {sender[1]}), which is not a process of this program"
-            )
-            return True
+            self._refuse(f"ignored an invalid notification of pid {pid}: {error}")
+            return
+        if not self._is_ours(pid, uid):
+            self._refuse(f"ignored a notification of pid {pid} (uid {uid}), which is not a process of this program")
+            return
         if message.ready:
             with contextlib.suppress(OSError):  # only the next daemon would not know
                 self._ready.touch()
         self._on_message(message)
-        return True
+
+    def _close_descriptors(self, descriptors: list[int]) -> None:
+        """Closes what a sender attached, as a barrier waits for, and receives nothing until that is done."""
+        try:
+            closed = self._closing.submit(None, _close_all, descriptors)
+        except RuntimeError:  # the host has no thread to spare
+            self._loop.call_later(RETRY_S, self._close_descriptors, descriptors)
+        else:
+            closed.add_done_callback(self._on_descriptors_closed)
+        if not self._is_paused:
+            self._is_paused = True
+            self._loop.remove_reader(self._socket)
+
+    def _on_descriptors_closed(self, _: object) -> None:
+        """In the thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._resume)
+
+    def _resume(self) -> None:
+        self._is_paused = False
+        if not self._is_closed:
+            self._loop.add_reader(self._socket, self._receive)
 
     def _is_ours(self, pid: int, uid: int) -> bool:
         """Whether the sender belongs to the attempt, by session or mark.
@@ -169,16 +209,19 @@ def _bind(path: Path, owner: tuple[int, int] | None) -> socket.socket:
     return listening
 
 
-def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """Pid and uid of the sender, from the kernel. Closes descriptors that were sent along: a barrier waits for that."""
-    found = (-1, -1)
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[tuple[int, int], list[int]]:
+    """Pid and uid of the sender, from the kernel, and the descriptors that it attached."""
+    found, attached = (-1, -1), array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
             found = pid, uid
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors = array.array("i")
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-            for each in descriptors:
-                os.close(each)
-    return found
+            attached.frombytes(data[: len(data) - len(data) % attached.itemsize])
+    return found, list(attached)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for each in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(each)

@@ -2,11 +2,14 @@
 
 import array
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -185,11 +188,46 @@ async def test_descriptors_that_come_along_are_closed(tmp_path: Path):
         os.close(writing)
     await heard.until(lambda: heard.said)
 
+    await heard.until(lambda: len(os.listdir("/proc/self/fd")) == before + len(ends))
     assert all(os.read(reading, 1) == b"" for reading, _ in ends)
     for reading, _ in ends:
         os.close(reading)
-    assert len(os.listdir("/proc/self/fd")) == before
     heard.socket.close()
+
+
+@pytest.mark.parametrize("when", ["received", "unread"])
+async def test_a_descriptor_whose_close_takes_long_holds_nobody_up(tmp_path: Path, when: str):
+    heard = Heard(tmp_path / "a1", worker=os.getpid())
+    ours, theirs = slow_to_close(limit_s=120)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        way.connect(heard.path)
+        socket.send_fds(way, [b"STATUS=here"], [ours.fileno()])
+    ours.close()
+    is_over, held = threading.Event(), threading.Event()
+    freeing = threading.Thread(target=lambda: is_over.wait(10) or (held.set(), theirs.close()))
+    freeing.start()
+
+    if when == "received":
+        await heard.until(lambda: heard.said)
+    heard.socket.close()
+    is_over.set()
+
+    await asyncio.to_thread(freeing.join)
+    theirs.close()
+    assert not held.is_set()
+
+
+def slow_to_close(limit_s: int) -> tuple[socket.socket, socket.socket]:
+    """A connection whose first end, when it is closed, waits for its data to be read."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs = server.accept()[0]
+    ours.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            ours.send(bytes(1 << 16))
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, limit_s))
+    return ours, theirs
 
 
 async def test_the_next_daemon_listens_at_the_same_path_and_knows_of_the_readiness(tmp_path: Path):
