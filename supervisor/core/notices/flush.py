@@ -11,9 +11,11 @@ Several jobs may save to one disk at once. A save that was measured beside other
 taken alone, and what is expected is extended again by those that must save at the same time (`expected_save_s`).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, islice
 
 SAVE_SPREAD = 1.2  # the next save may be slower than the slowest of the last few: page cache, other users of the disk
 PAUSE_MEMORY_S = 3600.0  # pauses older than that are forgotten; evaluations come at least hourly
@@ -68,42 +70,44 @@ def remember_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
     return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
 
 
-def unshared_save_s(save: MeasuredSave, others: Iterable[MeasuredSave]) -> float:
-    """How long `save` would have taken alone on its disk. `others`: other jobs' saves on that disk.
+def unshared_saves_s(saves: Sequence[MeasuredSave]) -> list[float]:
+    """How long each of the saves on one disk would have taken alone (s). Saves of one job must not overlap.
 
-    Concurrent saves are assumed to share the disk evenly: while n of them write, each gets 1/n.
+    Concurrent saves are assumed to share the disk evenly: while n of them write, each gets 1/n. So each one's time
+    alone is the integral of 1/n over its time, and one pass over all begins and ends gives those of all.
     """
-    among = [each for each in others if each.ended_at > save.began_at and each.began_at < save.ended_at]
-    if not among:
-        return save.save_s
-    edges = sorted({save.began_at, save.ended_at, *(_within(at, save) for each in among for at in _ends(each))})
-    total = 0.0
-    for begin, end in pairwise(edges):
-        middle = (begin + end) / 2
-        total += (end - begin) / (1 + sum(each.began_at < middle < each.ended_at for each in among))
-    return total
+    changes = sorted((at, change) for each in saves if each.ended_at > -math.inf for at, change in _changes(each))
+    alone_until: dict[float, float] = {}  # by the time of a change: the integral up to it
+    alone_s, writing, before = 0.0, 0, -math.inf
+    for at, change in changes:
+        if writing:
+            alone_s += (at - before) / writing
+        alone_until[at] = alone_s
+        writing, before = writing + change, at
+    return [
+        alone_until[each.ended_at] - alone_until[each.began_at] if each.ended_at > -math.inf else each.save_s
+        for each in saves
+    ]
 
 
-def _others(name: str, saves: Mapping[str, Sequence[MeasuredSave]]) -> list[MeasuredSave]:
-    return [each for job, found in saves.items() if job != name for each in found]
-
-
-def _ends(save: MeasuredSave) -> tuple[float, float]:
-    return save.began_at, save.ended_at
-
-
-def _within(at: float, save: MeasuredSave) -> float:
-    return min(max(at, save.began_at), save.ended_at)
+def _changes(save: MeasuredSave) -> tuple[tuple[float, int], tuple[float, int]]:
+    """By how much the number of saves that write changes, and when."""
+    return (save.began_at, 1), (save.ended_at, -1)
 
 
 def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Collection[str]) -> dict[str, float]:
     """How long the next save of each job takes if those of `finishing` save at the same time; measured jobs only.
 
     `saves`: recent saves on one disk by job. With even shares, each other job delays a save by no more than the shorter
-    of the two saves.
+    of the two saves; one that was never measured, by as long as the save itself.
     """
-    alone = {job: max(unshared_save_s(each, _others(job, saves)) for each in own) for job, own in saves.items() if own}
-    return {
-        name: SAVE_SPREAD * (own_s + sum(min(own_s, alone.get(job, own_s)) for job in set(finishing) - {name}))
-        for name, own_s in alone.items()
-    }
+    every = iter(unshared_saves_s([each for own in saves.values() for each in own]))
+    alone = {job: max(islice(every, len(own))) for job, own in saves.items() if own}
+    beside = sorted(alone[job] for job in set(finishing) if job in alone)
+    sums, unmeasured = [0.0, *accumulate(beside)], len(set(finishing)) - len(beside)
+    expected = {}
+    for name, own_s in alone.items():
+        shorter = bisect_right(beside, own_s)
+        delay_s = sums[shorter] + own_s * (len(beside) - shorter + unmeasured - (name in finishing))
+        expected[name] = SAVE_SPREAD * (own_s + delay_s)
+    return expected

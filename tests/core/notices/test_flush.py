@@ -1,6 +1,8 @@
 """When to ask, and how long a save takes beside others."""
 
 import math
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from supervisor.core.notices.flush import (
     MeasuredSave,
     expected_save_s,
     latest_flush_at,
-    unshared_save_s,
+    unshared_saves_s,
     without_queueing,
 )
 
@@ -25,6 +27,10 @@ def test_last_flush_leaves_margin_save_and_one_step():
 def test_a_negative_time_is_refused():
     with pytest.raises(ValueError, match="save -1"):
         latest_flush_at(100.0, 1.0, -1.0, 1.0)
+
+
+def unshared_save_s(save: MeasuredSave, others: Iterable[MeasuredSave]) -> float:
+    return unshared_saves_s([save, *others])[0]
 
 
 def test_unshared_save_counts_in_full():
@@ -43,6 +49,52 @@ def test_only_the_time_spent_together_is_shared():
 
 def test_saves_of_an_earlier_daemon_count_as_alone():
     assert unshared_save_s(MeasuredSave(-math.inf, 4.0), [MeasuredSave(-math.inf, 4.0), MeasuredSave(3.0, 4.0)]) == 4.0
+
+
+def shared_bit_by_bit(save: MeasuredSave, others: list[MeasuredSave]) -> float:
+    """Between every two moments at which anything begins or ends, the saves that write share the disk evenly."""
+    edges = sorted({at for each in (save, *others) for at in (each.began_at, each.ended_at)})
+    spans = [(begin, end) for begin, end in pairwise(edges) if save.began_at <= begin and end <= save.ended_at]
+    return sum(
+        (end - begin) / (1 + sum(each.began_at <= begin and end <= each.ended_at for each in others))
+        for begin, end in spans
+    )
+
+
+def one_by_one(lengths: list[tuple[int, int]]) -> list[MeasuredSave]:
+    """Saves of one job, from the pauses before them and their durations, in eighths of a second: exact floats."""
+    ends = accumulate(pause + took for pause, took in lengths)
+    return [MeasuredSave(end / 8, took / 8) for end, (_, took) in zip(ends, lengths, strict=True)]
+
+
+JOBS = st.lists(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=4).map(one_by_one),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(JOBS)
+def test_saves_of_all_jobs_are_unshared_at_once_as_each_by_itself(jobs: list[list[MeasuredSave]]):
+    found = iter(unshared_saves_s([each for own in jobs for each in own]))
+
+    for number, own in enumerate(jobs):
+        others = [each for other in (*jobs[:number], *jobs[number + 1 :]) for each in other]
+        for save in own:
+            assert next(found) == pytest.approx(shared_bit_by_bit(save, others), abs=1e-9)
+
+
+@given(JOBS, st.sets(st.integers(0, 6)))
+def test_delay_by_all_others_is_the_sum_of_the_delays_by_each(jobs: list[list[MeasuredSave]], finishing: set[int]):
+    """Job 4 and above were never measured."""
+    saves = {str(number): own for number, own in enumerate(jobs)}
+    alone = {name: value / SAVE_SPREAD for name, value in expected_save_s(saves, []).items()}
+
+    expected = expected_save_s(saves, {str(number) for number in finishing})
+
+    for name, own_s in alone.items():
+        beside = [alone.get(str(number), own_s) for number in finishing if str(number) != name]
+        assert expected[name] == pytest.approx(SAVE_SPREAD * (own_s + sum(min(own_s, each) for each in beside)))
 
 
 def test_equal_saves_each_wait_for_all_others():
