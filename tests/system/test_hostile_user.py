@@ -397,3 +397,20 @@ def test_5000_quarantined_make_no_long_answers(home: Path) -> None:
     assert len(listed) == 3000
     assert (home.parent / "daemon.log").stat().st_size < 100_000
     assert ledger < 1_000_000
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_many_orphans_in_the_session_of_a_program_hold_nobody_up_when_it_is_killed(home: Path) -> None:
+    orphans = "for i in $(seq 400); do (sleep 600 &); done"
+    (home / "run.sh").write_text(f"trap '' TERM\n{orphans}\ntouch {home}/ready\nwhile :; do sleep 1; done\n")
+    with Daemon(home.parent, program(f"/bin/sh {home}/run.sh", "stopwaitsecs=1\nkillasgroup=true")) as daemon:
+        daemon.call("start", name="p")
+        daemon.until((home / "ready").exists, "they are there")
+
+        daemon.call("stop", name="p", wait=False)
+        longest_s = longest_answer_s(daemon, lambda: daemon.status("p")["state"] == "STOPPED")
+
+    assert longest_s < RESPONSE_S

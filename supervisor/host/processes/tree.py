@@ -8,8 +8,9 @@ a subreaper (prctl(2)) before its command begins: such orphans then become child
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 import psutil
 
@@ -104,12 +105,21 @@ def kill_session(leader: int, start_time: int) -> int:
 
 
 def _session_and_descendants(leader: int) -> dict[int, psutil.Process]:
-    """By pid: members of the leader's session and descendants of any of them, without the leader itself."""
-    members = {each.pid: each for each in _members(leader) if each.pid != leader}
-    found = _descendants(leader)
-    for pid in members.keys() - found.keys():  # its parent died, so it is no longer a descendant of the leader
-        found |= _descendants(pid)
-    return found | members
+    """By pid: members of the leader's session and descendants of any of them, without the leader itself.
+
+    One look at /proc for all of them: a program may have left thousands of orphans in its session.
+    """
+    seen = _look_at_all()
+    children: dict[int, list[int]] = {}
+    for pid, each in seen.items():
+        children.setdefault(each.parent, []).append(pid)
+    found = {pid for pid, each in seen.items() if each.session == leader and not each.is_zombie} | {leader}
+    parents = list(found)
+    while parents:
+        fresh = [pid for pid in children.get(parents.pop(), ()) if pid not in found]
+        found.update(fresh)
+        parents += fresh
+    return {each.pid: each for each in _processes(seen, found - {leader})}
 
 
 def _descendants(pid: int) -> dict[int, psutil.Process]:
@@ -121,11 +131,34 @@ def _descendants(pid: int) -> dict[int, psutil.Process]:
 
 def _members(session: int) -> list[psutil.Process]:
     """The processes of a session, without zombies."""
-    members = []
+    seen = _look_at_all()
+    return _processes(seen, [pid for pid, each in seen.items() if each.session == session and not each.is_zombie])
+
+
+class _Seen(NamedTuple):
+    """What /proc/PID/stat says of a process. `start_time`: kernel ticks after boot."""
+
+    parent: int
+    session: int
+    is_zombie: bool
+    start_time: int
+
+
+def _look_at_all() -> dict[int, _Seen]:
+    seen = {}
     for pid in psutil.pids():
-        with suppress(ProcessLookupError, PermissionError, psutil.Error):
-            if os.getsid(pid) == session:
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    members.append(process)
-    return members
+        with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - of every process on the host
+            state, parent, _, session, *others = file.read().rpartition(b")")[2].split()  # from field 3 on
+            seen[pid] = _Seen(int(parent), int(session), state == b"Z", int(others[15]))
+    return seen
+
+
+def _processes(seen: Mapping[int, _Seen], pids: Iterable[int]) -> list[psutil.Process]:
+    """Those that are still what was seen, and not others that got their pids since."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if read_start_time(pid) == seen[pid].start_time:
+                found.append(process)
+    return found
