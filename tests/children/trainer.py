@@ -253,9 +253,8 @@ def main() -> int:
         script = "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
     if "DETACHED" in os.environ:
-        script = (
-            f"setsid env -i /bin/sh -c 'echo $$ > {told.checkpoint_dir}/detached; exec sleep 600' > /dev/null 2>&1 &"
-        )
+        says_pid = f"until echo $$ > {told.checkpoint_dir}/detached; do sleep 0.1; done"  # the folder is made later
+        script = f"setsid env -i /bin/sh -c '{says_pid}; exec sleep 600' > /dev/null 2>&1 &"
         subprocess.run(["/bin/sh", "-c", script], check=True, stdin=subprocess.DEVNULL)
     pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test"))
     if FAIL == "import":

@@ -19,7 +19,11 @@ ENDLESS = 1_000_000
 def detached(daemon: Daemon, folder: Path) -> int:
     """The pid of the detached process, once the job trains."""
     daemon.until_step("count", 5)
-    return int(daemon.until(lambda: (folder / "detached").read_text().strip(), "it is there"))
+    return pid_in(daemon, folder / "detached")
+
+
+def pid_in(daemon: Daemon, file: Path) -> int:
+    return int(daemon.until(lambda: file.read_text().strip() if file.exists() else "", "it is there"))
 
 
 def test_it_ends_when_the_job_is_stopped(tmp_path: Path):
@@ -72,7 +76,7 @@ def test_it_ends_with_a_plain_program_that_is_ended_as_a_whole(tmp_path: Path, h
     program = f"[program:plain]\ncommand=/bin/sh {tmp_path}/program.sh\nkillasgroup=true\n"
     with Daemon(tmp_path, program) as daemon:
         running = daemon.until_state("plain", "RUNNING")
-        pid = int(daemon.until(lambda: (tmp_path / "left").read_text().strip(), "it is there"))
+        pid = pid_in(daemon, tmp_path / "left")
         assert alive(pid) and os.getsid(pid) == pid
 
         if how == "stopped":
