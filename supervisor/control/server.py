@@ -3,9 +3,9 @@
 `POST /api/v1/COMMAND` with a JSON object gives `{"result": …}` or `{"error": {"code": …, "message": …}}`;
 `POST /api/v1/each` runs a command for many programs and gives a line for each; `GET /api/v1/tail` gives the end of a
 log, `GET /api/v1/events` streams events as lines; `GET /metrics` is for Prometheus, and `GET /openapi.json` describes
-all this. The folder supervisor_api serves Supervisor's own clients.
+all this. `GET /` is a page for browsers. The folder supervisor_api serves Supervisor's own clients.
 
-A GET never changes anything, and requests from a page in a browser are refused.
+A GET never changes anything, and requests from any other page in a browser are refused.
 """
 
 import asyncio
@@ -29,6 +29,8 @@ from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
 from supervisor.control.http.connections import DEFAULT_TIMEOUTS, ClientTimeouts, Connections
 from supervisor.control.metrics import sampling
+from supervisor.control.page import files
+from supervisor.control.page.live import LivePages
 from supervisor.control.streams import events, tail
 from supervisor.control.supervisor_api import routes
 
@@ -42,10 +44,10 @@ async def serve(
     endpoints: Sequence[Endpoint], context: CommandContext, timeouts: ClientTimeouts = DEFAULT_TIMEOUTS
 ) -> AsyncIterator[None]:
     """Answers at every endpoint; each has an application of its own, as each demands another login or none."""
-    clients, listeners = Connections(timeouts), list[LastingListener]()
+    clients, listeners, pages = Connections(timeouts), list[LastingListener](), LivePages(context)
     try:
         for endpoint in endpoints:
-            application = _Application(endpoint, context)
+            application = _Application(endpoint, context, pages)
             listeners.append(LastingListener(endpoint, partial(clients.listen, application=application)))
             await listeners[-1].begin()
         yield
@@ -58,7 +60,7 @@ async def serve(
 class _Application:
     """Decides who may come in at one endpoint, and answers them."""
 
-    def __init__(self, endpoint: Endpoint, context: CommandContext) -> None:
+    def __init__(self, endpoint: Endpoint, context: CommandContext, pages: LivePages) -> None:
         self._endpoint = endpoint
         self._context = context
         self._routes = web.Routes()
@@ -71,12 +73,14 @@ class _Application:
             ("GET", "/openapi.json", self._openapi),
         ):
             self._routes.add(method, path, handler)
+        self._routes.add("GET", "/page/live", pages.respond)
+        files.add_routes(self._routes)
         routes.add_routes(self._routes, context, self._caller)
 
     async def admit(self, request: web.Request) -> web.Response | None:
         """Refuses web pages, and clients without the login where there is one; None: the client may come in."""
-        if "origin" in request.headers:
-            return _refuse(request, Code.FORBIDDEN, "requests from web pages are refused")
+        if not _is_of_own_page(request):
+            return _refuse(request, Code.FORBIDDEN, "requests from web pages of other servers are refused")
         if self._endpoint.hosts is not None and (host := _host_of(request)) not in self._endpoint.hosts:
             return _refuse(request, Code.FORBIDDEN, f"this server is not called {host!r:.80}")
         if self._endpoint.login is None:
@@ -200,6 +204,19 @@ def _openapi_document() -> Schema:
     from supervisor.control import openapi  # for programmers; most daemons are never asked for it
 
     return openapi.description()
+
+
+def _is_of_own_page(request: web.Request) -> bool:
+    """Whether a request comes from our own page, or from no page at all (Fetch, 3.1; Fetch Metadata, 2).
+
+    Browsers name the origin with everything that could change something. A link from another site may lead to the page.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None:
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and host != "" and host == request.headers.get("host")
+    site, mode = request.headers.get("sec-fetch-site"), request.headers.get("sec-fetch-mode")
+    return site in (None, "same-origin", "none") or (mode == "navigate" and request.path in ("/", "/index.html"))
 
 
 def _host_of(request: web.Request) -> str:

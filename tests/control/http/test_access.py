@@ -92,11 +92,32 @@ def test_socket_is_closed_to_others_by_default(daemon: Daemon):
         ask_as(NOBODY, daemon, "status")
 
 
-def test_requests_of_web_pages_are_refused(daemon: Daemon):
-    refused = ask_as(os.geteuid(), daemon, "stop", {"Origin": "https://example.org"})
+OTHERS = [
+    {"Origin": "https://example.org"},
+    {"Origin": "null"},
+    {"Origin": "http://"},
+    {"Origin": "http://localhost.example.org"},
+    {"Origin": "http://localhost:81"},
+    {"Origin": "file://localhost"},
+    {"Origin": "http://example.org", "Host": "localhost"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+    {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+]
+
+
+@pytest.mark.parametrize("headers", OTHERS, ids=str)
+def test_requests_of_other_sites_pages_are_refused(daemon: Daemon, headers: dict[str, str]):
+    refused = ask_as(os.geteuid(), daemon, "stop", {"Host": "localhost", **headers})
 
     assert refused["error"]["code"] == "FORBIDDEN"  # type: ignore[index]
     assert daemon.status("sleeper")["state"] == "RUNNING"
+
+
+def test_requests_of_our_own_page_are_answered(daemon: Daemon):
+    own = {"Host": "localhost:9001", "Origin": "http://localhost:9001", "Sec-Fetch-Site": "same-origin"}
+
+    assert "result" in ask_as(os.geteuid(), daemon, "pid", own)
 
 
 HOARD = """

@@ -1,0 +1,140 @@
+"""What open pages show, as it changes: server-sent events (WHATWG HTML, 9.2).
+
+One look a second serves all pages, and nothing is done while none is open. A page gets what changed since it last read;
+one that reads slowly gets the newest state later, and delays nothing else.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import structlog
+
+from supervisor.control.base.context import CommandContext
+from supervisor.control.base.json_types import fields_of, to_json
+from supervisor.control.commands.status import ProgramStatus, status
+from supervisor.control.http import web
+from supervisor.control.page.files import SAFETY
+
+LOOK_EVERY_S = 1.0
+LOOK_SHARE = 0.05  # of the event loop's time at most, so that a thousand programs are looked at less often
+ALIVE_EVERY_S = 15.0  # a line without meaning, on which a connection that is gone fails
+RETRY_MS = 2000  # after which a page that lost its daemon asks again
+MAX_PAGES = 50  # open at once
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What pages show of a program, and in which look it became so. `content`: None once the program is removed."""
+
+    look: int
+    content: bytes | None
+
+
+class LivePages:
+    """The state that all open pages show."""
+
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+        self._pages = 0
+        self._look = 0
+        self._shown: dict[str, _Shown] = {}
+        self._daemon = b"{}"
+        self._daemon_look = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def respond(self, request: web.Request) -> web.Response:
+        """A stream that begins with everything and continues with what changes. Refuses too many pages (503)."""
+        if self._pages >= MAX_PAGES:
+            raise web.RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "10"})
+        headers = {**SAFETY, "X-Accel-Buffering": "no"}
+        return web.Response(self._stream(), content_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncGenerator[bytes, None]:
+        self._pages += 1
+        try:
+            if self._task is None:
+                await self._look_once()
+                self._task = asyncio.create_task(self._look_on())
+            seen = 0
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            while True:
+                if self._look > seen:
+                    since, seen = seen, self._look
+                    yield self._event(since)
+                    continue
+                try:
+                    await asyncio.wait_for(self._changed.wait(), ALIVE_EVERY_S)
+                except TimeoutError:
+                    yield b": alive\n\n"
+        finally:
+            self._pages -= 1
+            if not self._pages and self._task is not None:
+                self._task.cancel()
+                self._task = None
+                self._shown.clear()
+
+    def _event(self, since: int) -> bytes:
+        """What changed after the look `since`; all of it for 0."""
+        changed = {name: each.content for name, each in self._shown.items() if each.look > since}
+        programs = b",".join(
+            json.dumps(name).encode() + b":" + content for name, content in changed.items() if content is not None
+        )
+        removed = to_json([name for name, content in changed.items() if content is None] if since else [])
+        daemon = self._daemon if self._daemon_look > since else b"null"
+        return b'event: status\ndata: {"all":%s,"at":%f,"daemon":%s,"removed":%s,"programs":{%s}}\n\n' % (
+            b"false" if since else b"true",
+            time.time(),
+            daemon,
+            removed,
+            programs,
+        )
+
+    async def _look_on(self) -> None:
+        while True:
+            began = time.monotonic()
+            with contextlib.suppress(Exception):
+                try:
+                    await self._look_once()
+                except Exception:
+                    log.exception("internal.failed", path="/page/live")
+                    raise
+            await asyncio.sleep(max(LOOK_EVERY_S, (time.monotonic() - began) / LOOK_SHARE))
+
+    async def _look_once(self) -> None:
+        answer, look = await status(self._context), self._look + 1
+        present = {each.name: to_json(_visible(each)) for each in answer.programs}
+        daemon = to_json(
+            {
+                "ledger_error": answer.ledger_error,
+                "hooks_error": answer.hooks_error,
+                "identifier": self._context.settings.identifier,
+                "closing": self._context.programs.closing,
+            }
+        )
+        is_changed = daemon != self._daemon
+        if is_changed:
+            self._daemon, self._daemon_look = daemon, look
+        for name in self._shown.keys() | present.keys():
+            shown, content = self._shown.get(name), present.get(name)
+            if shown is None or shown.content != content:
+                self._shown[name], is_changed = _Shown(look, content), True
+        if is_changed:
+            self._look = look
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def _visible(program: ProgramStatus) -> dict[str, object]:
+    """The fields of a program. Its description grows older every second while it runs; pages count that themselves."""
+    shown = fields_of(program)
+    if program.wire_state == "RUNNING":
+        shown["description"] = None
+    return shown

@@ -1,0 +1,218 @@
+// One program: its facts, curves, attempts, checkpoints, logs and history.
+
+import { buttons, enable } from "./actions.js";
+import { call, followLog, plots } from "./api.js";
+import { bytes, counted, duration, element, moment, plain, setText } from "./dom.js";
+import { about, speed } from "./list.js";
+
+const SPENT = ["training", "saving", "restoring", "starting", "tracing", "replaying", "data", "hung", "down", "stopped"];
+const KEPT_CHARACTERS = 2_000_000; // of a log, in the page
+const LOOK_EVERY_MS = 10_000;
+const MAX_POINTS = 2_000; // of a curve; beyond that every second one goes
+const MAX_CURVES = 30;
+
+export class Job {
+  constructor(program) {
+    this.name = program.name;
+    this.isJob = Boolean(program.job);
+    this.drawn = new Map();
+    this.abort = new AbortController();
+    this.state = element("span", { class: "state" });
+    this.about = element("p", { class: "soft" });
+    this.facts = element("dl", { class: "facts" });
+    this.actions = buttons(program);
+    this.curvesRemark = element("p", { class: "soft" }, "Since this page was opened; a new line begins with each attempt.");
+    this.curves = element("div", {}, this.curvesRemark);
+    this.points = new Map();
+    this.places = new Map();
+    this.attempts = element("div", { class: "scroll" });
+    this.goodput = element("p");
+    this.checkpoints = element("div", { class: "scroll" });
+    this.events = element("div", { class: "scroll" });
+    const part = (title, ...content) => element("section", {}, element("h2", {}, title), ...content);
+    this.node = element("article", {}, element("p", {}, element("a", { href: "#/" }, "All programs")), element("h1", {}, program.name, " ", this.state), this.about, this.actions, this.facts);
+    if (this.isJob) this.node.append(part("Metrics", this.curves), part("Attempts", this.goodput, this.attempts, legend()), part("Checkpoints", this.checkpoints));
+    else this.node.append(part("History", this.attempts));
+    this.node.append(part("Logs", this.logs()), part("Timeline", this.events));
+    this.timer = setInterval(() => this.look(), LOOK_EVERY_MS);
+    this.look();
+  }
+
+  close() {
+    clearInterval(this.timer);
+    this.abort.abort();
+    this.logAbort?.abort();
+  }
+
+  update(program, now) {
+    this.state.className = `state ${program.wire_state}`;
+    setText(this.state, program.wire_state);
+    setText(this.about, about(program, now));
+    enable(this.actions, program);
+    const job = program.job;
+    const facts = [["Speed", speed(job, program.wire_state)]];
+    if (job) {
+      this.recordCurves(job, now);
+      facts.unshift(["Step", job.step === null ? "" : `${job.step}${job.total_steps ? ` of ${job.total_steps}` : ""}, attempt ${job.attempt}`]);
+      if (job.checkpoint) facts.push(["Last checkpoint", `step ${job.checkpoint.step}, ${duration(now - job.checkpoint.committed_wall_at)} ago`]);
+      facts.push(["Metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
+      facts.push(["Restored", job.restored], ["Saves", job.save_error], ["Checkpoints in", job.checkpoint_dir]);
+      facts.push(["Other conditions", (job.changed ?? []).join("; ")], ["Not saved", (job.left_out ?? []).join("; ")]);
+      facts.push(["Storage", (job.storage_remarks ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
+    }
+    if (program.notice) facts.push(["Notice", [program.notice.kind, program.notice.source, moment(program.notice.deadline_wall_at), program.notice.doing].filter(Boolean).join(", ")]);
+    const shown = facts.filter(([, text]) => text);
+    const key = JSON.stringify(shown);
+    if (key !== this.shownFacts) {
+      this.shownFacts = key;
+      this.facts.replaceChildren(...shown.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
+    }
+  }
+
+  async look() {
+    const parts = [["history", { name: this.name, limit: 100 }, (found) => this.drawAttempts(found.attempts)], ["timeline", { name: this.name, limit: 50 }, (found) => this.drawEvents(found.scenes)]];
+    if (this.isJob) parts.push(["goodput", { name: this.name }, (found) => this.drawGoodput(found)], ["checkpoints", { name: this.name, verify: false }, (found) => this.drawCheckpoints(found)]);
+    const drawings = parts.map(async ([command, request, draw]) => {
+      try {
+        const found = await call(command, request);
+        const key = JSON.stringify(found);
+        if (this.drawn.get(command) !== key) draw(found);
+        this.drawn.set(command, key);
+      } catch {
+        this.drawn.delete(command); // the header says when the daemon is gone; the next look asks again
+      }
+    });
+    await Promise.all(drawings);
+  }
+
+  drawAttempts(attempts) {
+    const rows = attempts.toReversed().map((each) => {
+      const total = SPENT.reduce((sum, name) => sum + (each.spent_s[name] ?? 0), 0);
+      const pieces = SPENT.filter((name) => each.spent_s[name] > 0).map((name) => {
+        const piece = element("i", { class: name, title: `${name} ${duration(each.spent_s[name])}` });
+        piece.style.width = `${(100 * each.spent_s[name]) / total}%`;
+        return piece;
+      });
+      const steps = each.to_step === null ? "" : `${each.from_step ?? 0} to ${each.to_step}`;
+      const cells = [each.attempt, moment(each.started_wall_at), each.ended_wall_at ? duration(each.ended_wall_at - each.started_wall_at) : "runs", steps, each.lost_steps ? `${each.lost_steps} lost` : "", each.cause ?? "", each.text ?? ""];
+      const bar = this.isJob ? [element("td", {}, element("div", { class: "bar" }, pieces))] : [];
+      return element("tr", {}, cells.map((text) => element("td", {}, String(text))), bar);
+    });
+    this.attempts.replaceChildren(table(["Attempt", "Began", "Lasted", "Steps", "Lost", "End", "", ...(this.isJob ? ["Time"] : [])], rows));
+  }
+
+  drawGoodput(found) {
+    const share = found.goodput === null ? "no goodput yet" : `${(100 * found.goodput).toFixed(1)} % of ${duration(found.wanted_s)} went into steps that were kept`;
+    const causes = Object.entries(found.causes).map(([cause, count]) => `${cause} ${count}`).join(", ");
+    setText(this.goodput, `${share}; ${counted(found.attempts, "attempt")}, ${counted(found.lost_steps, "step")} lost${causes ? `; interrupted by: ${causes}` : ""}`);
+  }
+
+  drawCheckpoints(found) {
+    const rows = found.checkpoints.map((each) => {
+      const state = each.quarantined ? `quarantined: ${each.reason ?? "reason not recorded"}` : (each.reason ?? "");
+      const mirrored = found.mirror === null ? "" : found.mirror.includes(each.name) ? "here and in the mirror" : "here";
+      return element("tr", {}, [each.name, each.step ?? "", bytes(each.size_bytes), moment(each.created_wall_at), mirrored].map((text) => element("td", {}, String(text))), element("td", { class: state ? "bad" : "" }, state));
+    });
+    this.checkpoints.replaceChildren(rows.length ? table(["Name", "Step", "Size", "Written", found.mirror === null ? "" : "Where", ""], rows) : element("p", { class: "soft" }, "There is no checkpoint yet."));
+  }
+
+  drawEvents(scenes) {
+    const rows = scenes.toReversed().map((each) => element("tr", {}, [moment(each.wall_at), each.attempt, each.event, each.was === each.state ? each.state : `${each.was} → ${each.state}`, [...each.effects, each.reason ?? ""].filter(Boolean).join("; ")].map((text) => element("td", {}, String(text)))));
+    this.events.replaceChildren(table(["Time", "Attempt", "What happened", "State", "What followed"], rows));
+  }
+
+  // Keeps what the live stream tells of the metrics, from the opening of the page on.
+  recordCurves(job, at) {
+    if (job.step === null || job.step === this.recordedStep) return;
+    this.recordedStep = job.step;
+    const values = { ...job.metrics, ...(job.step_s ? { "steps per second": 1 / job.step_s } : {}) };
+    for (const [name, value] of Object.entries(values).slice(0, MAX_CURVES)) {
+      if (!Number.isFinite(value)) continue;
+      if (!this.points.has(name)) this.points.set(name, []);
+      const points = this.points.get(name);
+      points.push({ step: job.step, value, attempt: job.attempt, at });
+      if (points.length > MAX_POINTS) this.points.set(name, points.filter((_, number) => number % 2 === 1));
+    }
+    this.drawCurves();
+  }
+
+  async drawCurves() {
+    if (this.isDrawing || document.hidden) return;
+    this.isDrawing = true;
+    try {
+      const library = await plots();
+      if (library === null) setText(this.curvesRemark, 'To see curves, install the plotting library beside the daemon: pip install "stepkeeper[page]"');
+      else for (const [name, points] of this.points) this.drawCurve(library, name, points);
+    } finally {
+      this.isDrawing = false;
+    }
+  }
+
+  drawCurve(library, name, points) {
+    let place = this.places.get(name);
+    if (!place) {
+      place = element("div", { class: "plot" });
+      this.places.set(name, place);
+      this.curves.append(place);
+    }
+    const style = getComputedStyle(document.documentElement);
+    const colour = (variable) => style.getPropertyValue(variable).trim();
+    const attempts = [...new Set(points.map((each) => each.attempt))];
+    const traces = attempts.map((attempt) => {
+      const own = points.filter((each) => each.attempt === attempt);
+      return { x: own.map((each) => each.step), y: own.map((each) => each.value), mode: own.length > 1 ? "lines" : "markers", name: `attempt ${attempt}` };
+    });
+    const axis = { gridcolor: colour("--line"), zeroline: false };
+    const layout = { title: { text: escaped(name) }, paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"), font: { color: colour("--text") }, xaxis: { ...axis, title: { text: "step" } }, yaxis: axis, margin: { l: 60, r: 20, t: 40, b: 40 }, showlegend: attempts.length > 1 };
+    library.react(place, traces, layout, { responsive: true, displaylogo: false });
+  }
+
+  logs() {
+    const channel = element("select", { "aria-label": "Which log" }, element("option", {}, "stdout"), element("option", {}, "stderr"));
+    const amount = element("select", { "aria-label": "From where" }, [["16384", "last 16 KB"], ["262144", "last 256 KB"], ["16777216", "last 16 MB"]].map(([value, text]) => element("option", { value }, text)));
+    const search = element("input", { type: "search", placeholder: "Show lines with…", "aria-label": "Show lines with" });
+    const log = element("pre", { class: "log", tabindex: "0" });
+    let content = "";
+    const show = (added) => {
+      const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
+      const wanted = search.value.toLowerCase();
+      if (wanted) setText(log, content.split("\n").filter((line) => line.toLowerCase().includes(wanted)).join("\n"));
+      else if (added === null || content.length > KEPT_CHARACTERS) setText(log, content);
+      else log.append(added);
+      if (isAtEnd) log.scrollTop = log.scrollHeight;
+    };
+    const begin = () => {
+      this.logAbort?.abort();
+      const abort = (this.logAbort = new AbortController());
+      content = "";
+      show(null);
+      const take = (added) => {
+        content = (content + added).slice(-KEPT_CHARACTERS);
+        show(added);
+      };
+      followLog(this.name, channel.value, Number(amount.value), abort.signal, take).catch((error) => {
+        if (abort.signal.aborted) return;
+        if (!content) setText(log, error.message);
+        this.logTimer = setTimeout(() => !abort.signal.aborted && begin(), 3000); // the daemon may be gone for a moment
+      });
+    };
+    channel.addEventListener("change", begin);
+    amount.addEventListener("change", begin);
+    search.addEventListener("input", () => show(null));
+    begin();
+    return element("div", {}, channel, " ", amount, " ", search, log);
+  }
+}
+
+function table(heads, rows) {
+  return element("table", {}, element("thead", {}, element("tr", {}, heads.map((each) => element("th", { scope: "col" }, each)))), element("tbody", {}, rows));
+}
+
+function legend() {
+  return element("div", { class: "legend" }, SPENT.map((each) => element("span", {}, element("i", { class: each }), each)));
+}
+
+// The plotting library reads a few tags in titles.
+function escaped(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
