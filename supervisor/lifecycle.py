@@ -14,7 +14,7 @@ from supervisor.config import Config, SupervisordConfig
 from supervisor.control.base.context import CommandContext
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
-from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit
+from supervisor.core.fleet.exit_conditions import EXIT_FATAL, DaemonExit, ExitOn, daemon_exit, exit_status
 from supervisor.core.fleet.steps import daemon_status
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
@@ -48,8 +48,6 @@ from supervisor.signals import SIGNALS, ExitRequest, SignalHandlers
 
 if TYPE_CHECKING:
     from supervisor.runner.fleet.gang_agent import GangAgent
-
-EXIT_FATAL = 70  # EX_SOFTWARE: `exit_on` ended the daemon, and a program had failed
 
 STATUS_EVERY_S = 10.0  # often enough for people who look at `systemctl status`
 HOOKS_TIMEOUT_S = 5.0  # enough for the last hooks on a good day; a slow command must not keep the daemon
@@ -150,9 +148,11 @@ class DaemonLifecycle:
             ledger.close()
             await asyncio.to_thread(services.hooks.close, HOOKS_TIMEOUT_S)
             await signals.release()
-        if exit_request.is_reload or not self._is_slurm:
-            return None if exit_request.is_reload else exit_request.exit_status
-        return await self._exit_status(programs, signals.allocation_ends)
+        if exit_request.is_reload:
+            return None
+        if self._is_slurm:
+            return await self._status_of_step(programs, signals.allocation_ends)
+        return exit_status(exit_request.exit_status, self._exit_on, programs.exit_conditions())
 
     def _find_gang(self) -> Allocation | None:
         """The allocation, if it has several nodes. Raises AllocationError or SlurmError."""
@@ -163,7 +163,7 @@ class DaemonLifecycle:
         found = slurm.find_allocation(os.environ)
         return found if found.size > 1 else None
 
-    async def _exit_status(self, programs: Programs, allocation_ends: bool) -> int:
+    async def _status_of_step(self, programs: Programs, allocation_ends: bool) -> int:
         """What the batch script is told."""
         are_done = daemon_exit([ExitOn.DONE], programs.exit_conditions()) is DaemonExit.DONE
         is_over = self._gang.ends_with if self._gang is not None else None
@@ -175,6 +175,10 @@ class DaemonLifecycle:
     @property
     def _is_slurm(self) -> bool:
         return self._settings.engine == "slurm"
+
+    @property
+    def _exit_on(self) -> list[ExitOn]:
+        return list(ExitOn) if self._is_slurm else [ExitOn(each) for each in self._settings.exit_on]
 
     def _make_services(self, ledger: Ledger, output: OutputPublisher, found: Allocation | None) -> Services:
         """What all programs share; starts the capture of their output. `found`: the gang's allocation."""
@@ -261,16 +265,16 @@ class DaemonLifecycle:
 
     def _exit_if_finished(self, programs: Programs) -> None:
         """Exits by itself if `exit_on` says so."""
-        exit_on = list(ExitOn) if self._is_slurm else [ExitOn(each) for each in self._settings.exit_on]
+        exit_on = self._exit_on
         if (
             not exit_on
             or self._exit_request.is_made
             or (how := daemon_exit(exit_on, programs.exit_conditions())) is None
         ):
             return
-        exit_status = 0 if how is DaemonExit.DONE else EXIT_FATAL
-        log.warning("daemon.finished", how=how.value, exit_status=exit_status)
-        self._exit_request.request_exit(exit_status)
+        status = 0 if how is DaemonExit.DONE else EXIT_FATAL
+        log.warning("daemon.finished", how=how.value, exit_status=status)
+        self._exit_request.request_exit(status)
 
     async def _stop_programs(self, programs: Programs) -> None:
         """Flushes and stops all programs while systemd waits; each program's own limits bound how long that takes."""

@@ -28,3 +28,11 @@ def test_done_ends_it_with_0_once_training_is_done_and_so_does_the_next_one(tmp_
 
 def test_done_with_a_program_that_failed_ends_it_with_70(tmp_path: Path) -> None:
     assert ends(Daemon(tmp_path, job("digits", tmp_path, STEPS=5) + BROKEN, "exit_on=done")) == 70
+
+
+def test_a_sigterm_before_training_is_done_is_not_taken_for_its_end(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, SLEEPER, "exit_on=fatal, done")
+    with daemon:
+        assert daemon.process is not None
+        daemon.process.terminate()
+        assert daemon.process.wait(PATIENCE_S) == 143

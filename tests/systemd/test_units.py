@@ -13,6 +13,7 @@ import pytest
 from supervisor import daemon, lifecycle
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
+from supervisor.core.fleet.exit_conditions import EXIT_INTERRUPTED
 from supervisor.host.service import service_end
 from tests.places import ROOT
 
@@ -106,6 +107,7 @@ def test_systemd_and_the_daemon_agree_on_what_is_final():
     final = settings(UNIT)["RestartPreventExitStatus"]
 
     assert final == [str(daemon.EXIT_CONFIG)] == [service_end.EXIT_CONFIG]
+    assert settings(UNIT)["SuccessExitStatus"] == [str(EXIT_INTERRUPTED)]
 
 
 def test_workers_are_not_killed_with_the_daemon_and_are_ended_after_a_stop():

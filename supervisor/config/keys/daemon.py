@@ -166,7 +166,8 @@ class SupervisordConfig(HookKeys):
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "
         "others flush and stop; exit status 70), `done`, once every program has ended by itself (exit status 0, or 70 "
-        "if one ended unexpectedly), or both: `fatal, done`. Off by default, as on a host the daemon keeps running.",
+        "if one ended unexpectedly), or both: `fatal, done`. Told to stop before everything is done, it then exits "
+        "with 143. Off by default, as on a host the daemon keeps running.",
         shown="none",
     )
     power_timeout: Timeout = key(

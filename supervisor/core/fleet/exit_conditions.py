@@ -21,6 +21,10 @@ class DaemonExit(Enum):
     FATAL = "fatal"  # something did not
 
 
+EXIT_FATAL = 70  # EX_SOFTWARE: `exit_on` ended the daemon, and a program had failed
+EXIT_INTERRUPTED = 143  # as of a process that SIGTERM ended: with `exit_on`, 0 says that everything is done
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
     """One program's state; `ran`: under this daemon; `was_done`: it had succeeded before this daemon started."""
@@ -48,3 +52,13 @@ def daemon_exit(exit_on: Collection[ExitOn], programs: Collection[ProgramOutcome
     if len(idle) + len(ended) < len(programs) or not (ended or any(each.was_done for each in idle)):
         return None
     return DaemonExit.FATAL if any(each.state in _AMISS for each in ended) else DaemonExit.DONE
+
+
+def exit_status(requested: int, exit_on: Collection[ExitOn], programs: Collection[ProgramOutcome]) -> int:
+    """What the daemon exits with once it has stopped everything. `requested`: what the request to exit asked for.
+
+    With `exit_on`, whoever started the daemon takes 0 for the end of the work, so being told to stop must not look so.
+    """
+    if requested != 0 or not exit_on or daemon_exit((ExitOn.DONE,), programs) is DaemonExit.DONE:
+        return requested
+    return EXIT_INTERRUPTED

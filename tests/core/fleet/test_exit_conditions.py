@@ -3,10 +3,13 @@
 import pytest
 
 from supervisor.core.fleet.exit_conditions import (
+    EXIT_FATAL,
+    EXIT_INTERRUPTED,
     DaemonExit,
     ExitOn,
     ProgramOutcome,
     daemon_exit,
+    exit_status,
 )
 from supervisor.core.program.facts import State
 
@@ -54,3 +57,13 @@ def test_program_never_started_does_not_delay_the_exit():
 
 def test_job_done_before_a_restart_counts_as_done():
     assert daemon_exit((ExitOn.DONE,), [ProgramOutcome(State.STOPPED, ran=False, was_done=True)]) is DaemonExit.DONE
+
+
+@pytest.mark.parametrize("exit_on", [(ExitOn.DONE,), (ExitOn.FATAL,), BOTH])
+def test_a_shutdown_before_everything_is_done_is_no_success_where_success_means_done(exit_on: tuple[ExitOn, ...]):
+    stopped = endings(State.SUCCEEDED, State.STOPPED)
+
+    assert exit_status(0, exit_on, stopped) == EXIT_INTERRUPTED
+    assert exit_status(0, exit_on, endings(State.SUCCEEDED)) == 0  # the last step was made while it stopped
+    assert exit_status(EXIT_FATAL, exit_on, stopped) == EXIT_FATAL
+    assert exit_status(0, (), stopped) == 0
