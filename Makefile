@@ -88,7 +88,7 @@ diagram: $(INSTALLED)  ## the state diagram for docs/state-machine.md
 
 lock: $(INSTALLED)  ## pins every dependency with its hashes
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
-	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra tensorflow --extra examples \
+	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra tensorflow --extra examples --extra mirror \
 	  -o requirements/demo.txt requirements/build.in pyproject.toml
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra tensorflow --extra examples --extra dev \

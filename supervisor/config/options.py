@@ -14,9 +14,9 @@ COMMAND_LINE = Location(Path("command line"))
 _EPILOG = (
     "Exit status: 0 after a shutdown, 2 if the command line is wrong, 70 if exit_on ended the daemon, 71 if a file, "
     "socket or limit that it needs is not available, 75 if another supervisord is running, 78 if the configuration is "
-    "wrong, 143 after a shutdown with exit_on before everything was done. Signals: TERM, INT and QUIT save and stop all "
-    "programs and exit (a second one: without waiting for checkpoints); PWR does the same within power_timeout; HUP reads the configuration and applies what has changed; "
-    "USR2 reopens log files."
+    "wrong, 143 after a shutdown with exit_on before everything was done. Signals: TERM, INT and QUIT save and stop "
+    "all programs and exit (a second one: without waiting for checkpoints); PWR does the same within power_timeout; "
+    "HUP reads the configuration and applies what has changed; USR2 reopens log files."
 )
 
 _VALUES = (
