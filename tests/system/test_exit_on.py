@@ -36,3 +36,25 @@ def test_a_sigterm_before_training_is_done_is_not_taken_for_its_end(tmp_path: Pa
         assert daemon.process is not None
         daemon.process.terminate()
         assert daemon.process.wait(PATIENCE_S) == 143
+
+
+def test_done_waits_until_the_last_checkpoint_is_in_the_mirror(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, job("digits", tmp_path, f"mirror=file://{tmp_path}/store", STEPS=5), "exit_on=done")
+
+    assert ends(daemon) == 0
+    (newest,) = (each.name for each in (tmp_path / "digits").glob("step-0000000005*"))
+    assert list((tmp_path / "store").rglob(f"{newest}/MANIFEST.json"))
+
+
+def test_training_whose_last_checkpoint_is_not_in_the_mirror_is_not_done(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    digits = job("digits", tmp_path, f"mirror=file://{store}", STEPS=60, STEP_S=0.02, EVERY=1000)
+    with Daemon(tmp_path, digits, "exit_on=fatal, done") as daemon:
+        daemon.until_step("digits", 5)
+        daemon.until(lambda: daemon.status("digits")["job"]["mirror"]["epoch"], "the mirror is there")
+        store.rename(tmp_path / "away")
+        store.write_text("a file where the folder should be")
+        daemon.until_state("digits", "SUCCEEDED")
+        daemon.until(lambda: daemon.status("digits")["job"]["mirror"]["error"], "the upload fails")
+
+        assert daemon.stop() == 143

@@ -84,16 +84,25 @@ class Programs:
         self.on_change()
 
     def exit_conditions(self) -> list[ProgramOutcome]:
-        """What decides whether the daemon has something left to do."""
+        """What decides whether the daemon has something left to do.
+
+        A job is not done before its result is in the mirror: this host's disk may go with the daemon. A gang's is on a
+        disk that all nodes share.
+        """
         return [
             ProgramOutcome(
-                State.STARTING if each.waits_for is not None else each.state,
+                State.STARTING if each.waits_for is not None or self._is_uploading(each) else each.state,
                 each.executor.started_wall_at is not None,
                 each.was_done,
             )
             for each in self.runners.values()
             if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
         ]
+
+    def _is_uploading(self, runner: Runner) -> bool:
+        mirror = runner.executor.mirror
+        is_alone = self._services.generation is None
+        return runner.state is State.SUCCEEDED and is_alone and mirror is not None and mirror.status.waits is not None
 
     def on_output(self, output: ProgramOutput) -> None:
         """One of them printed something that event listeners are to hear."""

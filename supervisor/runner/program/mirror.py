@@ -49,6 +49,8 @@ class JobMirror(ProgramObserver):
         assert config.job is not None and config.job.mirror is not None
         self.error: str | None = None
         """Why the newest checkpoint is not in the store yet; None while nothing is wrong."""
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when nothing waits any more for the store."""
         self.attempt = 0
         """The highest attempt in the name of a remote checkpoint."""
         self._url = f"{config.job.mirror.rstrip('/')}/{config.name.replace(':', '.')}"
@@ -158,6 +160,8 @@ class JobMirror(ProgramObserver):
         finally:
             if self._is_over:
                 self._client.close()
+        if self._wanted is None:
+            self.on_idle()
 
     async def _upload_newest(self) -> None:
         while self._epoch is None or self._wanted is not None:

@@ -72,6 +72,8 @@ class Runner:
         self.executor = EffectExecutor(config, services, self.post, self._observers, self._log)
         if self.executor.standby is not None:
             self.executor.standby.on_change = self._wake_waiters
+        if self.executor.mirror is not None:
+            self.executor.mirror.on_idle = self._on_mirror_idle
         self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, lambda: self.executor.pid)
         self._persisted_state = PersistedStateStore(
             config, services, self._job, self.executor, self.adoption_settled.is_set
@@ -252,6 +254,9 @@ class Runner:
         await self.wait_until(lambda: True if self._is_gone() else None)
         if self.executor.mirror is not None:
             self.executor.mirror.finish()
+
+    def _on_mirror_idle(self) -> None:
+        self.on_change()
 
     def _is_gone(self) -> bool:
         return self.state not in ALIVE and self.state is not State.BACKOFF and not self.executor.standby_pids
