@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
+DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help audit demo test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -34,8 +35,12 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-check: lint  ## lint, types, and all tests that start no process and take under five seconds: before every commit
+check: lint docs  ## lint, types, the site of docs/, and all tests that start no process and take under five seconds: before every commit
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q --fail-long-tests -m "not integration and not slow"
+
+docs: $(DOCS) $(INSTALLED)  ## the site of docs/ in build/site, with its links checked; look: python -m http.server -d build/site
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml
+	$(BIN)/python -m tests.site build/site
 
 audit: $(INSTALLED)  ## locked packages with known vulnerabilities; skipped where PyPI can't be asked
 	$(BIN)/python -m tests.audit
@@ -98,6 +103,8 @@ lock: $(INSTALLED)  ## pins every dependency with its hashes
 	  -c requirements/dev.txt -o requirements/install.txt requirements/build.in pyproject.toml
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --no-emit-options -o requirements/audit.txt requirements/audit.in
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-emit-options -o requirements/docs.txt requirements/docs.in
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -111,8 +118,14 @@ $(INSTALLED): requirements/dev.txt $(DEMO)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	touch $@
 
+$(DOCS): requirements/docs.txt
+	rm -rf .venv-docs
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	touch $@
+
 $(AZURITE): | $(VENV)/bin/python
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite azurite@3.37.0
 
 clean:
-	rm -rf $(VENV) demo-run
+	rm -rf $(VENV) .venv-docs demo-run
