@@ -71,3 +71,26 @@ def test_story_is_another_name_of_timeline(daemon, ctl):
 
     assert ctl("story", "digits").out == "nothing has happened since the daemon started\n"
     assert daemon.asked == [("timeline", {"name": "digits", "limit": 20})]
+
+
+POINT = {
+    "first_step": 1,
+    "step": 2,
+    "wall_at": 9.5,
+    "attempt": 1,
+    "count": 2,
+    "mean": 0.5,
+    "least": 0.25,
+    "greatest": 1.0,
+}
+
+
+@pytest.mark.integration
+def test_series_shows_each_metric_in_a_line_and_one_as_comma_separated_values(daemon, ctl):
+    daemon.answers["series"] = {"name": "digits", "metrics": [{"name": "loss", "buckets": [POINT]}]}
+
+    assert ctl("series", "digits").out.splitlines()[1].split() == ["loss", "1", "2", "0.5", "0.5", "0.25", "1"]
+    assert ctl("series", "digits", "loss").out.splitlines()[1] == "1,1,2,9.5,2,0.5,0.25,1.0"
+    missing = ctl("series", "digits", "los")
+    assert missing.out == "digits: ERROR (there is no metric los; recorded: loss)\n"
+    assert missing.status == 1

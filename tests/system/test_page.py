@@ -36,6 +36,7 @@ def port() -> int:
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
+    pytest.importorskip("plotly", reason="plotly is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium; apt-get install chromium")
@@ -106,6 +107,7 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         os.kill(pid, signal.SIGKILL)
         page.get_by_role("cell", name="crash", exact=True).first.wait_for()
         page.locator(".bar i.training").first.wait_for(state="attached")
+        page.locator(".plot .main-svg").first.wait_for()
 
         # what programs say stays text
         page.goto(f"http://127.0.0.1:{port}/#/program/broken")

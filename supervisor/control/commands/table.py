@@ -8,7 +8,17 @@ from typing import Any
 from supervisor import __version__
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.json_types import read_request
-from supervisor.control.commands import checkpoints, configuration, history, notices, processes, start_stop, status, top
+from supervisor.control.commands import (
+    checkpoints,
+    configuration,
+    history,
+    notices,
+    processes,
+    series,
+    start_stop,
+    status,
+    top,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,7 @@ COMMANDS: Mapping[str, Command] = {
     "remove": Command(configuration.remove, changes=True),
     "reread": Command(configuration.reread, changes=True),
     "send_stdin": Command(processes.send_stdin, changes=True),
+    "series": Command(series.series, changes=False),
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(processes.send_signal, changes=True),
     "start": Command(start_stop.start, changes=True),

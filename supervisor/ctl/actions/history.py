@@ -115,5 +115,34 @@ def _goodput_lines(answer: dict[str, Any]) -> list[str]:
     ]
 
 
+def series(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Shows a job's metrics over its steps; with a metric's name, all that is recorded of it."""
+    if len(arguments) not in (1, 2):
+        raise UsageError("Error: series requires a job's name, and takes a metric's")
+    answer = call_for_program(terminal, "series", arguments[0])
+    if answer is None:
+        return ExitStatus.ERROR
+    metrics = {each["name"]: each["buckets"] for each in answer["metrics"]}
+    if len(arguments) == 1:
+        rows = [_metric_row(name, buckets) for name, buckets in metrics.items()]
+        head = ("METRIC", "FROM STEP", "TO STEP", "FIRST", "LAST", "LEAST", "GREATEST")
+        terminal.print_result(answer, render.table(head, rows) if rows else ["nothing is recorded yet"])
+        return ExitStatus.OK
+    if arguments[1] not in metrics:
+        recorded = ", ".join(metrics) or "none"
+        terminal.print_line(f"{arguments[0]}: ERROR (there is no metric {arguments[1]}; recorded: {recorded})")
+        return ExitStatus.ERROR
+    keys = ("attempt", "first_step", "step", "wall_at", "count", "mean", "least", "greatest")
+    lines = [",".join(str(each[key]) for key in keys) for each in metrics[arguments[1]]]
+    terminal.print_result(answer, [",".join(keys), *lines])
+    return ExitStatus.OK
+
+
+def _metric_row(name: str, buckets: list[dict[str, Any]]) -> tuple[str, ...]:
+    least, greatest = min(each["least"] for each in buckets), max(each["greatest"] for each in buckets)
+    steps = str(buckets[0]["first_step"]), str(buckets[-1]["step"])
+    return name, *steps, *(f"{value:.6g}" for value in (buckets[0]["mean"], buckets[-1]["mean"], least, greatest))
+
+
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"

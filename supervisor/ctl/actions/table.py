@@ -214,6 +214,14 @@ TABLE: Mapping[str, Action] = {
         },
         names=True,
     ),
+    "series": Action(
+        history.series,
+        {
+            "series NAME": "Show a job's metrics over its steps, with their least and greatest values in between.",
+            "series NAME METRIC": "Show one of them, as lines of comma-separated values.",
+        },
+        names=True,
+    ),
     "timeline": Action(
         history.timeline,
         {

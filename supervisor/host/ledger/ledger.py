@@ -21,6 +21,7 @@ from supervisor.host.ledger.schema import (
     open_or_create,
     remove_impossible_attempts,
 )
+from supervisor.host.ledger.series import SeriesTable
 from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
@@ -71,6 +72,8 @@ class Ledger:
         """Where the time of jobs went."""
         self.job_states = JobStates(self._writer, self._select, self._boot_id)
         """What each job's failures taught: back-off, suspects, hang limits."""
+        self.series = SeriesTable(self._writer, self._select)
+        """The metrics of each job over its steps."""
 
     @property
     def last_error(self) -> str | None:

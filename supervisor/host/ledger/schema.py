@@ -9,7 +9,7 @@ from pathlib import Path
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 9  # PRAGMA user_version in the file; raised with every change of the tables
+SCHEMA = 10  # PRAGMA user_version in the file; raised with every change of the tables
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
@@ -43,6 +43,7 @@ CREATE TABLE accounts (
 CREATE TABLE memories (
     program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
+CREATE TABLE series (program TEXT PRIMARY KEY, content TEXT NOT NULL);
 """
 
 _PROBES = (
@@ -56,6 +57,7 @@ _PROBES = (
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
     "SELECT program, section, longest_s FROM silences LIMIT 0",
     "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
+    "SELECT program, content FROM series LIMIT 0",
 )
 
 

@@ -40,6 +40,7 @@ from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.records.counters import ProgramCounters
 from supervisor.runner.records.goodput import GoodputRecorder
 from supervisor.runner.records.observers import ObserverList
+from supervisor.runner.records.series import SeriesRecorder
 from supervisor.runner.records.training import TrainingStatus
 
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
@@ -92,7 +93,11 @@ class EffectExecutor:
         observers.add([self.training, self.counters, self.goodput, self.requests])
         observers.add([MessageRecorder(config, services, log)])
         self._selector: CheckpointSelector | None = None
+        self.series: SeriesRecorder | None = None
+        """The metrics of a job over its steps; None for a plain program."""
         if config.job is not None:
+            self.series = SeriesRecorder(config.name, services.ledger)
+            observers.add([self.series])
             if config.job.mirror is not None and services.is_chief:
                 self.mirror = JobMirror(config, services, post, log)
                 observers.add([self.mirror])

@@ -13,6 +13,7 @@ from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event, StepsDone
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.persisted_facts import PersistedFacts, facts_to_persist
+from supervisor.core.series import MetricSeries
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
@@ -71,6 +72,7 @@ class PersistedStateStore(ProgramObserver):
         if job is not None and self._executor.pid is None:
             await self._restore_reliability()
             await self._restore_account(last_attempt)
+            await self._restore_series()
             goes_on = await self._restore_facts()
             listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
             with contextlib.suppress(TimeoutError, OSError):
@@ -131,6 +133,14 @@ class PersistedStateStore(ProgramObserver):
         with contextlib.suppress(LedgerError):
             kept = await asyncio.to_thread(self._services.ledger.accounts.load_last, self._config.name)
         self._executor.goodput.open_account(kept, last_attempt)
+
+    async def _restore_series(self) -> None:
+        """The job's metrics over its steps, as an earlier daemon recorded them."""
+        recorder, kept = self._executor.series, MetricSeries()
+        with contextlib.suppress(LedgerError):
+            kept = await asyncio.to_thread(self._services.ledger.series.load, self._config.name)
+        if recorder is not None:
+            recorder.open(kept)
 
     async def _restore_microbatches(self) -> None:
         """Into how many parts the next attempt divides its batches: twice as many if the last ran out of memory."""

@@ -236,6 +236,8 @@ class Runner:
         self.executor.post_pending_exit()  # the next daemon could not know its exit status
         self._handed_over = True
         self.executor.goodput.save()
+        if self.executor.series is not None:
+            self.executor.series.save()
         if self._timer is not None:
             self._timer.cancel()
         self.executor.detach()

@@ -8,8 +8,6 @@ import { about, speed } from "./list.js";
 const SPENT = ["training", "saving", "restoring", "starting", "tracing", "replaying", "data", "hung", "down", "stopped"];
 const KEPT_CHARACTERS = 2_000_000; // of a log, in the page
 const LOOK_EVERY_MS = 10_000;
-const MAX_POINTS = 2_000; // of a curve; beyond that every second one goes
-const MAX_CURVES = 30;
 
 export class Job {
   constructor(program) {
@@ -21,9 +19,8 @@ export class Job {
     this.about = element("p", { class: "soft" });
     this.facts = element("dl", { class: "facts" });
     this.actions = buttons(program);
-    this.curvesRemark = element("p", { class: "soft" }, "Since this page was opened; a new line begins with each attempt.");
+    this.curvesRemark = element("p", { class: "soft" }, "No values yet.");
     this.curves = element("div", {}, this.curvesRemark);
-    this.points = new Map();
     this.places = new Map();
     this.attempts = element("div", { class: "scroll" });
     this.goodput = element("p");
@@ -52,7 +49,6 @@ export class Job {
     const job = program.job;
     const facts = [["Speed", speed(job, program.wire_state)]];
     if (job) {
-      this.recordCurves(job, now);
       facts.unshift(["Step", job.step === null ? "" : `${job.step}${job.total_steps ? ` of ${job.total_steps}` : ""}, attempt ${job.attempt}`]);
       if (job.checkpoint) facts.push(["Last checkpoint", `step ${job.checkpoint.step}, ${duration(now - job.checkpoint.committed_wall_at)} ago`]);
       facts.push(["Metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
@@ -82,6 +78,7 @@ export class Job {
         this.drawn.delete(command); // the header says when the daemon is gone; the next look asks again
       }
     });
+    if (this.isJob) drawings.push(this.drawCurves().catch(() => null));
     await Promise.all(drawings);
   }
 
@@ -121,34 +118,17 @@ export class Job {
     this.events.replaceChildren(table(["Time", "Attempt", "What happened", "State", "What followed"], rows));
   }
 
-  // Keeps what the live stream tells of the metrics, from the opening of the page on.
-  recordCurves(job, at) {
-    if (job.step === null || job.step === this.recordedStep) return;
-    this.recordedStep = job.step;
-    const values = { ...job.metrics, ...(job.step_s ? { "steps per second": 1 / job.step_s } : {}) };
-    for (const [name, value] of Object.entries(values).slice(0, MAX_CURVES)) {
-      if (!Number.isFinite(value)) continue;
-      if (!this.points.has(name)) this.points.set(name, []);
-      const points = this.points.get(name);
-      points.push({ step: job.step, value, attempt: job.attempt, at });
-      if (points.length > MAX_POINTS) this.points.set(name, points.filter((_, number) => number % 2 === 1));
-    }
-    this.drawCurves();
-  }
-
   async drawCurves() {
-    if (this.isDrawing || document.hidden) return;
-    this.isDrawing = true;
-    try {
-      const library = await plots();
-      if (library === null) setText(this.curvesRemark, 'To see curves, install the plotting library beside the daemon: pip install "stepkeeper[page]"');
-      else for (const [name, points] of this.points) this.drawCurve(library, name, points);
-    } finally {
-      this.isDrawing = false;
-    }
+    if (document.hidden) return;
+    const found = await call("series", { name: this.name });
+    const metrics = found.metrics.filter((each) => each.buckets.length);
+    if (!metrics.length) return;
+    const library = await plots();
+    setText(this.curvesRemark, library ? "" : 'To see curves, install the plotting library beside the daemon: pip install "stepkeeper[page]"');
+    if (library) for (const { name, buckets } of metrics) this.drawCurve(library, name, buckets);
   }
 
-  drawCurve(library, name, points) {
+  drawCurve(library, name, buckets) {
     let place = this.places.get(name);
     if (!place) {
       place = element("div", { class: "plot" });
@@ -157,13 +137,16 @@ export class Job {
     }
     const style = getComputedStyle(document.documentElement);
     const colour = (variable) => style.getPropertyValue(variable).trim();
-    const attempts = [...new Set(points.map((each) => each.attempt))];
+    const attempts = [...new Set(buckets.map((each) => each.attempt))];
     const traces = attempts.map((attempt) => {
-      const own = points.filter((each) => each.attempt === attempt);
-      return { x: own.map((each) => each.step), y: own.map((each) => each.value), mode: own.length > 1 ? "lines" : "markers", name: `attempt ${attempt}` };
+      const own = buckets.filter((each) => each.attempt === attempt);
+      const text = own.map((each) => (each.count > 1 ? `${plain(each.least)} to ${plain(each.greatest)} in ${each.count} reports` : ""));
+      return { x: own.map((each) => each.step), y: own.map((each) => each.mean), text, mode: own.length > 1 ? "lines" : "markers", name: `attempt ${attempt}` };
     });
+    const ends = attempts.slice(0, -1).map((attempt) => buckets.findLast((each) => each.attempt === attempt).step);
+    const shapes = ends.map((step) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", line: { color: colour("--bad"), dash: "dot", width: 1 } }));
     const axis = { gridcolor: colour("--line"), zeroline: false };
-    const layout = { title: { text: escaped(name) }, paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"), font: { color: colour("--text") }, xaxis: { ...axis, title: { text: "step" } }, yaxis: axis, margin: { l: 60, r: 20, t: 40, b: 40 }, showlegend: attempts.length > 1 };
+    const layout = { shapes, title: { text: escaped(name) }, paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"), font: { color: colour("--text") }, xaxis: { ...axis, title: { text: "step" } }, yaxis: axis, margin: { l: 60, r: 20, t: 40, b: 40 }, showlegend: attempts.length > 1 };
     library.react(place, traces, layout, { responsive: true, displaylogo: false });
   }
 
