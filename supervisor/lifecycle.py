@@ -196,6 +196,7 @@ class DaemonLifecycle:
             lowest_attempt=allocation.lowest_attempt(os.environ) if self._is_slurm else 1,
             daemon=DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1) if self._is_slurm else None,
             generation=found.generation if found is not None else None,
+            place=found,
             is_chief=found is None or found.rank == 0,
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,

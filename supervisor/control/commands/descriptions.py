@@ -37,13 +37,13 @@ def _description(runner: Runner) -> str:
     match runner.state:
         case State.RUNNING | State.FLUSHING:
             uptime = f"uptime {_h_mm_ss(runner.executor.run_time_s or 0.0)}"
-            return ", ".join([pid, uptime, *_training(runner), *_notice(runner), *_own_words(runner)])
+            return ", ".join([pid, uptime, *_gang(runner), *_training(runner), *_notice(runner), *_own_words(runner)])
         case State.STARTING if runner.config.notify:
             return ", ".join([pid, *(_own_words(runner) or ["not ready yet"])])
         case State.STARTING if runner.executor.waits_for_gpus:
             return "waiting for the last attempt to free its GPU memory"
         case State.STARTING if runner.config.job is not None:
-            return ", ".join([pid, _startup_phase(runner), *_notice(runner)])
+            return ", ".join([pid, *_gang(runner), _startup_phase(runner), *_notice(runner)])
         case State.ADOPTING:
             return f"{pid}, started by an earlier daemon, waiting for its answer"
         case State.BACKOFF | State.FAILED:
@@ -79,6 +79,14 @@ def _startup_phase(runner: Runner) -> str:
     if runner.executor.training.step is None:
         return "loading"
     return f"restored {restored}, tracing" if restored else "tracing"
+
+
+def _gang(runner: Runner) -> list[str]:
+    """Which part of the gang this is."""
+    place = runner.place
+    if runner.config.job is None or place is None:
+        return []
+    return [f"{place.describe(place.rank)} of {place.size} nodes, generation {place.generation}"]
 
 
 def _training(runner: Runner) -> list[str]:

@@ -34,6 +34,15 @@ class StandbyAnswer:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class GangAnswer:
+    """Of which gang a job is a rank. `nodes`: those that train, by rank; `generation`: grows with each start of all."""
+
+    rank: int
+    nodes: tuple[str, ...]
+    generation: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """What `status` says of a program that trains. From `step` on, the fields of `Training`, which explains them.
@@ -50,6 +59,7 @@ class JobStatus:
     hang_limit_s: float | None
     suspects: tuple[str, ...]
     mirror: MirrorStatus | None
+    gang: GangAnswer | None
     waits_for_storage: bool
     went_back: str | None
     storage_remarks: tuple[str, ...]
@@ -160,7 +170,7 @@ def _status(
         listener=runner.listener_status,
         stdout_logfile=_path_text(config.stdout_logfile),
         stderr_logfile=_path_text(config.stderr_logfile),
-        job=_job_status(runner),
+        job=job_status(runner),
     )
 
 
@@ -178,7 +188,8 @@ def _path_text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _job_status(runner: Runner) -> JobStatus | None:
+def job_status(runner: Runner) -> JobStatus | None:
+    """What `status` says of a program that trains; None for others."""
     if runner.config.job is None:
         return None
     policy, detector, standby = runner.facts.policy, runner.facts.hang_detector, runner.executor.standby
@@ -193,6 +204,7 @@ def _job_status(runner: Runner) -> JobStatus | None:
         else policy.hang_timeout,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
         mirror=runner.executor.mirror.status if runner.executor.mirror is not None else None,
+        gang=None if (place := runner.place) is None else GangAnswer(place.rank, place.nodes, place.generation),
         waits_for_storage=runner.facts.waits_for_storage,
         went_back=runner.facts.current.went_back,
         storage_remarks=runner.executor.storage_remarks,

@@ -12,6 +12,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
+from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
@@ -42,6 +43,8 @@ class Services:
     """This process, for workers that must not outlive it for long; None: they train on until the next one comes."""
     generation: int | None = None
     """Of the gang; None if programs are not ranks of one. Then a worker that an earlier daemon left is not adopted."""
+    place: Allocation | None = None
+    """This node's, in the gang; None if programs are not ranks of one."""
     is_chief: bool = True
     """False on the other nodes of a gang, whose checkpoints the chief's daemon mirrors for all."""
     cgroups: Cgroups | None = None

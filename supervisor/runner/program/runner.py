@@ -28,6 +28,7 @@ from supervisor.host.ledger.ledger import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials, marks
 from supervisor.host.resources.oom_kills import oom_evidence
+from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker, reconstruct_end
 from supervisor.runner.attempt.launching import config_digest, policy_of
@@ -241,6 +242,11 @@ class Runner:
         if self._timer is not None:
             self._timer.cancel()
         self.executor.detach()
+
+    @property
+    def place(self) -> Allocation | None:
+        """This node's, in the gang that trains it; None if it is not a rank of one."""
+        return self._services.place
 
     def hold_back(self, words: str) -> None:
         """It is held back for what `words` say; who watches it looks again."""
