@@ -142,6 +142,26 @@ def test_preempted_by_a_higher_partition(cluster: Cluster, undisturbed: list[str
 
 
 @pytest.mark.minutes
+def test_before_the_time_limit_all_save_at_one_step_and_the_job_is_queued_again(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Gang(cluster, "limit", pause=2.0)
+    job = gang.begin("--signal=USR1@120")
+    until_training(gang, job)
+    cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=3")  # the signal comes within a minute
+    job.until_state("PENDING", patience_s=PATIENCE_S)
+    assert "status 43" in job.output and "next: again" not in job.output
+    before = gang.newest()
+    cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=10")
+    gang.set_pause(0.0)
+    job.start_now()
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+    assert {step for _, step in gang.starts(job)} == {0, before}
+
+
+@pytest.mark.minutes
 def test_a_notice_of_one_node_saves_all_at_one_step_and_the_job_is_queued_again(
     cluster: Cluster, undisturbed: list[str]
 ) -> None:
