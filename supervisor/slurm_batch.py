@@ -34,6 +34,7 @@ RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "PREEMPT
 OTHERS_WAIT_S = 60  # from the first daemon's end to the end of a step that does not end by itself
 CLEAN_S = 60.0  # for all nodes; one that is gone does not answer
 LEAVE_S = 10.0  # for a process that outlived its daemon
+SIGNAL_LOOK_S = 0.5  # Python goes on sleeping after a signal
 REQUEUED_S = 120.0  # until Slurm ends this script
 
 
@@ -97,11 +98,17 @@ class BatchRun:
             status = self._run_step()
             follows = self._history.after(status, self._newest(), self._is_ending)
             _say(f"the daemons ended with status {status}: {follows.why}; next: {follows.verdict.value}")
-            if follows.verdict is Verdict.AGAIN:
-                time.sleep(follows.pause_s)
+            if follows.verdict is Verdict.AGAIN and self._pause(follows.pause_s):
                 continue
             self._clean_nodes()
-            return self._requeue(status) if follows.verdict is Verdict.REQUEUE else status
+            return status if follows.verdict is Verdict.LEAVE else self._requeue(status)
+
+    def _pause(self, pause_s: float) -> bool:
+        """Waits before a new step; False if the allocation ends meanwhile: no daemon would hear of it any more."""
+        until = time.monotonic() + pause_s
+        while not self._is_ending and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, SIGNAL_LOOK_S))
+        return not self._is_ending
 
     def _run_step(self) -> int:
         self._generation += 1

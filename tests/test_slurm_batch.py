@@ -1,12 +1,15 @@
-"""What the batch script refuses before it starts anything."""
+"""What the batch script refuses before it starts anything, and when it starts nothing more."""
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from supervisor import slurm_batch
 from supervisor.config import load_config
-from supervisor.protocol.allocation import AllocationError
-from supervisor.slurm_batch import refuse_unfit
+from supervisor.protocol.allocation import AllocationError, StepExit
+from supervisor.slurm_batch import BatchRun, refuse_unfit
 
 GANG = "[program:a]\ncommand=x\ncheckpoint_dir=/c\nstrategy=multiworker\n"
 
@@ -39,3 +42,26 @@ def test_several_nodes_need_one_job_that_can_use_them(tmp_path: Path, programs: 
 
 def test_a_gang_is_accepted(tmp_path: Path):
     assert refusal(tmp_path, GANG) is None
+
+
+def test_an_allocation_that_ends_between_two_steps_gets_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    conf = tmp_path / "test.conf"
+    conf.write_text(f"[supervisord]\n{GANG}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(slurm_batch.slurm, "job_state", lambda job: "RUNNING")
+    monkeypatch.setattr(slurm_batch, "REQUEUED_S", 0.0)
+    did: list[str] = []
+    monkeypatch.setattr(slurm_batch.slurm, "requeue", lambda job: did.append("requeue"))
+    run = BatchRun(load_config(conf, {}), conf, 2)
+
+    def step() -> int:
+        did.append("step")
+        threading.Timer(0.1, run._on_signal, (signal.SIGUSR1, None)).start()
+        return StepExit.STORAGE_AWAY if len(did) == 1 else StepExit.FAILED
+
+    monkeypatch.setattr(run, "_run_step", step)
+    monkeypatch.setattr(run, "_clean_nodes", lambda: did.append("clean"))
+
+    assert run.run() == StepExit.STORAGE_AWAY
+    assert did == ["step", "clean", "requeue"]

@@ -61,7 +61,7 @@ def claim_folder(folder: Path) -> None:
 
 def remove_folder(folder: Path, status: int) -> None:
     """Removes a daemon's folder when it has ended with `status`, unless another daemon follows or a user named it."""
-    if status in (StepExit.AGAIN, StepExit.NODE_MISSING):
+    if status in (StepExit.AGAIN, StepExit.NODE_MISSING, StepExit.STORAGE_AWAY):
         return
     with contextlib.suppress(AllocationError):
         if folder == allocation.state_folder(os.environ, os.geteuid()):

@@ -33,6 +33,7 @@ class StepExit(IntEnum):
     NODE_LEAVES = 43  # flushed and left because this node, or the allocation, ends
     AGAIN = 60  # the gang has to begin again, in this allocation
     NODE_MISSING = 61  # the same, and a node did not take part
+    STORAGE_AWAY = 62  # the same, once the checkpoint directory can be used
     FAILED = 70  # given up: a person must act
 
 

@@ -17,6 +17,7 @@ MAX_AGAIN = (
 )
 MAX_MISSING = 2  # rendezvous in a row without a node: it may be gone, and only Slurm can give another
 MAX_RUNS_MISSING = 10  # after so many requeues it is no accident that nodes don't reach each other
+STORAGE_PAUSE_S = 30.0  # between two looks at storage that is away; it is waited for as long as the allocation goes on
 PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -81,6 +82,10 @@ class StepHistory:
             return Next(Verdict.REQUEUE, "the allocation ends")
         if status == StepExit.SAVED:
             return Next(Verdict.AGAIN, "saved and stopped, and the allocation goes on")
+        if status == StepExit.STORAGE_AWAY:
+            return Next(
+                Verdict.AGAIN, "the checkpoint directory can't be used; the reason stands above", STORAGE_PAUSE_S
+            )
         if self._missing >= MAX_MISSING:
             return self._after_missing()
         if status in (StepExit.AGAIN, StepExit.NODE_MISSING):

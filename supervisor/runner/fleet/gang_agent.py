@@ -80,7 +80,9 @@ class GangAgent:
             if not runner.facts.launched or runner.state not in (State.BACKOFF, State.STOPPED):
                 continue
             last = runner.executor.last_exit
-            if runner.facts.waits_for_host:
+            if runner.facts.waits_for_storage:
+                self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
+            elif runner.facts.waits_for_host:
                 self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
             elif not runner.wanted or (last is not None and last.code == WorkerExit.STOPPED):
                 self._end(StepExit.SAVED, "saved and stopped")

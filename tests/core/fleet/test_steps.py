@@ -19,6 +19,7 @@ KILLED = 137
         (StepExit.NODE_LEAVES, False, Verdict.REQUEUE),
         (StepExit.AGAIN, False, Verdict.AGAIN),
         (StepExit.AGAIN, True, Verdict.REQUEUE),
+        (StepExit.STORAGE_AWAY, True, Verdict.REQUEUE),
         (KILLED, False, Verdict.AGAIN),
         (KILLED, True, Verdict.REQUEUE),
         (1, False, Verdict.AGAIN),
@@ -29,7 +30,8 @@ def test_what_follows_a_step(status: int, is_ending: bool, verdict: Verdict):
 
 
 def test_the_highest_status_of_all_nodes_is_the_one_that_counts():
-    order = [StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES, StepExit.AGAIN, StepExit.NODE_MISSING, 70]
+    order = [StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES, StepExit.AGAIN, StepExit.NODE_MISSING]
+    order += [StepExit.STORAGE_AWAY, 70]
     assert order == sorted(order)
 
 
@@ -82,3 +84,11 @@ def test_a_node_that_stays_away_goes_back_to_slurm():
 )
 def test_how_a_daemon_ends(given: tuple[int, bool, bool, StepExit | None], status: int):
     assert daemon_status(*given) == status
+
+
+def test_storage_that_is_away_is_waited_for_without_end_and_counts_for_nothing():
+    history = StepHistory()
+    found = [history.after(StepExit.STORAGE_AWAY, None, False) for _ in range(5 * MAX_AGAIN)]
+    assert {each.verdict for each in found} == {Verdict.AGAIN}
+    assert min(each.pause_s for each in found) > 0
+    assert history.after(StepExit.AGAIN, None, False).verdict is Verdict.AGAIN

@@ -21,7 +21,7 @@ class Daemon:
             state=state,
             wanted=True,
             reason="terminated by SIGKILL",
-            facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, **facts}),
+            facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
             executor=SimpleNamespace(last_exit=SimpleNamespace(code=code)),
         )
         self.agent = GangAgent(
@@ -44,6 +44,7 @@ class Daemon:
         ({"state": State.BACKOFF}, StepExit.AGAIN),
         ({"code": 143}, StepExit.SAVED),
         ({"state": State.BACKOFF, "waits_for_host": True}, StepExit.NODE_LEAVES),
+        ({"state": State.BACKOFF, "waits_for_storage": True}, StepExit.STORAGE_AWAY),
         ({"state": State.RUNNING}, None),
         ({"launched": False}, None),
         ({"state": State.SUCCEEDED}, None),
