@@ -313,10 +313,12 @@ def test_a_log_of_which_every_character_is_written_otherwise_holds_nobody_up(tmp
 @pytest.mark.integration
 def test_a_multicall_of_many_calls_holds_nobody_up(daemon: Daemon):
     calls = [{"methodName": "supervisor.getAllProcessInfo", "params": []}] * 3000
+    programs = len(proxy(daemon).supervisor.getAllProcessInfo())  # calls with any arguments may have removed one
 
     share, answer = waits_at_most(daemon, xmlrpc.client.dumps((calls,), "system.multicall").encode())
 
-    assert answer.count(b"<name>statename</name>") == 6000
+    assert programs >= 1
+    assert answer.count(b"<name>statename</name>") == 3000 * programs
     assert share < 0.5
 
 
