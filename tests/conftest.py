@@ -33,6 +33,14 @@ def _interruptible_children() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _no_blocked_signals() -> Iterator[None]:
+    """A test that leaves signals blocked fails itself: else all children of later tests would ignore SIGTERM."""
+    yield
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    assert not blocked, f"the test left {', '.join(sorted(map(str, blocked)))} blocked"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Workers that tests start without a daemon leave nothing in the home of who runs the tests."""
