@@ -108,7 +108,6 @@ def _stop_after_flush(facts: ProgramFacts, reason: str, now: float) -> Effects:
 # --- a worker that is over its memory limit, or unhealthy, makes room for another attempt ---
 
 
-@leads_to(State.STOPPING)
 @leads_to(State.KILLING)
 def run_taken_over(facts: ProgramFacts, event: RunTakenOver, now: float) -> Effects:
     """Kills the worker without a flush, and gives up: another host trains this run, and what is here does not count."""
