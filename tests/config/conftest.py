@@ -1,6 +1,7 @@
 """Configuration files as they are written, and what is wrong with them."""
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,13 @@ from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.keys.program import ProgramConfig
 
 DAEMON = "[supervisord]\n"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short path: that of a socket has at most 107 bytes, and pytest's own folders grow with its runs and workers."""
+    with tempfile.TemporaryDirectory(prefix="sk", dir="/tmp") as made:
+        yield Path(made)
 
 
 @pytest.fixture
