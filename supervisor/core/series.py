@@ -2,9 +2,9 @@
 
 A series has at most MAX_BUCKETS buckets. Each sums up the reports of neighbouring steps of one attempt: their mean,
 least and greatest value, so that a spike stays visible. When the buckets are used up, neighbours are joined two by
-two, and from then on each bucket takes twice as many reports. So the resolution is even over the whole training, the
-first and the last step are kept, and steps that were done again after a death stay, under the number of their
-attempt.
+two, and from then on each bucket takes twice as many reports. So the resolution is even over the whole training, and
+steps that were done again after a death stay, under the number of their attempt. Only where that frees too little,
+after some hundred attempts, are the oldest buckets dropped.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 MAX_BUCKETS = 512  # about as many as a plot has pixels to show
+LEFT_BY_THINNING = MAX_BUCKETS * 3 // 4  # at most, so that later steps keep a useful resolution
 MAX_METRICS = 32
 MAX_NAME = 100  # characters
 LOSS, SPEED = "loss", "steps_per_second"
@@ -20,7 +21,7 @@ LOSS, SPEED = "loss", "steps_per_second"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Reports of one attempt that are summed up: from `first_step` to `step`, which ended at `wall_at` (Unix time)."""
+    """Reports of one attempt that are summed up: from `first_step` to `step`, the last at `wall_at` (Unix time)."""
 
     first_step: int
     step: int
@@ -36,7 +37,8 @@ class Bucket:
         count = self.count + later.count
         return replace(
             later,
-            first_step=self.first_step,
+            first_step=min(self.first_step, later.first_step),
+            step=max(self.step, later.step),  # a worker may report an earlier step
             count=count,
             mean=self.mean * (self.count / count) + later.mean * (later.count / count),
             least=min(self.least, later.least),
@@ -66,14 +68,17 @@ class Series:
             self._thin()
 
     def _thin(self) -> None:
-        """Halves the number of buckets, as far as the attempts leave it; drops the oldest ones where that is little."""
-        self.per_bucket *= 2
+        """Halves the number of buckets, as far as the attempts leave it, or else drops the oldest ones."""
         thinned = list[Bucket]()
         for _, group in groupby(self.buckets, key=lambda each: each.attempt):
             own = list(group)
             thinned += [own[at].joined(own[at + 1]) for at in range(0, len(own) - 1, 2)]
             thinned += own[len(own) - len(own) % 2 :]
-        self.buckets = thinned[-(MAX_BUCKETS - MAX_BUCKETS // 8) :]
+        if len(thinned) <= LEFT_BY_THINNING:
+            self.buckets = thinned
+            self.per_bucket *= 2
+        else:
+            del self.buckets[:-LEFT_BY_THINNING]
 
 
 class MetricSeries:

@@ -1,6 +1,7 @@
 """Metrics over steps: bounded, even, with the first and last step, spikes, and steps that were done again."""
 
 import math
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,31 @@ def test_thousands_of_attempts_of_one_step_stay_within_the_bound():
 
     assert len(series.buckets) <= MAX_BUCKETS
     assert series.buckets[-1].attempt == 4999
+
+
+def test_many_short_attempts_leave_later_ones_their_steps():
+    series = Series()
+    for attempt in range(1, 2001):
+        series.add(attempt, 0.0, attempt, 1.0)
+    for step in range(1000):
+        series.add(step, 0.0, 2001, 1.0)
+    last = [each for each in series.buckets if each.attempt == 2001]
+
+    assert len(last) >= MAX_BUCKETS // 8
+    assert sum(each.count for each in last) == 1000
+
+
+@given(st.randoms(use_true_random=False))
+def test_steps_that_go_back_within_an_attempt_leave_true_bounds(chance: Random):
+    steps = [chance.randint(0, 1000) for _ in range(2 * MAX_BUCKETS)]
+    series = Series()
+    for step in steps:
+        series.add(step, 0.0, 1, 1.0)
+    found = series.buckets
+
+    assert min(each.first_step for each in found) == min(steps)
+    assert max(each.step for each in found) == max(steps)
+    assert all(each.first_step <= each.step for each in found)
 
 
 def test_steps_that_are_done_again_stay_under_the_number_of_their_attempt():

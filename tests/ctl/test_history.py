@@ -83,11 +83,22 @@ POINT = {
     "least": 0.25,
     "greatest": 1.0,
 }
+METRIC = {
+    "name": "loss",
+    "reports": 2,
+    "first_step": 1,
+    "step": 2,
+    "first": 0.5,
+    "last": 0.5,
+    "least": 0.25,
+    "greatest": 1.0,
+    "buckets": [POINT],
+}
 
 
 @pytest.mark.integration
 def test_series_shows_each_metric_in_a_line_and_one_as_comma_separated_values(daemon, ctl):
-    daemon.answers["series"] = {"name": "digits", "metrics": [{"name": "loss", "buckets": [POINT]}]}
+    daemon.answers["series"] = {"name": "digits", "metrics": [METRIC]}
 
     assert ctl("series", "digits").out.splitlines()[1].split() == ["loss", "1", "2", "0.5", "0.5", "0.25", "1"]
     assert ctl("series", "digits", "loss").out.splitlines()[1] == "1,1,2,9.5,2,0.5,0.25,1.0"

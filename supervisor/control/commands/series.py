@@ -2,15 +2,32 @@
 
 from dataclasses import dataclass
 
-from supervisor.control.base.context import CommandContext, ProgramName, find_job
+from supervisor.control.base.context import CommandContext, find_job
 from supervisor.core.series import Bucket
 
 
 @dataclass(frozen=True, slots=True)
-class MetricAnswer:
-    """One metric, oldest report first. `buckets`: reports that are summed up, at most 512."""
+class SeriesRequest:
+    """`metric`: the one whose buckets are wanted."""
 
     name: str
+    metric: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricAnswer:
+    """One metric: how many reports there were, from which step to which, the first and the last value (or the mean of
+    some that are summed up), and the least and the greatest. `buckets`: reports that are summed up, oldest first, at
+    most 512; none if another metric was asked for, or none."""
+
+    name: str
+    reports: int
+    first_step: int
+    step: int
+    first: float
+    last: float
+    least: float
+    greatest: float
     buckets: tuple[Bucket, ...]
 
 
@@ -25,9 +42,24 @@ class SeriesAnswer:
     metrics: tuple[MetricAnswer, ...]
 
 
-async def series(context: CommandContext, request: ProgramName) -> SeriesAnswer:
-    """Gives a job's metrics over its steps, through all attempts."""
+async def series(context: CommandContext, request: SeriesRequest) -> SeriesAnswer:
+    """Sums up a job's metrics over its steps, through all attempts, and gives one of them in full."""
     runner, _ = find_job(context, request.name)
     recorder = runner.executor.series
     found = recorder.series.by_name if recorder is not None else {}
-    return SeriesAnswer(runner.name, tuple(MetricAnswer(name, tuple(each.buckets)) for name, each in found.items()))
+    metrics = [_answer(name, each.buckets, name == request.metric) for name, each in found.items() if each.buckets]
+    return SeriesAnswer(runner.name, tuple(metrics))
+
+
+def _answer(name: str, buckets: list[Bucket], is_wanted: bool) -> MetricAnswer:
+    return MetricAnswer(
+        name=name,
+        reports=sum(each.count for each in buckets),
+        first_step=min(each.first_step for each in buckets),
+        step=max(each.step for each in buckets),
+        first=buckets[0].mean,
+        last=buckets[-1].mean,
+        least=min(each.least for each in buckets),
+        greatest=max(each.greatest for each in buckets),
+        buckets=tuple(buckets) if is_wanted else (),
+    )

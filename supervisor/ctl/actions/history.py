@@ -119,12 +119,13 @@ def series(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Shows a job's metrics over its steps; with a metric's name, all that is recorded of it."""
     if len(arguments) not in (1, 2):
         raise UsageError("Error: series requires a job's name, and takes a metric's")
-    answer = call_for_program(terminal, "series", arguments[0])
+    wanted = {"metric": arguments[1]} if len(arguments) > 1 else {}
+    answer = call_for_program(terminal, "series", arguments[0], **wanted)
     if answer is None:
         return ExitStatus.ERROR
     metrics = {each["name"]: each["buckets"] for each in answer["metrics"]}
     if len(arguments) == 1:
-        rows = [_metric_row(name, buckets) for name, buckets in metrics.items()]
+        rows = [_metric_row(each) for each in answer["metrics"]]
         head = ("METRIC", "FROM STEP", "TO STEP", "FIRST", "LAST", "LEAST", "GREATEST")
         terminal.print_result(answer, render.table(head, rows) if rows else ["nothing is recorded yet"])
         return ExitStatus.OK
@@ -138,10 +139,9 @@ def series(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _metric_row(name: str, buckets: list[dict[str, Any]]) -> tuple[str, ...]:
-    least, greatest = min(each["least"] for each in buckets), max(each["greatest"] for each in buckets)
-    steps = str(buckets[0]["first_step"]), str(buckets[-1]["step"])
-    return name, *steps, *(f"{value:.6g}" for value in (buckets[0]["mean"], buckets[-1]["mean"], least, greatest))
+def _metric_row(metric: dict[str, Any]) -> tuple[str, ...]:
+    values = (f"{metric[key]:.6g}" for key in ("first", "last", "least", "greatest"))
+    return metric["name"], str(metric["first_step"]), str(metric["step"]), *values
 
 
 def _percent(share: float | None) -> str:

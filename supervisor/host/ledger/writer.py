@@ -46,7 +46,8 @@ SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() 
 (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints) WHERE age > ? LIMIT ?
 """
 
-Value = str | int | float | None
+Value = str | int | float | None | Callable[[], str]
+"""A function gives its value when the statement is written, in the ledger's thread, and again when that is repeated."""
 Statement = tuple[str, tuple[Value, ...]]
 Select = Callable[..., list[sqlite3.Row]]
 """Runs a query, with its values as further arguments. Raises LedgerError."""
@@ -121,17 +122,18 @@ class LedgerWriter:
             consequence = f"{counted(lost, 'record')} lost"
         return f"{error or 'writing works again'}; {consequence}"
 
-    def enqueue(self, sql: str, *values: Value) -> None:
-        """Queues one statement; it is dropped, and counted, if the queue is full or the writer closed."""
+    def enqueue(self, sql: str, *values: Value) -> bool:
+        """Queues one statement; False if it is dropped, and counted, as the queue is full or the writer closed."""
         statement = sql, tuple(_storable(value) for value in values)
         with self._changed:
             if self._closing or len(self._queue) >= QUEUED_WRITES:
                 self._lost += 1
-                return
+                return False
             self._queue.append(statement)
             self._queued += 1
             if len(self._queue) == 1:  # else the thread is awake already, and will take all
                 self._changed.notify_all()
+        return True
 
     def wait_until_written(self, timeout_s: float) -> None:
         """Returns once all that is queued now is written, or a write has failed, or after `timeout_s`."""
@@ -266,7 +268,7 @@ class LedgerWriter:
                 for sql, values in batch:
                     try:
                         with decodable_errors():
-                            self._connection.execute(sql, values)
+                            self._connection.execute(sql, [each() if callable(each) else each for each in values])
                     except (sqlite3.Error, OverflowError) as error:
                         if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
                             raise

@@ -8,7 +8,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
-SAVE_EVERY_S = 120.0  # so much of the curves a daemon that is killed loses; a row of 100 KB is then written
+SAVE_EVERY_S = 120.0  # so much of the curves a daemon that is killed loses
 
 
 class SeriesRecorder(ProgramObserver):

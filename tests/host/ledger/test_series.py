@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.series import MAX_BUCKETS, MAX_METRICS, MetricSeries
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.ledger.series import from_json, to_json
+from supervisor.host.ledger.series import from_json, snapshot, to_json
 from tests.fuzzing import cases
 
 
@@ -53,9 +53,33 @@ def test_row_that_is_too_long_is_cut(tmp_path: Path):
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", "-1", '"1e999"', "null"])
 def test_impossible_number_is_no_series(tmp_path: Path, value: str):
-    text = to_json(recorded(1)).replace("[0,0,", f"[0,{value},")
+    text = to_json(snapshot(recorded(1))).replace("[0,0,", f"[0,{value},", 1)
 
-    assert from_json(text).by_name == {}
+    assert list(from_json(text).by_name) == ["<b>", "steps_per_second"], "the others stay"
+
+
+def test_greatest_step_that_a_worker_can_report_comes_back():
+    series = MetricSeries()
+    series.add((1 << 63) - 1, 0.0, 1, {"loss": 1.0})
+
+    assert from_json(to_json(snapshot(series))).by_name["loss"].buckets == series.by_name["loss"].buckets
+
+
+def test_rows_that_wait_for_the_disk_are_written_once_with_the_latest_content(tmp_path: Path):
+    ledger = Ledger(tmp_path / "ledger")
+    with closing(sqlite3.connect(tmp_path / "ledger")) as shell:
+        shell.execute("BEGIN EXCLUSIVE")
+        for steps in range(1, 50):
+            ledger.series.store("digits", recorded(steps))
+        queued = len(ledger._writer._queue)
+        shell.rollback()
+    ledger.close()
+    again = Ledger(tmp_path / "ledger")
+    found = again.series.load("digits")
+    again.close()
+
+    assert queued <= 2, "one that is being tried, and one with what came later"
+    assert len(found.by_name["loss"].buckets) == 49
 
 
 def test_series_of_others_are_not_touched(tmp_path: Path):

@@ -22,6 +22,7 @@ export class Job {
     this.curvesRemark = element("p", { class: "soft" }, "No values yet.");
     this.curves = element("div", {}, this.curvesRemark);
     this.places = new Map();
+    this.drawnReports = new Map(); // how many reports of each metric the curves show
     this.attempts = element("div", { class: "scroll" });
     this.goodput = element("p");
     this.checkpoints = element("div", { class: "scroll" });
@@ -120,12 +121,17 @@ export class Job {
 
   async drawCurves() {
     if (document.hidden) return;
-    const found = await call("series", { name: this.name });
-    const metrics = found.metrics.filter((each) => each.buckets.length);
+    const { metrics } = await call("series", { name: this.name });
     if (!metrics.length) return;
     const library = await plots();
     setText(this.curvesRemark, library ? "" : 'To see curves, install the plotting library beside the daemon: pip install "stepkeeper[page]"');
-    if (library) for (const { name, buckets } of metrics) this.drawCurve(library, name, buckets);
+    if (!library) return;
+    for (const { name, reports } of metrics) {
+      if (this.drawnReports.get(name) === reports) continue;
+      const found = await call("series", { name: this.name, metric: name });
+      this.drawCurve(library, name, found.metrics.find((each) => each.name === name).buckets);
+      this.drawnReports.set(name, reports);
+    }
   }
 
   drawCurve(library, name, buckets) {
