@@ -69,6 +69,22 @@ def test_it_ends_with_a_worker_that_a_later_daemon_adopted(tmp_path: Path):
         daemon.until(lambda: not alive(pid), "it has ended")
 
 
+def test_child_outlives_a_plain_program_that_is_killed_alone_as_in_supervisor(tmp_path: Path):
+    (tmp_path / "program.sh").write_text(
+        f"sleep 600 &\necho $! > {tmp_path}/left\ntrap '' TERM\nwhile :; do sleep 0.1; done\n"
+    )
+    program = f"[program:plain]\ncommand=/bin/sh {tmp_path}/program.sh\nstopwaitsecs=1\n"
+    with Daemon(tmp_path, program) as daemon:
+        daemon.until_state("plain", "RUNNING")
+        pid = pid_in(daemon, tmp_path / "left")
+        try:
+            daemon.call("stop", name="plain")
+
+            assert alive(pid)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("how", ["stopped", "crashed"])
 def test_it_ends_with_a_plain_program_that_is_ended_as_a_whole(tmp_path: Path, how: str):
     left = f"setsid env -i /bin/sh -c 'echo $$ > {tmp_path}/left; exec sleep 600'"

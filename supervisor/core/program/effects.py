@@ -97,7 +97,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL the worker and everything it started."""
+    """SIGKILL the worker, and everything that it started unless it is a plain program without `killasgroup`."""
 
     attempt: int
 

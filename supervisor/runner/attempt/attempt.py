@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -64,8 +65,11 @@ class LiveAttempt:
             self.channel.close()
         return words
 
-    def kill(self) -> None:
-        """SIGKILL to all of it."""
+    def kill(self, *, with_descendants: bool) -> None:
+        """SIGKILL to the process, or to all that it started, too."""
+        if not with_descendants:
+            self.process.send_signal(signal.SIGKILL, group=False)
+            return
         if self.cgroup is not None:
             self.cgroup.kill()
         self.process.kill_tree()

@@ -379,7 +379,7 @@ class EffectExecutor:
         self._cancel_waiting_spawn(number)
         self._log.warning("worker.killed", attempt=number)
         if self._attempt is not None:
-            self._attempt.kill()
+            self._attempt.kill(with_descendants=self._config.ends_all_processes)
 
     def _record_end(self, effect: effects.RecordEnd) -> None:
         exit_ = self.last_exit or Exit(None, None)
