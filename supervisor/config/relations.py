@@ -156,6 +156,12 @@ def _check_strategy(program: ProgramConfig, reader: SectionReader) -> None:
     job = program.job
     if job is None:
         return
+    if job.replicas_min is not None and job.strategy in ("one-device", "multiworker", "tpu"):
+        text = f"replicas_min has no effect with strategy = {job.strategy}; delete the line"
+        reader.add_problem(text, "replicas_min")
+    elif job.replicas_min is not None and job.replicas is not None and job.replicas_min > job.replicas:
+        text = f"replicas_min is {job.replicas_min} but replicas is {job.replicas}; set it to that at most"
+        reader.add_problem(text, "replicas_min")
     if job.strategy == "one-device" and (job.replicas or 1) > 1:
         text = f"replicas is {job.replicas} but strategy is one-device; delete one of them, or set strategy = mirrored"
         reader.add_problem(text, "replicas")

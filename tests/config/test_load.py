@@ -250,6 +250,8 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
         (["entrypoint = a:b"], "entrypoint is for training jobs, and without checkpoint_dir this is not one"),
         (["command = a", "stopasgroup = true", "killasgroup = false"], "killasgroup is false but stopasgroup is true"),
         ([*JOB, "strategy = one-device", "replicas = 2"], "replicas is 2 but strategy is one-device"),
+        ([*JOB, "replicas_min = 3", "replicas = 2"], "replicas_min is 3 but replicas is 2"),
+        ([*JOB, "strategy = tpu", "replicas_min = 3"], "replicas_min has no effect with strategy = tpu"),
         ([*JOB, "strategy = multiworker", "replicas = 2"], "set the number of processes with workers"),
         (
             [*JOB, "strategy = mirrored", "workers = 2"],

@@ -118,6 +118,29 @@ def test_job_waiting_for_gpus_can_be_stopped_and_starts_after_the_timeout(tmp_pa
         assert daemon.events("gpu.not_free") == ["gpu.not_free"]
 
 
+def test_job_that_can_do_with_fewer_trains_without_a_lost_gpu_and_takes_it_back(tmp_path: Path):
+    host = Host(tmp_path)
+    program = job("t", tmp_path, "replicas_min=1\nstartretries=0", STEPS=ENDLESS, EVERY=10)
+    with Daemon(tmp_path, program, environment=host.environment) as daemon:
+
+        def visible() -> str | None:
+            environment = Path(f"/proc/{daemon.until_step('t', 15)['pid']}/environ").read_text().split("\0")
+            return next((each for each in environment if each.startswith("CUDA_VISIBLE_DEVICES=")), None)
+
+        assert visible() is None
+        host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb", "error": LOST})
+        daemon.call("stop", name="t")
+        daemon.call("start", name="t")
+        assert visible() == "CUDA_VISIBLE_DEVICES=GPU-aaaa"
+        assert "without GPU 1 (GPU-bbbb): GPU is lost" in daemon.status("t")["description"]
+
+        host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
+        daemon.call("stop", name="t")
+        daemon.call("start", name="t")
+        assert visible() is None
+        assert "without" not in daemon.status("t")["description"]
+
+
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [

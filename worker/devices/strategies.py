@@ -82,7 +82,7 @@ def _build_strategy(
         return _one_device(gpus)
     if name not in ("auto", "mirrored"):
         raise ValueError(f"cannot use strategy {name!r}; it can be {', '.join(STRATEGIES)}")
-    devices = _gpu_names(len(gpus), replicas) if gpus else _cpu_names(replicas or 1)
+    devices = _gpu_names(len(gpus), replicas, told.replicas_min or 1) if gpus else _cpu_names(replicas or 1)
     if name == "auto" and len(devices) == 1:
         before = _strategy_before(checkpoint_dir)
         if before == "OneDeviceStrategy":
@@ -130,7 +130,12 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
-def _gpu_names(there: int, wanted: int | None) -> list[str]:
+def _gpu_names(there: int, wanted: int | None, least: int) -> list[str]:
+    if there < least:
+        raise RuntimeError(
+            f"cannot train on {counted(there, 'GPU')}: replicas_min is {least}; bring the missing ones back, or lower "
+            f"it"
+        )
     if wanted is not None and wanted > there:
         print_message(f"uses {counted(there, 'GPU')} instead of {wanted}: this host has no more")
     return [f"/gpu:{number}" for number in range(min(there, wanted or there))]

@@ -80,6 +80,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
             changed=self._changed,
+            replicas=None if self._strategy is None else self._strategy.num_replicas_in_sync,
         )
         self._attempt.reporter.send_message(restored)
         self._restored = restored

@@ -86,6 +86,13 @@ class JobConfig(SectionModel):
         "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
         shown="every GPU, or one CPU device",
     )
+    replicas_min: Positive | None = key(
+        None,
+        "Fewest devices to train on, if GPUs are missing or broken: 1 or more. With fewer it is not started, and tried "
+        "again every minute; with fewer than `replicas`, `status` says so, and the next start takes what is there "
+        "then. The learning rate's scaling is the script's.",
+        shown="none: a GPU that was there before and is gone or broken is waited for",
+    )
     workers: Annotated[int, parsed_by(lambda text: values.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
         "How many processes train together on this host under `strategy = multiworker`, 2 or more. The job's process "

@@ -103,7 +103,7 @@ def _training(runner: Runner) -> list[str]:
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
-        parts += _standby(runner)
+        parts += _devices(runner) + _standby(runner)
     if (mirror := runner.executor.mirror) is not None:
         parts += [] if mirror.newest is None else [f"mirror has step {mirror.newest.step}"]
         parts += [] if mirror.error is None else [f"not in the mirror: {mirror.error}"]
@@ -116,6 +116,17 @@ def _training(runner: Runner) -> list[str]:
     parts += runner.executor.storage_remarks
     if training.left_out:
         parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")
+    return parts
+
+
+def _devices(runner: Runner) -> list[str]:
+    """That it trains on fewer devices than its section asks for."""
+    training, wanted = runner.executor.training, runner.config.job.replicas if runner.config.job is not None else None
+    parts = []
+    if training.replicas is not None and wanted is not None and training.replicas < wanted:
+        parts.append(f"on {training.replicas} of {wanted} devices")
+    if training.gpus_left_out is not None:
+        parts.append(f"without {training.gpus_left_out}")
     return parts
 
 

@@ -50,7 +50,7 @@ class JobStatus:
     `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `suspects`: checkpoints that are
     avoided because attempts failed after restoring them; `waits_for_storage`: it waits for its checkpoint directory;
     `went_back`: checkpoints that are gone, where it began from an older one; `storage_remarks`: what checkpoints can't
-    rely on in the directory's file system.
+    rely on in the directory's file system; `replicas_wanted`: the number of devices that its section asks for.
     """
 
     attempt: int
@@ -76,6 +76,9 @@ class JobStatus:
     interval_s: float | None
     changed: tuple[str, ...]
     left_out: tuple[str, ...]
+    replicas: int | None
+    replicas_wanted: int | None
+    gpus_left_out: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +201,7 @@ def job_status(runner: Runner) -> JobStatus | None:
     return JobStatus(
         attempt=runner.attempt,
         checkpoint_dir=str(runner.config.job.checkpoint_dir),
+        replicas_wanted=runner.config.job.replicas,
         section=str(detector.section) if runner.executor.pid is not None else None,
         hang_limit_s=detector.limit(detector.section, policy.hang_timeout_min or 0.0)
         if is_learned

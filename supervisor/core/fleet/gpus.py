@@ -1,4 +1,4 @@
-"""Whether a job's GPUs can take its next attempt: free of the last one, all there, none in error."""
+"""Whether a job's GPUs can take its next attempt: free of the last one, all there, or enough of them, none in error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,15 +21,23 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuVerdict:
-    """Whether an attempt may start. `unusable_because`: a GPU is broken; `waits_because`: one is not free."""
+    """Whether an attempt may start. `unusable_because`: a GPU is broken; `waits_because`: one is not free.
+
+    `without`: what is wrong with GPUs that the job can do without; `visible` is its CUDA_VISIBLE_DEVICES then.
+    """
 
     unusable_because: str | None = None
     waits_because: str | None = None
+    without: str | None = None
+    visible: str | None = None
 
 
-def judge_gpus(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: Iterable[int]) -> GpuVerdict:
+def judge_gpus(
+    gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: Iterable[int], least: int | None = None
+) -> GpuVerdict:
     """Whether the GPUs of a job allow a start. `known`: the ids of all that were ever seen here; `visible`: the job's
-    CUDA_VISIBLE_DEVICES; `mine`: processes of its earlier attempts, dead or dying.
+    CUDA_VISIBLE_DEVICES; `mine`: processes of its earlier attempts, dead or dying; `least`: with how many of its GPUs
+    it trains if others are missing or broken, None: only with all.
     """
     found = list(gpus)
     missing = set(known) - {each.uuid for each in found}
@@ -39,14 +47,26 @@ def judge_gpus(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, m
         missing = {each for each in missing if any(_names(word, each) for word in chosen)}
     ill = [f"GPU {each.index} ({each.uuid or 'no id'}): {each.trouble}" for each in found if each.trouble is not None]
     ill += [f"GPU {each} is gone" for each in sorted(missing)]
-    if ill:
+    without = visible_then = None
+    sound = [each for each in found if each.trouble is None]
+    if ill and least is not None and len(sound) >= least and not _has_parts(chosen):
+        found, without, visible_then = sound, "; ".join(ill), ",".join(each.uuid for each in sound)
+    elif ill:
+        if least is not None:
+            ill.append(f"{len(sound)} left, and replicas_min is {least}")
         remedy = "reset it (nvidia-smi --gpu-reset) or restart the host; if it comes back, have it replaced"
         return GpuVerdict(unusable_because=f"{'; '.join(ill)}; {remedy}, or leave it out with CUDA_VISIBLE_DEVICES")
     held = {each.index: sorted(each.pids & frozenset(mine)) for each in found if each.pids & frozenset(mine)}
     if held:
         words = ", ".join(f"GPU {index} by pid {', '.join(map(str, pids))}" for index, pids in held.items())
-        return GpuVerdict(waits_because=f"memory of the last attempt is still held: {words}")
-    return GpuVerdict()
+        why = f"memory of the last attempt is still held: {words}"
+        return GpuVerdict(waits_because=why, without=without, visible=visible_then)
+    return GpuVerdict(without=without, visible=visible_then)
+
+
+def _has_parts(chosen: list[str] | None) -> bool:
+    """Whether the job was given parts of GPUs (MIG), whose ids the driver doesn't list here."""
+    return any(word.startswith("MIG-") for word in chosen or ())
 
 
 def _chosen(visible: str | None) -> list[str] | None:

@@ -112,6 +112,7 @@ class Launch:
     export_dir: Path | None = None
     strategy: Strategy | None = None
     replicas: int | None = None
+    replicas_min: int | None = None
     workers: int | None = None
     deterministic: bool = False
     strict: bool = False

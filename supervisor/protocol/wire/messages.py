@@ -115,7 +115,8 @@ class Restored:
 
     `unmatched`: what the program wanted and the checkpoint does not hold, or the other way round. `changed`: conditions
     of bit-exact training that differ from the last attempt, in words. Sent once more, with all of `changed`, if
-    the data turn out to differ too, which the worker knows at its first step.
+    the data turn out to differ too, which the worker knows at its first step. `replicas`: over how many devices it
+    trains.
     """
 
     attempt: int
@@ -125,6 +126,7 @@ class Restored:
     total_steps: int | None = None
     unmatched: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

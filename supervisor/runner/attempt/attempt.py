@@ -140,8 +140,11 @@ class AttemptFactory:
         self._between_failures_s = between_failures_s
         self._log = log
 
-    def spawn(self, number: int, microbatches: int) -> LiveAttempt:
-        """A new process. Raises SpawnError or OSError with everything taken back."""
+    def spawn(self, number: int, microbatches: int, visible_gpus: str | None = None) -> LiveAttempt:
+        """A new process. `visible_gpus`: its CUDA_VISIBLE_DEVICES, if not all that it has.
+
+        Raises SpawnError or OSError with everything taken back.
+        """
         config, services, mark = self._config, self._services, self._mark(number)
         control = Control(number, self._folder(number))
         launch = launch_of(
@@ -173,7 +176,8 @@ class AttemptFactory:
             if cgroup is not None:
                 undo.callback(cgroup.remove)
             stdio = replace(stdio, cgroup=cgroup)
-            process = start_process(config, services, launch, mark, stdio, partial(self._observer.on_exit, number))
+            on_exit = partial(self._observer.on_exit, number)
+            process = start_process(config, services, launch, mark, stdio, on_exit, visible_gpus=visible_gpus)
             undo.pop_all()
         if program_io is not None:
             program_io.set_pid(process.pid)

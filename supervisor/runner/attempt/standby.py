@@ -104,10 +104,13 @@ class StandbyHolder(ProgramObserver):
         """A standby that the job no longer needs is killed when this returns."""
         self._handle_event(core.JobChanged(core.need_of(facts)))
 
-    def promote(self, attempt: int, microbatches: int) -> StandbyProcess | None:
-        """Promotes the standby to this attempt and returns it; None if there is none. The caller owns it then."""
+    def promote(self, attempt: int, microbatches: int, unfit: str | None = None) -> StandbyProcess | None:
+        """Promotes the standby to this attempt and returns it; None if there is none. The caller owns it then.
+
+        `unfit`: why it can't become this attempt, as far as the caller knows.
+        """
         spare = self._process
-        effects = self._decide(core.AttemptStarting(self._why_unusable(), microbatches))
+        effects = self._decide(core.AttemptStarting(unfit or self._why_unusable(), microbatches))
         if spare is None or not any(isinstance(each, core.PromoteStandby) for each in effects):
             self._execute(effects)
             return None

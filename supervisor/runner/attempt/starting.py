@@ -65,8 +65,10 @@ def start_process(
     stdio: ChildStdio,
     on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
+    visible_gpus: str | None = None,
 ) -> Process:
-    """Starts the process. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the program's own.
+    """Starts the process. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the program's own;
+    `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own.
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
@@ -84,6 +86,7 @@ def start_process(
             "SUPERVISOR_GROUP_NAME": config.group,
             **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
             **config.environment,
+            **({"CUDA_VISIBLE_DEVICES": visible_gpus} if visible_gpus is not None else {}),
             **({"NOTIFY_SOCKET": str(stdio.notify)} if stdio.notify else {}),
             **(worker_launch.to_environment() if worker_launch is not None else {}),
         },

@@ -277,7 +277,10 @@ class EffectExecutor:
                 return
             if verdict.waits_because is not None:
                 self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits_because)
-            self._spawn(effect)
+            if verdict.without is not None:
+                self._log.warning("gpu.left_out", attempt=effect.attempt, why=verdict.without, visible=verdict.visible)
+            self.training.gpus_left_out = verdict.without
+            self._spawn(effect, verdict.visible)
             for message in unsent:
                 self._send(message)
         except Exception as error:
@@ -286,14 +289,15 @@ class EffectExecutor:
                 raise
             self._report_spawn_failure(effect, self._spawn_error_of(error, was_standby=False))
 
-    def _spawn(self, effect: effects.Spawn) -> None:
+    def _spawn(self, effect: effects.Spawn, visible_gpus: str | None = None) -> None:
         number, microbatches = effect.attempt, effect.microbatches
-        standby = self.standby.promote(number, microbatches) if self.standby is not None else None
+        unfit = None if visible_gpus is None else "the attempt gets fewer GPUs than it has"
+        standby = self.standby.promote(number, microbatches, unfit) if self.standby is not None else None
         try:
             if standby is not None:
                 attempt = self._attempts.promote(number, standby)
             else:
-                attempt = self._attempts.spawn(number, microbatches)
+                attempt = self._attempts.spawn(number, microbatches, visible_gpus)
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would end a promoted standby
             if self.standby is not None and standby is not None:
                 self.standby.discard(standby)

@@ -90,7 +90,8 @@ class GpuGate:
         standby = self._standby.pid if self._standby is not None else None
         holders = {pid for each in found for pid in each.pids} - {standby}
         mine = {pid for pid in holders if pid == last_pid or marks.is_of_program(marks.read_mark(pid), state_dir, name)}
-        return judge_gpus(found, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine)
+        least = self._config.job.replicas_min if self._config.job is not None else None
+        return judge_gpus(found, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine, least)
 
 
 def visible_to(own: Mapping[str, str], inherited: Mapping[str, str]) -> str | None:

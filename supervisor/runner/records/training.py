@@ -26,7 +26,8 @@ class TrainingStatus(ProgramObserver):
     """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
-    would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with.
+    would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
+    over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without.
     """
 
     step: int | None = None
@@ -41,11 +42,13 @@ class TrainingStatus(ProgramObserver):
     interval_s: float | None = None
     changed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    replicas: int | None = None
+    gpus_left_out: str | None = None
 
     def reset_for_attempt(self) -> None:
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
-        self.interval_s = None
+        self.interval_s = self.replicas = None
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
 
@@ -53,7 +56,7 @@ class TrainingStatus(ProgramObserver):
         match message:
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint
-                self.total_steps, self.changed = message.total_steps, message.changed
+                self.total_steps, self.changed, self.replicas = message.total_steps, message.changed, message.replicas
             case messages.Progress():
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps

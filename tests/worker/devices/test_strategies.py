@@ -54,6 +54,13 @@ def test_named_strategy_is_used_whatever_the_job_began_under(tmp_path: Path) -> 
     assert type(built) is tf.distribute.MirroredStrategy
 
 
+def test_fewer_gpus_than_the_job_can_do_with_are_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] if kind == "GPU" else ["a CPU"])
+
+    with pytest.raises(RuntimeError, match="cannot train on 1 GPU: replicas_min is 2"):
+        build_strategy(Launch(replicas=4, replicas_min=2))
+
+
 def test_directory_that_can_not_be_read_is_not_an_error_here(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
