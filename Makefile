@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help audit demo docs test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -41,6 +41,9 @@ check: lint docs  ## lint, types, the site of docs/, and all tests that start no
 docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; look: python -m http.server -d build/site
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml
 	.venv-docs/bin/python -m tests.site build/site
+
+man: $(INSTALLED)  ## the man pages in man/, from the commands' help and docs/
+	$(BIN)/python -m man.pages
 
 audit: $(INSTALLED)  ## locked packages with known vulnerabilities; skipped where PyPI can't be asked
 	$(BIN)/python -m tests.audit

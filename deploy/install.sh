@@ -7,6 +7,7 @@ PREFIX=/opt/stepkeeper
 CONFIG=/etc/stepkeeper
 UNITS=/etc/systemd/system
 COMMANDS="supervisord supervisorctl"
+MANUAL="man1/supervisord.1 man1/supervisorctl.1 man5/supervisord.conf.5"
 HERE=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 SOURCE=$(dirname -- "$HERE")
 
@@ -135,18 +136,22 @@ check_sha256() {
     [ "$found" = "$sha256" ] || fail "refuses $wheel: its sha256 is $found, not $sha256; get it again"
 }
 
+# link_into LINK PLACE: makes LINK lead to PLACE in the current release, unless something else is there
+link_into() {
+    if [ -e "$1" ] && [ ! -L "$1" ]; then
+        say "leaves $1 alone, as it is somebody else's; stepkeeper's is $PREFIX/current/$2"
+    else
+        mkdir -p "$(dirname "$1")"
+        ln -sfn "$PREFIX/current/$2" "$1"
+    fi
+}
+
 use_release() {
     trap - EXIT HUP INT TERM
     ln -sfn "$release" "$PREFIX/current.new"
     mv -T "$PREFIX/current.new" "$PREFIX/current"
-    for each in $COMMANDS; do
-        link=/usr/local/bin/$each
-        if [ -e "$link" ] && [ ! -L "$link" ]; then
-            say "leaves $link alone, as it is somebody else's; stepkeeper's is $PREFIX/current/bin/$each"
-        else
-            ln -sfn "$PREFIX/current/bin/$each" "$link"
-        fi
-    done
+    for each in $COMMANDS; do link_into "/usr/local/bin/$each" "bin/$each"; done
+    for each in $MANUAL; do link_into "/usr/local/share/man/$each" "share/man/$each"; done
     say "$PREFIX/current is stepkeeper $version now"
 }
 
@@ -300,8 +305,9 @@ uninstall() {
         say "stops the service; jobs flush first"
         systemctl disable --quiet --now stepkeeper.service
     fi
-    for each in $COMMANDS; do
-        case $(readlink "/usr/local/bin/$each") in "$PREFIX"/*) rm "/usr/local/bin/$each" ;; esac
+    for each in $COMMANDS $MANUAL; do
+        case $each in man*) link=/usr/local/share/man/$each ;; *) link=/usr/local/bin/$each ;; esac
+        case $(readlink "$link") in "$PREFIX"/*) rm "$link" ;; esac
     done
     rm -rf "$UNITS/stepkeeper.service" "$UNITS/stepkeeper.slice" "$PREFIX" \
         "$UNITS"/stepkeeper.service.d/[0-9]*.conf /etc/sysusers.d/stepkeeper.conf /etc/tmpfiles.d/stepkeeper.conf

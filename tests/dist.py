@@ -30,6 +30,9 @@ def try_out(archive: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         bin_folder = folder / "venv" / "bin"
         subprocess.run([bin_folder / "pip", "install", "--quiet", "--disable-pip-version-check", archive], check=True)
+        for page in ("man1/supervisord.1", "man1/supervisorctl.1", "man5/supervisord.conf.5"):
+            if not (folder / "venv/share/man" / page).exists():
+                raise FileNotFoundError(f"{archive.name} has no share/man/{page}")
         conf = folder / "test.conf"
         conf.write_text(CONFIGURATION.format(folder=folder))
 

@@ -56,7 +56,7 @@ _REFUSED = {
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options. Ends the process, with status 2, if they can't be understood, and with 0 after --help."""
-    return _parser().parse_args(arguments)
+    return parser().parse_args(arguments)
 
 
 def configuration_path(options: argparse.Namespace) -> Path:
@@ -105,15 +105,16 @@ class _UnsupportedOption(argparse.Action):
         parser.error(f"stepkeeper has no {option}: {_REFUSED[option or self.option_strings[0]]}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of the options."""
+    options = argparse.ArgumentParser(
         prog="supervisord",
         description="Keeps training jobs and other programs running; supervisorctl controls it. Supervisor's options "
         "keep their meaning, and override the configuration file.",
         epilog=_EPILOG,
         add_help=False,
     )
-    add = parser.add_argument
+    add = options.add_argument
     add("-h", "-?", "--help", action="help", help="show this help and exit")
     add("-v", "--version", action="version", version=__version__, help="show the version and exit")
     add(
@@ -144,4 +145,4 @@ def _parser() -> argparse.ArgumentParser:
         "script: a file without programs) to ./supervisord.conf, or to the FILE of a -c before it; overwrites nothing",
     )
     add("--hash-password", action="store_true", help="read a password, print its hash for the configuration, and exit")
-    return parser
+    return options
