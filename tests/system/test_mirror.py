@@ -62,6 +62,18 @@ def test_the_host_that_was_replaced_stops(tmp_path: Path, url: str):
     assert "has taken this run over (epoch 2)" in failed["description"]
 
 
+def test_the_next_daemon_goes_on_with_the_worker_and_its_uploads(tmp_path: Path):
+    text = mirrored("j", tmp_path, f"file://{tmp_path}/store", STEPS=100000, EVERY=20, STEP_S=0.02)
+    with Daemon(tmp_path, text) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "a remote checkpoint")
+        pid = daemon.status("j")["pid"]
+        daemon.die()
+        daemon.start()
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"], "one more")
+
+        assert daemon.status("j")["pid"] == pid
+
+
 def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path: Path):
     host = tmp_path / "host"
     host.mkdir()

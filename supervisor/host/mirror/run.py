@@ -198,9 +198,11 @@ class MirroredRun:
     def begin_epoch(self, start: CheckpointName | None, known: int) -> int:
         """Takes the run over, going on from `start`; the number of the new epoch. `known`: the highest known one.
 
+        An epoch that this folder holds is known too: a daemon that goes on with a running worker looks at nothing else.
+
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
-        epochs = self.epochs()
+        epochs, known = self.epochs(), max(known, self.held_epoch() or 0)
         self._refuse_after(known)
         number = max(epochs, default=0) + 1
         line = checkpoints_on_line(epochs, _committed(self.files()))

@@ -203,6 +203,16 @@ def test_of_hosts_that_begin_at_once_one_holds_the_run(tmp_path: Path, url: str)
     assert (first.held_epoch(), second.held_epoch()) == (None, 1)
 
 
+def test_host_that_holds_the_run_goes_on_without_a_look_until_another_has_it(tmp_path: Path, url: str):
+    shared = made(tmp_path / "a", 100)
+    assert host(url, tmp_path / "a").begin_epoch(shared, 0) == 1
+    assert host(url, tmp_path / "a").begin_epoch(shared, 0) == 2
+    host(url, tmp_path / "b").begin_epoch(shared, 2)
+
+    with pytest.raises(TakenOver, match="epoch 3"):
+        host(url, tmp_path / "a").begin_epoch(shared, 0)
+
+
 def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: str):
     first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
     shared = made(tmp_path / "a", 100)
