@@ -10,7 +10,7 @@ at step NAN_AT until that is skipped, "memory": takes more than there is at step
 "told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
 one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody is the parent of, in a session of its
 own and without an environment; its pid is in the file `detached` in the checkpoint directory), STRAY (as a standby,
-start one that nobody is the parent of).
+start one that nobody is the parent of), METRIC (report one of that name, too).
 """
 
 import fcntl
@@ -58,6 +58,7 @@ EVERY = int(os.environ.get("EVERY", "20"))
 FLUSH_S = float(os.environ.get("FLUSH_S", "0"))
 LOAD_S = float(os.environ.get("LOAD_S", "0"))
 FAIL = os.environ.get("FAIL", "")
+METRIC = os.environ.get("METRIC", "")
 NAN_AT = int(os.environ.get("NAN_AT", "0"))
 SKIP = "skip"  # a file in the checkpoint directory: do not diverge any more
 STATE = "count"
@@ -311,7 +312,7 @@ def main() -> int:
             (told.checkpoint_dir / "fail").unlink()
             return fail_as_told(pipes, how, step, told.on_nan in ("rollback", "skip"))
         saving_s = None if saving_since is None else time.monotonic() - saving_since
-        figures = {"loss": 1 / step}
+        figures = {"loss": 1 / step} | ({METRIC: float(step)} if METRIC else {})
         pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, figures, told.between_failures_s, saving_s=saving_s))
         if (FAIL == "dies-from-20" and ((step == 25 and attempt == 1) or (step == 21 and origin == 20))) or (
             FAIL == "dies-at-27" and step == 26

@@ -73,7 +73,9 @@ def server(port: int, more: str = "") -> str:
 
 
 def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, page: Any):
-    programs = server(port) + LOUD + BROKEN + job("count", tmp_path, STEPS=1_000_000, EVERY=50, STEP_S=0.01)
+    programs = (
+        server(port) + LOUD + BROKEN + job("count", tmp_path, STEPS=1_000_000, EVERY=50, STEP_S=0.01, METRIC=EVIL)
+    )
     with Daemon(tmp_path, programs) as daemon:
         pid = daemon.until_step("count", 60)["pid"]
         page.goto(f"http://127.0.0.1:{port}/")
@@ -108,6 +110,19 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         page.get_by_role("cell", name="crash", exact=True).first.wait_for()
         page.locator(".bar i.training").first.wait_for(state="attached")
         page.locator(".plot .main-svg").first.wait_for()
+        page.locator(".life .mark.death").first.wait_for(state="attached")
+        daemon.call("drill", name="count", in_s=3000)
+        page.locator(".life .mark.notice").first.wait_for(state="attached")
+        page.locator(".plot text").filter(has_text="notice").first.wait_for(state="attached")
+        page.locator(".plot text").filter(has_text="crash").first.wait_for(state="attached")
+        page.locator(".plot text").filter(has_text=EVIL).first.wait_for(state="attached")
+
+        # a damaged checkpoint is shown with the reason
+        daemon.call("stop", name="count")
+        newest = max((tmp_path / "count").glob("step-*"))
+        (newest / "MANIFEST.json").write_text("{")
+        daemon.call("start", name="count")
+        page.get_by_text("quarantined:").first.wait_for()
 
         # what programs say stays text
         page.goto(f"http://127.0.0.1:{port}/#/program/broken")

@@ -3,11 +3,12 @@
 import { buttons, enable } from "./actions.js";
 import { call, followLog, plots } from "./api.js";
 import { bytes, counted, duration, element, moment, plain, setText } from "./dom.js";
+import { legend, marksOf, pieces, strip, wasDeath } from "./life.js";
 import { about, speed } from "./list.js";
 
-const SPENT = ["training", "saving", "restoring", "starting", "tracing", "replaying", "data", "hung", "down", "stopped"];
 const KEPT_CHARACTERS = 2_000_000; // of a log, in the page
 const LOOK_EVERY_MS = 10_000;
+const MOST_MARKS = 50; // of each kind, in a curve
 
 export class Job {
   constructor(program) {
@@ -22,15 +23,18 @@ export class Job {
     this.curvesRemark = element("p", { class: "soft" }, "No values yet.");
     this.curves = element("div", {}, this.curvesRemark);
     this.places = new Map();
-    this.drawnReports = new Map(); // how many reports of each metric the curves show
+    this.drawnReports = new Map(); // what the curve of each metric shows
     this.attempts = element("div", { class: "scroll" });
+    this.life = element("div");
+    this.ran = [];
+    this.marks = [];
     this.goodput = element("p");
     this.checkpoints = element("div", { class: "scroll" });
     this.events = element("div", { class: "scroll" });
     const part = (title, ...content) => element("section", {}, element("h2", {}, title), ...content);
     this.node = element("article", {}, element("p", {}, element("a", { href: "#/" }, "All programs")), element("h1", {}, program.name, " ", this.state), this.about, this.actions, this.facts);
-    if (this.isJob) this.node.append(part("Metrics", this.curves), part("Attempts", this.goodput, this.attempts, legend()), part("Checkpoints", this.checkpoints));
-    else this.node.append(part("History", this.attempts));
+    if (this.isJob) this.node.append(part("Metrics", this.curves), part("Attempts", this.goodput, this.life, legend(), this.attempts), part("Checkpoints", this.checkpoints));
+    else this.node.append(part("History", this.life, this.attempts));
     this.node.append(part("Logs", this.logs()), part("Timeline", this.events));
     this.timer = setInterval(() => this.look(), LOOK_EVERY_MS);
     this.look();
@@ -79,21 +83,17 @@ export class Job {
         this.drawn.delete(command); // the header says when the daemon is gone; the next look asks again
       }
     });
-    if (this.isJob) drawings.push(this.drawCurves().catch(() => null));
     await Promise.all(drawings);
+    this.life.replaceChildren(strip(this.ran, this.marks));
+    if (this.isJob) await this.drawCurves().catch(() => null);
   }
 
   drawAttempts(attempts) {
+    this.ran = attempts;
     const rows = attempts.toReversed().map((each) => {
-      const total = SPENT.reduce((sum, name) => sum + (each.spent_s[name] ?? 0), 0);
-      const pieces = SPENT.filter((name) => each.spent_s[name] > 0).map((name) => {
-        const piece = element("i", { class: name, title: `${name} ${duration(each.spent_s[name])}` });
-        piece.style.width = `${(100 * each.spent_s[name]) / total}%`;
-        return piece;
-      });
       const steps = each.to_step === null ? "" : `${each.from_step ?? 0} to ${each.to_step}`;
       const cells = [each.attempt, moment(each.started_wall_at), each.ended_wall_at ? duration(each.ended_wall_at - each.started_wall_at) : "runs", steps, each.lost_steps ? `${each.lost_steps} lost` : "", each.cause ?? "", each.text ?? ""];
-      const bar = this.isJob ? [element("td", {}, element("div", { class: "bar" }, pieces))] : [];
+      const bar = this.isJob ? [element("td", {}, element("div", { class: "bar" }, pieces(each)))] : [];
       return element("tr", {}, cells.map((text) => element("td", {}, String(text))), bar);
     });
     this.attempts.replaceChildren(table(["Attempt", "Began", "Lasted", "Steps", "Lost", "End", "", ...(this.isJob ? ["Time"] : [])], rows));
@@ -115,6 +115,7 @@ export class Job {
   }
 
   drawEvents(scenes) {
+    this.marks = marksOf(scenes);
     const rows = scenes.toReversed().map((each) => element("tr", {}, [moment(each.wall_at), each.attempt, each.event, each.was === each.state ? each.state : `${each.was} → ${each.state}`, [...each.effects, each.reason ?? ""].filter(Boolean).join("; ")].map((text) => element("td", {}, String(text)))));
     this.events.replaceChildren(table(["Time", "Attempt", "What happened", "State", "What followed"], rows));
   }
@@ -127,10 +128,11 @@ export class Job {
     setText(this.curvesRemark, library ? "" : 'To see curves, install the plotting library beside the daemon: pip install "stepkeeper[page]"');
     if (!library) return;
     for (const { name, reports } of metrics) {
-      if (this.drawnReports.get(name) === reports) continue;
+      const key = [reports, this.ran.length, this.ran.at(-1)?.cause, this.marks.length].join();
+      if (this.drawnReports.get(name) === key) continue;
       const found = await call("series", { name: this.name, metric: name });
       this.drawCurve(library, name, found.metrics.find((each) => each.name === name).buckets);
-      this.drawnReports.set(name, reports);
+      this.drawnReports.set(name, key);
     }
   }
 
@@ -149,8 +151,17 @@ export class Job {
       const text = own.map((each) => (each.count > 1 ? `${plain(each.least)} to ${plain(each.greatest)} in ${each.count} reports` : ""));
       return { x: own.map((each) => each.step), y: own.map((each) => each.mean), text, mode: own.length > 1 ? "lines" : "markers", name: `attempt ${attempt}` };
     });
-    const ends = attempts.slice(0, -1).map((attempt) => buckets.findLast((each) => each.attempt === attempt).step);
-    const shapes = ends.map((step) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", line: { color: colour("--bad"), dash: "dot", width: 1 } }));
+    const line = (step, name, text) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", line: { color: colour(name), dash: "dot", width: 1 }, label: { text: escaped(text), textposition: "end", textangle: -90, font: { size: 10 } } });
+    const ended = new Map(this.ran.map((each) => [each.attempt, each]));
+    const ends = attempts.filter((number) => number !== attempts.at(-1) || ended.get(number)?.cause).map((number) => {
+      const found = ended.get(number);
+      return line(buckets.findLast((each) => each.attempt === number).step, !found || wasDeath(found) ? "--bad" : "--soft", found?.cause ?? "");
+    });
+    const marks = this.marks.flatMap((mark) => {
+      const before = buckets.findLast((each) => each.wall_at <= mark.at);
+      return before ? [line(before.step, "--warn", mark.kind)] : [];
+    });
+    const shapes = [...ends.slice(-MOST_MARKS), ...marks.slice(-MOST_MARKS)];
     const axis = { gridcolor: colour("--line"), zeroline: false };
     const layout = { shapes, title: { text: escaped(name) }, paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"), font: { color: colour("--text") }, xaxis: { ...axis, title: { text: "step" } }, yaxis: axis, margin: { l: 60, r: 20, t: 40, b: 40 }, showlegend: attempts.length > 1 };
     library.react(place, traces, layout, { responsive: true, displaylogo: false });
@@ -195,10 +206,6 @@ export class Job {
 
 function table(heads, rows) {
   return element("table", {}, element("thead", {}, element("tr", {}, heads.map((each) => element("th", { scope: "col" }, each)))), element("tbody", {}, rows));
-}
-
-function legend() {
-  return element("div", { class: "legend" }, SPENT.map((each) => element("span", {}, element("i", { class: each }), each)));
 }
 
 // The plotting library reads a few tags in titles.
