@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench.soak_hostile import HOSTILE_STEP
 from bench.soak_site import START_S, Running, Site, send_signal
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
@@ -75,7 +76,7 @@ def _copy_of_another(site: Site, worker: Running, chance: random.Random) -> tupl
     others = [each.program for each in site.workers() if each.program != worker.program]
     for program in chance.sample(others, len(others)):
         newest = next(iter(selection.committed_checkpoints(site.directory(program))), None)
-        if newest is None or not own or newest.step <= own[0].step:
+        if newest is None or not own or not own[0].step < newest.step < HOSTILE_STEP:
             continue
         source, target = (site.directory(each) / str(newest) for each in (program, worker.program))
         partial = target.with_name("copied")
