@@ -41,6 +41,7 @@ command = /bin/sleep 100000
 autorestart = true
 stdout_logfile = NONE
 stderr_logfile = NONE
+{sections}
 """
 
 
@@ -49,6 +50,7 @@ class System:
     name: str
     command: tuple[str, ...]
     extra: str = ""
+    sections: str = ""
 
 
 @dataclass
@@ -74,7 +76,9 @@ def running(system: System) -> Iterator[int]:
     """The daemon's pid, while it runs with one started program."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "bench.conf")
-        path.write_text(CONFIGURATION.format(folder=folder, extra=system.extra.format(folder=folder)))
+        path.write_text(
+            CONFIGURATION.format(folder=folder, extra=system.extra.format(folder=folder), sections=system.sections)
+        )
         daemon = subprocess.Popen(
             [*system.command, "-c", str(path)], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
