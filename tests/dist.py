@@ -40,6 +40,7 @@ def try_out(archive: Path) -> None:
             subprocess.run([bin_folder / command[0], *command[1:]], cwd=folder, check=True, timeout=120)
 
         run("supervisord", "--version")
+        run("stepkeeper-notify", "--help")
         run("python", "-c", "import worker; from importlib.resources import files; files('worker')")
         for package in ("supervisor", "worker"):
             typed = subprocess.run(

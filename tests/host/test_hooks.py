@@ -4,9 +4,6 @@ import json
 import os
 import re
 import shutil
-import stat
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -163,22 +160,3 @@ def test_the_page_s_web_hook_posts_the_event(hooks: HookRunner, tmp_path: Path):
 
     assert hooks.failure_summary is None
     assert [(kind, json.loads(body)) for kind, body in got] == [("application/json", TOLD)]
-
-
-def test_the_page_s_mail_is_a_mail(tmp_path: Path):
-    script(tmp_path, "sendmail", f"#!/bin/sh\ncat > {tmp_path}/mail\n")
-    mail = script(tmp_path, "mail.py", of_page("python"))
-    assert mail.stat().st_mode & stat.S_IXUSR
-
-    subprocess.run(
-        [sys.executable, str(mail), "ops@example.org"],
-        input=json.dumps(TOLD).encode(),
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        check=True,
-        timeout=PATIENCE_S,
-    )
-
-    text = (tmp_path / "mail").read_text()
-    assert "To: ops@example.org\n" in text
-    assert "Subject: digits on h: failed\n" in text
-    assert "attempt: 3" in text
