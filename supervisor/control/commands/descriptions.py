@@ -6,6 +6,7 @@ Supervisor writes it.
 
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.listeners.wire_states import WireState
@@ -75,9 +76,12 @@ def _own_words(runner: Runner) -> list[str]:
 
 
 def _startup_phase(runner: Runner) -> str:
-    restored = runner.executor.training.restored
-    if runner.executor.training.step is None:
-        return "loading"
+    training, chosen = runner.executor.training, runner.facts.current.checkpoint
+    restored = training.restored
+    if not training.is_imported:
+        return "importing"
+    if training.step is None:
+        return f"restoring {Path(chosen.path).name}" if chosen is not None and chosen.path is not None else "preparing"
     return f"restored {restored}, tracing" if restored else "tracing"
 
 

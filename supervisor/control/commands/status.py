@@ -79,6 +79,7 @@ class JobStatus:
     replicas: int | None
     replicas_wanted: int | None
     gpus_left_out: str | None
+    is_imported: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

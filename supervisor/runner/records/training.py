@@ -27,7 +27,8 @@ class TrainingStatus(ProgramObserver):
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
-    over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without.
+    over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without. `is_imported`: its
+    libraries are loaded.
     """
 
     step: int | None = None
@@ -44,16 +45,20 @@ class TrainingStatus(ProgramObserver):
     left_out: tuple[str, ...] = ()
     replicas: int | None = None
     gpus_left_out: str | None = None
+    is_imported: bool = False
 
     def reset_for_attempt(self) -> None:
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
         self.interval_s = self.replicas = None
+        self.is_imported = False
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         match message:
+            case messages.Hello():
+                self.is_imported = True
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint
                 self.total_steps, self.changed, self.replicas = message.total_steps, message.changed, message.replicas

@@ -1,33 +1,68 @@
-"""What `status` says of a job that several nodes train."""
+"""What `status` says of a job: the stage of its start, its place in a gang."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.config import load_config
 from supervisor.control.commands.descriptions import full_description
 from supervisor.control.commands.status import GangAnswer, job_status
+from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
 
 
-async def test_a_rank_says_which_of_how_many_nodes_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Callable[..., Runner]]:
+    """Makes runners of a job; keywords are of Services."""
     path = tmp_path / "supervisord.conf"
     path.write_text(f"[supervisord]\n[program:train]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/ckpt\n")
     config = load_config(path, {}).programs["train"]
     ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogCapture(tmp_path / "state")
     services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
-    rank = Runner(config, replace(services, place=Allocation(7, 1, ("n1", "n2", "n3"), 2, 2005), generation=2005))
-    alone = Runner(config, services)
+
+    def make(**changes: Any) -> Runner:
+        made = Runner(config, replace(services, **changes))
+        made.startable.set()
+        return made
+
+    yield make
     ledger.close()
-    for each in (rank, alone):
-        each.startable.set()
+
+
+async def test_start_of_a_job_says_how_far_it_is(runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Runner, "state", State.STARTING)
+    job = runner()
+    training = job.executor.training
+
+    def stage() -> str:
+        return full_description(job).partition(", ")[2]
+
+    assert stage() == "importing"
+    training.on_message(messages.Hello(1, messages.PROTOCOL, 7, "1"), 0.0)
+    assert stage() == "preparing"
+    job.facts.current.checkpoint = CheckpointSelected(1, "/srv/digits/step-0000000400.a1", 400)
+    assert stage() == "restoring step-0000000400.a1"
+    training.on_message(messages.Restored(1, 400, "step-0000000400.a1", 0.1), 0.0)
+    assert stage() == "restored step-0000000400.a1, tracing"
+    training.reset_for_attempt()
+    assert stage() == "importing"
+
+
+async def test_a_rank_says_which_of_how_many_nodes_it_is(
+    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+):
+    rank = runner(place=Allocation(7, 1, ("n1", "n2", "n3"), 2, 2005), generation=2005)
+    alone = runner()
     monkeypatch.setattr(Runner, "state", State.RUNNING)
 
     assert "rank 1 (n2) of 3 nodes, generation 2005" in full_description(rank)
