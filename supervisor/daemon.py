@@ -11,6 +11,7 @@ import getpass
 import os
 import signal
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -156,10 +157,11 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
         if settings.directory is not None:
             os.chdir(settings.directory)
         if settings.engine == "slurm":
-            from supervisor.host.slurm import claim_folder  # only here: most daemons have no use for it
+            from supervisor.host.slurm import claim_folder, sweep_folders  # only here: most daemons have no use for it
 
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # until there is a handler
             claim_folder(state.path)
+            threading.Thread(target=sweep_folders, args=(state.path,), name="sweep", daemon=True).start()
         state.lock()
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
         if not (settings.nodaemon or settings.engine == "slurm"):

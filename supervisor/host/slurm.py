@@ -6,13 +6,22 @@ import re
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.host.processes import marks
+from supervisor.host.service.single_instance import AlreadyRunning, StateFolder
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation, AllocationError, StepExit
 
 ANSWER_S = 30.0  # a controller that is busy answers late; one that is gone, never
+SWEPT_AFTER_S = 3600.0
+SWEPT_AT_ONCE = 100
+ENDED = frozenset(
+    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"}
+)
+"""States (squeue(1)) after which Slurm does not run a job again."""
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 
 
@@ -66,6 +75,48 @@ def remove_folder(folder: Path, status: int) -> None:
     with contextlib.suppress(AllocationError):
         if folder == allocation.state_folder(os.environ, os.geteuid()):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_folders(own: Path) -> list[Path]:
+    """Removes the folders of this user's earlier jobs beside `own` that Slurm had no time to let end; returns them.
+
+    A folder stays while Slurm knows its job as one that runs or will, while a daemon or a worker of it lives, and
+    while it is younger than SWEPT_AFTER_S. Asks Slurm, which may take long.
+    """
+    swept = list[Path]()
+    name = re.compile(rf"stepkeeper-{os.geteuid()}-([0-9]{{1,12}})")
+    with contextlib.suppress(OSError):
+        for folder in sorted(own.parent.iterdir()):
+            number = name.fullmatch(folder.name)
+            if number is not None and folder != own and _was_left(folder, int(number[1])):
+                shutil.rmtree(folder, ignore_errors=True)
+                swept.append(folder)
+            if len(swept) >= SWEPT_AT_ONCE:
+                break
+    return swept
+
+
+def _was_left(folder: Path, job_id: int) -> bool:
+    try:
+        found = folder.lstat()
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not is_ours or time.time() - max(found.st_mtime, found.st_ctime) < SWEPT_AFTER_S:
+            return False
+        if not _has_ended(job_id) or marks.processes_of_daemon(folder):
+            return False
+        StateFolder(folder).lock()  # held until this process ends, which does no harm: the folder goes
+    except (OSError, AlreadyRunning):
+        return False
+    return True
+
+
+def _has_ended(job_id: int) -> bool:
+    """Whether Slurm says so, or has forgotten the job, which it does after a few minutes."""
+    try:
+        found = _STATE.search(_ask("read the state of a job", "scontrol", "show", "job", "-o", str(job_id)))
+    except SlurmError as error:
+        return "Invalid job id" in str(error)
+    return found is not None and found[1] in ENDED
 
 
 def _ask(what: str, *command: str) -> str:
