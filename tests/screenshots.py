@@ -1,18 +1,22 @@
-"""Makes the pictures of the page in docs/images: `python -m tests.screenshots`. Needs Chromium and playwright.
+"""Makes the pictures in docs/images, of the page and of `supervisorctl status --watch`: `python -m tests.screenshots`.
+
+Needs Chromium and playwright; `python -m tests.screenshots watch` makes only the second, without them.
 
 A real job (examples/digits.py) is trained under a daemon, and its worker is killed once.
 """
 
 import os
+import re
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from rich.console import Console
 
+from supervisor.ctl.watch import frame
 from tests.system.harness import Daemon
-from tests.system.test_page import CHROMIUM
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -32,7 +36,15 @@ autostart = false
 """
 
 
-def main() -> None:
+def take_pages() -> None:
+    from playwright.sync_api import Page, sync_playwright
+
+    from tests.system.test_page import CHROMIUM
+
+    def _take(page: Page, name: str) -> None:
+        IMAGES.mkdir(exist_ok=True)
+        page.screenshot(path=IMAGES / f"{name}.png")
+
     with tempfile.TemporaryDirectory() as name, sync_playwright() as player:
         folder = Path(name)
         text = CONFIGURATION.format(port=PORT, python=sys.executable, root=ROOT, folder=folder)
@@ -62,9 +74,24 @@ def main() -> None:
             _take(page, "page-phone")
 
 
-def _take(page: Page, name: str) -> None:
-    IMAGES.mkdir(exist_ok=True)
-    page.screenshot(path=IMAGES / f"{name}.png")
+def take_watch() -> None:
+    """As an SVG of the terminal, without the fonts that rich would load from another host."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = CONFIGURATION.format(port=PORT, python=sys.executable, root=ROOT, folder=folder)
+        with Daemon(folder, text) as daemon, (folder / "out").open("w") as out:
+            daemon.until_step("digits", 500, patience_s=400)
+            console = Console(record=True, width=124, file=out, force_terminal=True)
+            console.print(frame(daemon.call("status")["programs"], [], time.time(), console.width))
+            written = console.export_svg(title="supervisorctl status --watch", unique_id="watch")
+    written = re.sub(r"@font-face \{.*?\}\n", "", written, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
+    (IMAGES / "watch.svg").write_text(written)
+
+
+def main() -> None:
+    if sys.argv[1:] != ["watch"]:
+        take_pages()
+    take_watch()
 
 
 if __name__ == "__main__":
