@@ -88,6 +88,9 @@ from supervisor.core.actions.notices import (
     saves_measured,
     saves_measured_flushing,
     saves_measured_running,
+    uploads_changed,
+    uploads_changed_flushing,
+    uploads_changed_running,
 )
 from supervisor.core.actions.stopping import (
     close_flushing,
@@ -236,6 +239,10 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.SavesMeasured,       (RUNNING,),                              saves_measured_running),
     (events.SavesMeasured,       (FLUSHING,),                             saves_measured_flushing),
     (events.SavesMeasured,       (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), saves_measured),
+
+    (events.UploadsChanged,      (RUNNING,),                              uploads_changed_running),
+    (events.UploadsChanged,      (FLUSHING,),                             uploads_changed_flushing),
+    (events.UploadsChanged,      (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), uploads_changed),
 
     # --- the process is gone ---
     (events.WorkerExited,        (*LAUNCHED, ADOPTING),                   worker_exited),

@@ -100,6 +100,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.NoticeChanged: frozenset(),
     events.NoticeEnded: frozenset(),
     events.SavesMeasured: frozenset(),
+    events.UploadsChanged: frozenset(),
     events.WorkerExited: WITHOUT_PROCESS,
     events.AttemptFound: ALL - {State.STOPPED},
     events.WorkerIdentified: ALL - {State.ADOPTING},

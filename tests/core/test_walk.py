@@ -28,6 +28,7 @@ from supervisor.core.program.effects import (
 from supervisor.core.program.facts import (
     ALIVE,
     AutoRestart,
+    Durable,
     OnNotice,
     OnOom,
     Policy,
@@ -36,7 +37,7 @@ from supervisor.core.program.facts import (
 from supervisor.protocol.wire.messages import Phase, Then
 from tests.fuzzing import cases
 
-NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured)
+NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured, events.UploadsChanged)
 ATTEMPTS = st.integers(-1, 0)  # the present attempt, or the one before
 STEPS = st.integers(0, 50)
 
@@ -99,6 +100,8 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "highest_step": st.sampled_from([None, 1, 60]),
                 "mount": st.sampled_from([None, "ext4 at /", "xfs at /c"]),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
+                "waits": st.booleans(),
+                "upload_s": st.sampled_from([None, 0.0, 9.0]),
             }.get(name, st.just("words"))
         )
     return kind, values, draw(ATTEMPTS)
@@ -116,6 +119,7 @@ def policies(draw: st.DrawFn) -> Policy:
         hang_timeout_min=draw(st.sampled_from([None, 3.0])),
         on_notice=draw(st.sampled_from(OnNotice)),
         on_oom=draw(st.sampled_from(OnOom)),
+        durable=draw(st.sampled_from(Durable)),
         notice_grace=draw(st.sampled_from([0.0, 60.0])),
         notify_timeout=draw(st.sampled_from([None, 7.0])),
         startup_timeout=draw(st.sampled_from([1.0, 90.0, 600.0])),

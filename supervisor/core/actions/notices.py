@@ -19,6 +19,7 @@ from supervisor.core.program.events import (
     NoticeChanged,
     NoticeReceived,
     SavesMeasured,
+    UploadsChanged,
 )
 from supervisor.core.program.facts import OnNotice, ProgramFacts, State
 from supervisor.protocol.wire.messages import Then
@@ -38,6 +39,7 @@ def record_notice(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, no
         facts.notice_recalled = event.recalled
         end = notice_plan.host_gone_at(facts)
         facts.current.last_flush_requested = event.recalled and end is not None and end <= now  # it was due before that
+    facts.upload_fits = notice_plan.fits_uploads(facts, now, before=1 + facts.upload_waits)  # the first flush is one
     return []
 
 
@@ -91,6 +93,7 @@ def notice_ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
         facts.freeze_until = None
     facts.notice = facts.current.flush_retry_at = None
     facts.notice_recalled = facts.current.last_flush_requested = facts.current.early_flush_requested = False
+    facts.upload_fits = True
     return []
 
 
@@ -139,6 +142,36 @@ def saves_measured_running(facts: ProgramFacts, event: SavesMeasured, now: float
 def saves_measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """Records the expected save time and moves the last flush, while the first one is under way."""
     saves_measured(facts, event, now)
+    if _goes_on(facts):
+        facts.deadline_at = flushing_deadline(facts, now)
+    return []
+
+
+def uploads_changed(facts: ProgramFacts, event: UploadsChanged, now: float) -> Effects:
+    """Records what waits for the mirror and how long the next upload is expected to take.
+
+    A last flush for which there was not enough time may turn out to fit, as uploads end; one that was planned is given
+    up only once its moment has passed.
+    """
+    facts.upload_waits, facts.upload_s = event.waits, event.upload_s
+    if facts.notice is not None and not facts.current.last_flush_requested:
+        before = facts.upload_waits + (facts.current.flush is not None)
+        planned_at = notice_plan.last_flush_at(facts)
+        is_still = facts.upload_fits and planned_at is not None and now <= planned_at
+        facts.upload_fits = is_still or notice_plan.fits_uploads(facts, now, before)
+    return []
+
+
+def uploads_changed_running(facts: ProgramFacts, event: UploadsChanged, now: float) -> Effects:
+    """Records how the mirror stands and moves the last flush."""
+    uploads_changed(facts, event, now)
+    facts.deadline_at = running_deadline(facts, now)
+    return []
+
+
+def uploads_changed_flushing(facts: ProgramFacts, event: UploadsChanged, now: float) -> Effects:
+    """Records how the mirror stands and moves the last flush, while the first one is under way."""
+    uploads_changed(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
     return []

@@ -35,15 +35,18 @@ class MeasuredSave:
         return self.ended_at - self.save_s
 
 
-def latest_flush_at(gone_at: float, step_s: float, save_s: float, margin_s: float) -> float:
+def latest_flush_at(gone_at: float, step_s: float, save_s: float, margin_s: float, upload_s: float = 0.0) -> float:
     """The last moment (monotonic seconds) at which a flush can still finish before `gone_at`.
 
     The worker saves only between steps, so a whole step may pass before it starts.
+
+    `upload_s`: of the mirror; 0 if nobody waits for that.
     Raises ValueError if any duration is negative.
     """
-    if min(step_s, save_s, margin_s) < 0:
-        raise ValueError(f"cannot plan with a negative time: step {step_s}, save {save_s}, margin {margin_s}")
-    return gone_at - margin_s - save_s - step_s
+    if min(step_s, save_s, margin_s, upload_s) < 0:
+        text = f"step {step_s}, save {save_s}, margin {margin_s}, upload {upload_s}"
+        raise ValueError(f"cannot plan with a negative time: {text}")
+    return gone_at - margin_s - upload_s - save_s - step_s
 
 
 def without_queueing(save: MeasuredSave, before: MeasuredSave | None) -> MeasuredSave:

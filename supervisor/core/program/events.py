@@ -317,6 +317,17 @@ class SavesMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class UploadsChanged:
+    """How the mirror of a job with durable = remote stands. `waits`: a checkpoint on the disk is not yet there.
+
+    `upload_s`: expected of the next upload while all other jobs that must upload do so too; None: never measured.
+    """
+
+    waits: bool
+    upload_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RestartRequired:
     """The worker has to be replaced by another attempt: it is over its memory limit, or unhealthy. `text` says how."""
 
@@ -374,6 +385,7 @@ Event = (
     | NoticeChanged
     | NoticeEnded
     | SavesMeasured
+    | UploadsChanged
     | RestartRequired
     | GangBroken
     | HostSuspended

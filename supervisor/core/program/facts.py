@@ -53,6 +53,13 @@ class OnNotice(StrEnum):
     TRAIN = "train"  # it trains on until it is killed
 
 
+class Durable(StrEnum):
+    """What a flush waits for before a host goes away."""
+
+    LOCAL = "local"  # the checkpoint is on the disk of this host
+    REMOTE = "remote"  # it is in the job's mirror as well
+
+
 class OnOom(StrEnum):
     """What follows when a job runs out of memory."""
 
@@ -79,6 +86,7 @@ class Policy:
     on_notice: OnNotice = OnNotice.STOP
     notice_margin: float = 1.0
     notice_grace: float = 60.0
+    durable: Durable = Durable.LOCAL
     on_oom: OnOom = OnOom.RESTART
     is_gang: bool = (
         False  # one rank of several nodes: one attempt for each daemon, as they begin together or not at all
@@ -176,6 +184,11 @@ class ProgramFacts:
     pauses: tuple[Pause, ...] = ()  # the longest times without a step in the last hour
     save_s: float | None = None  # expected of the next save, with other jobs saving too
     flush_s: float | None = None  # from the request to the commit, the last time
+
+    # the mirror of a job with durable = remote
+    upload_s: float | None = None  # expected of the next upload, with other jobs uploading too
+    upload_waits: bool = False  # a checkpoint is on the disk and not yet in the mirror
+    upload_fits: bool = True  # as far as known, the last checkpoint before the host goes can reach the mirror in time
 
     # the host
     notice: Notice | None = None  # the most severe one that holds

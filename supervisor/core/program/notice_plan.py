@@ -19,6 +19,16 @@ save together is planned for like a long step. It is less worth planning for lon
 a minute of training given up each time; instead one more checkpoint, the early flush, is requested before the time in
 which such a pause may begin. If the pause does come and outlasts the host, only the training after that flush is lost.
 
+With `durable = remote` the checkpoint also has to reach the job's mirror in time, and its upload is subtracted too:
+
+    last_flush_at = notice deadline - notice_margin - upload - save - wait for a step
+
+`upload` is what an upload of this job takes while all others that must finish upload too (UploadsChanged). It is not
+subtracted where it would not help (`upload_fits`): uploads are made one after the other, and an upload that has begun,
+or the first flush's, is worth more than one that may be cut off. If there is no time for those and one more, the mirror
+gets them, and the last checkpoint only has to reach the disk. An upload that was never measured counts as none until
+the first flush's is.
+
 What is not known is None, never 0. A job that never saved cannot plan: it flushes at once, and plans its last flush
 with what that one took. If the last moment has passed before the notice came, the first flush is the last one too.
 
@@ -29,7 +39,7 @@ flush_timeout. What is done at each of them is in `core/actions/notices.py`.
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import latest_flush_at
 from supervisor.core.notices.notice import Certainty, Notice
-from supervisor.core.program.facts import ALIVE, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, Durable, ProgramFacts, State
 
 UNMEASURED_STARTUP_S = 30.0  # importing TensorFlow, restoring and tracing take 10 to 30 s; measured from then on
 FREEZE_LIMIT_S = 600.0  # how long a notice of a freeze suspends hang detection if nobody says that the freeze is over
@@ -50,6 +60,23 @@ def host_gone_at(facts: ProgramFacts) -> float | None:
 def expected_save_s(facts: ProgramFacts) -> float | None:
     """How long the next save is expected to take; None if this job has never saved."""
     return facts.save_s if facts.save_s is not None else facts.flush_s
+
+
+def expected_upload_s(facts: ProgramFacts) -> float:
+    """How long the next upload is expected to take; 0 if no flush waits for the mirror, or none was measured."""
+    return facts.upload_s or 0.0 if facts.policy.durable is Durable.REMOTE else 0.0
+
+
+def fits_uploads(facts: ProgramFacts, now: float, before: int) -> bool:
+    """Whether the mirror can get `before` checkpoints and then the last one, if it is asked for in time.
+
+    True if nothing says that it can't.
+    """
+    end = host_gone_at(facts)
+    if end is None:
+        return True
+    flush_s = slowest_step_s(facts) + (expected_save_s(facts) or 0.0)
+    return now + flush_s + (before + 1) * expected_upload_s(facts) + facts.policy.notice_margin <= end
 
 
 def slowest_step_s(facts: ProgramFacts) -> float:
@@ -88,7 +115,8 @@ def last_flush_at(facts: ProgramFacts) -> float | None:
     end, save = host_gone_at(facts), expected_save_s(facts)
     if end is None or save is None or facts.current.last_flush_requested or not facts.policy.is_job:
         return None
-    return latest_flush_at(end, wait_for_step_s(facts), save, facts.policy.notice_margin)
+    upload_s = expected_upload_s(facts) if facts.upload_fits else 0.0
+    return latest_flush_at(end, wait_for_step_s(facts), save, facts.policy.notice_margin, upload_s)
 
 
 def early_flush_at(facts: ProgramFacts) -> float | None:
@@ -140,7 +168,9 @@ def can_flush(facts: ProgramFacts) -> bool:
 
 
 def has_nothing_to_lose(facts: ProgramFacts) -> bool:
-    """Whether the host may go at once as far as this program is concerned: everything is on the disk."""
+    """Whether the host may go at once as far as this program is concerned: everything is where it is durable."""
+    if facts.policy.durable is Durable.REMOTE and facts.upload_waits:
+        return False
     if not facts.policy.is_job or facts.state not in ALIVE:
         return True
     if facts.state is State.RUNNING:
