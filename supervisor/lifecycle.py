@@ -111,7 +111,8 @@ class DaemonLifecycle:
         output.start(programs.on_output)
         services.save_durations.load_history(ledger)
         store = NoticeStore(settings.runtime_dir)
-        notices = NoticeDispatcher(services.save_durations, settings.notice_grace, lambda: programs.runners, store)
+        saves, uploads = services.save_durations, services.upload_durations
+        notices = NoticeDispatcher(saves, settings.notice_grace, lambda: programs.runners, store, uploads=uploads)
         programs.on_program_added = notices.post_current_notice
         signals = SignalHandlers(
             exit_request, programs, notices, logs, self._daemon_log, self._systemd, settings.power_timeout

@@ -128,6 +128,9 @@ def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
     for key in ("mirror_keep", "mirror_rate_limit"):
         if key in reader and job.mirror is None:
             reader.add_problem(f"{key} has no effect without mirror; add that, or delete the line", key)
+    if job.durable == "remote" and job.mirror is None:
+        text = "durable is remote but the job has no mirror; add mirror = s3://BUCKET/PREFIX, or delete the line"
+        reader.add_problem(text, "durable")
 
 
 def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:

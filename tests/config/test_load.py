@@ -227,6 +227,8 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ("checkpoint_keep_every = 6", "checkpoint_keep_every is '6' without a unit; write for example '6 hours'"),
         ("checkpoint_keep_best = loss", "checkpoint_keep_best is 'loss', not a rule; write for example 'min loss'"),
         ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
+        ("durable = remotely", "durable is 'remotely'; it can be local or remote"),
+        ("durable = remote", "durable is remote but the job has no mirror; add mirror = s3://BUCKET/PREFIX, or delete"),
         (
             "checkpoint_interval_min = 31 minutes",
             "checkpoint_interval_min is 1860 s but checkpoint_interval_max is 1800 s; set a minimum that is not",

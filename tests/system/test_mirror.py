@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.mirror.stores import ObjectStore
-from tests.system.harness import Daemon, job
+from tests.system.harness import Daemon, Refused, job
 
 
 def mirrored(name: str, host: Path, url: str, keys: str = "", **environment: object) -> str:
@@ -102,6 +102,21 @@ def test_a_folder_that_was_deleted_comes_back_from_the_store(tmp_path: Path, url
 
     latest = max(attempts, key=lambda each: each["attempt"])
     assert latest["from_step"] >= remote
+
+
+def test_checkpoint_of_a_durable_job_is_over_once_it_is_in_the_mirror(tmp_path: Path):
+    keys, store = "durable = remote", tmp_path / "store"
+    with Daemon(tmp_path, mirrored("j", tmp_path, f"file://{store}", keys, STEPS=100000, EVERY=100000)) as daemon:
+        daemon.until_step("j", 5)
+
+        done = daemon.call("checkpoint", name="j")
+
+        assert list(store.rglob(f"{done['checkpoint']}/MANIFEST.json"))
+        assert done["upload_s"] > 0
+        store.rename(tmp_path / "away")
+        store.write_text("a file where the folder should be")
+        with pytest.raises(Refused, match="is on this host's disk but not in the mirror: cannot"):
+            daemon.call("checkpoint", name="j")
 
 
 def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path, url: str):

@@ -154,8 +154,15 @@ class JobConfig(SectionModel):
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
-        "Bytes (`50MB`) that may be uploaded in a second, so that uploads leave room for what training reads.",
+        "Bytes (`50MB`) that may be uploaded in a second, so that uploads leave room for what training reads. With "
+        "`durable = remote` it does not apply while a flush before a deadline waits for an upload.",
         shown="none",
+    )
+    durable: Annotated[Literal["local", "remote"], parsed_by(values.durable)] = key(
+        "local",
+        "What a flush waits for before the host goes away, and `supervisorctl checkpoint`: `local`, the checkpoint is "
+        "on this host's disk; `remote`, it is in the mirror too. Then the upload is part of the flush, and the last "
+        "one before a notice's deadline begins that much earlier (docs/deadlines.md).",
     )
     startup_timeout: Timeout = key(
         600.0,

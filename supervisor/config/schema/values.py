@@ -77,6 +77,15 @@ def on_notice(text: str) -> Literal["stop", "train"]:
     raise ValueError(f"is {text!r:.80}; it can be stop or train")
 
 
+def durable(text: str) -> Literal["local", "remote"]:
+    """`local` or `remote`."""
+    if text.lower() == "local":
+        return "local"
+    if text.lower() == "remote":
+        return "remote"
+    raise ValueError(f"is {text!r:.80}; it can be local or remote")
+
+
 def engine(text: str) -> Literal["alone", "slurm"]:
     """`alone` or `slurm`."""
     match text.lower():

@@ -1,5 +1,6 @@
 """The commands about what a job has written: `checkpoint`, `checkpoints` and `export`."""
 
+import time
 from dataclasses import dataclass
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job
@@ -13,12 +14,16 @@ from supervisor.runner.program.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """The checkpoint that `checkpoint` asked for. `save_s`: how long writing it took."""
+    """The checkpoint that `checkpoint` asked for. `save_s`: how long writing it took.
+
+    `upload_s`: with `durable = remote`, how long it then took until it was in the mirror; null where nobody waits.
+    """
 
     checkpoint: str
     step: int
     size_bytes: int
     save_s: float
+    upload_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,10 @@ class CheckpointList:
 
 
 async def checkpoint(context: CommandContext, request: ProgramName) -> CheckpointWritten:
-    """Makes a job write a checkpoint now and train on; returns when it is on the disk."""
+    """Makes a job write a checkpoint now and train on; returns when it is on the disk.
+
+    With `durable = remote`, when it is in the mirror as well.
+    """
     runner, _ = find_job(context, request.name)
     runner.post(events.FlushRequested("operator"))
     if runner.flush is None:
@@ -58,7 +66,24 @@ async def checkpoint(context: CommandContext, request: ProgramName) -> Checkpoin
     answer: Committed | SaveFailed = await runner.wait_until(lambda: runner.flush_answer(flush_id))
     if isinstance(answer, SaveFailed):
         raise CommandError(Code.FAILED, answer.error)
-    return CheckpointWritten(answer.checkpoint, answer.step, answer.size_bytes, answer.save_s)
+    upload_s = await _wait_for_mirror(runner, answer.checkpoint)
+    return CheckpointWritten(answer.checkpoint, answer.step, answer.size_bytes, answer.save_s, upload_s)
+
+
+async def _wait_for_mirror(runner: Runner, name: str) -> float | None:
+    """How long it took until the job's mirror had a checkpoint (s); None if nobody waits for that."""
+    mirror, began_at = runner.executor.mirror, time.monotonic()
+    if mirror is None or not mirror.is_awaited:
+        return None
+    failures = mirror.failures
+    mirror.retry_now()
+    await runner.wait_until(
+        lambda: True if mirror.has(name) or not mirror.waits or mirror.failures > failures else None
+    )
+    if not mirror.has(name):
+        why = mirror.error or "it was deleted before it was uploaded"
+        raise CommandError(Code.FAILED, f"{name} is on this host's disk but not in the mirror: {why}")
+    return time.monotonic() - began_at
 
 
 async def export(context: CommandContext, request: ProgramName) -> ModelExported:

@@ -48,7 +48,8 @@ def _description(runner: Runner) -> str:
         case State.ADOPTING:
             return f"{pid}, started by an earlier daemon, waiting for its answer"
         case State.BACKOFF | State.FAILED:
-            return ", at ".join([runner.reason or "unknown error", *_innermost_frame(runner)])
+            reason = ", at ".join([runner.reason or "unknown error", *_innermost_frame(runner)])
+            return ", ".join([reason, *(_mirror(runner) if runner.facts.upload_waits else [])])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
             ended = (
                 _local_time(runner.executor.ended_wall_at)
@@ -64,6 +65,19 @@ def _innermost_frame(runner: Runner) -> list[str]:
     """The last place in the script that the traceback names, if there is a traceback."""
     frames = [line.strip() for line in runner.executor.training.traceback if line.lstrip().startswith("File ")]
     return frames[-1:]
+
+
+def _mirror(runner: Runner) -> list[str]:
+    """How far the job's mirror is; what is being uploaded is named where a flush waits for it."""
+    mirror = runner.executor.mirror
+    if mirror is None:
+        return []
+    parts = [] if mirror.newest is None else [f"mirror has step {mirror.newest.step}"]
+    if mirror.error is not None:
+        parts.append(f"not in the mirror: {mirror.error}")
+    elif mirror.is_awaited and mirror.status.waits is not None:
+        parts.append(f"uploading {mirror.status.waits}")
+    return parts
 
 
 def _notice(runner: Runner) -> list[str]:
@@ -108,9 +122,7 @@ def _training(runner: Runner) -> list[str]:
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
         parts += _devices(runner) + _standby(runner)
-    if (mirror := runner.executor.mirror) is not None:
-        parts += [] if mirror.newest is None else [f"mirror has step {mirror.newest.step}"]
-        parts += [] if mirror.error is None else [f"not in the mirror: {mirror.error}"]
+    parts += _mirror(runner)
     if training.save_error is not None:
         parts.append(f"last save failed: {training.save_error}")
     if training.changed:

@@ -197,16 +197,25 @@ def _activity(runner: Runner, now: float) -> str:
         return "everything is saved, the worker is exiting" if committed else "last flush under way, then it exits"
     flushing = "flushing while training continues" if runner.state is State.FLUSHING else "training continues"
     if last_at is not None:
-        return f"{flushing}, last flush in {max(0, math.floor(last_at - now))} s"
+        where = "" if facts.upload_fits else ", for this disk only: there is no time for its upload"
+        return f"{flushing}, last flush in {max(0, math.floor(last_at - now))} s{where}"
     if facts.current.last_flush_requested and facts.policy.on_notice is OnNotice.TRAIN:
         return f"{flushing} until it is killed"
     return flushing
 
 
-def slow_flush_warning(flush_time_s: float | None, shortest_s: float | None) -> str | None:
-    """The warning for a job whose flush takes longer than the shortest warning of this host; None if it is in time."""
+def slow_flush_warning(flush_time_s: float | None, shortest_s: float | None, is_uploaded: bool = False) -> str | None:
+    """The warning for a job whose flush takes longer than the shortest warning of this host; None if it is in time.
+
+    `is_uploaded`: the upload is part of it.
+    """
     if flush_time_s is None or shortest_s is None or flush_time_s <= shortest_s:
         return None
+    if is_uploaded:
+        return (
+            f"a flush and its upload take {flush_time_s:.3g} s but this host's shortest notice is {shortest_s:.3g} s: "
+            f"the last checkpoint may not reach the mirror; save more often (checkpoint_interval) or to a faster store"
+        )
     return (
         f"a flush takes {flush_time_s:.3g} s but this host's shortest notice is {shortest_s:.3g} s: a notice may cost "
         f"the steps since the last checkpoint; save more often (checkpoint_interval) or to a faster disk"

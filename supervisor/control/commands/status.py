@@ -148,7 +148,8 @@ def _status(
     word, code = wire_state(runner)
     last_exit, config = runner.executor.last_exit, runner.config
     log_error = next((log_errors[path] for path in _log_destinations(config) if path in log_errors), None)
-    warning = slow_flush_warning(flush_time_s, shortest_s)
+    is_uploaded = runner.executor.mirror is not None and runner.executor.mirror.is_awaited
+    warning = slow_flush_warning(flush_time_s, shortest_s, is_uploaded)
     return ProgramStatus(
         name=runner.name,
         group=config.group,

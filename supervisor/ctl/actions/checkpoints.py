@@ -38,7 +38,8 @@ def _is_training(program: Program) -> bool:
 
 def _saved(outcome: Outcome) -> str:
     done = outcome.result
-    return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s)"
+    mirrored = "" if done.get("upload_s") is None else f", in the mirror {done['upload_s']:.1f} s later"
+    return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s{mirrored})"
 
 
 def checkpoints(terminal: Terminal, arguments: Arguments) -> ExitStatus:

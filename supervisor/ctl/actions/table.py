@@ -48,7 +48,7 @@ TABLE: Mapping[str, Action] = {
     "checkpoint": Action(
         checkpoints.checkpoint,
         {
-            "checkpoint NAME ...": "Make jobs write a checkpoint now and train on; returns when it is on the disk.",
+            "checkpoint NAME ...": "Make jobs write a checkpoint now and train on; returns when it is durable.",
             "checkpoint all": "Make all jobs that are training write a checkpoint now.",
         },
         names=True,

@@ -63,6 +63,7 @@ class MirrorClient:
         self._waiting: dict[int, asyncio.Future[messages.Answer]] = {}
         self._last_id = 0
         self._words = ""
+        self._is_lifted = False  # the limit of uploads
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -74,6 +75,17 @@ class MirrorClient:
         """A number that no question had yet."""
         self._last_id += 1
         return self._last_id
+
+    def lift_limit(self, is_lifted: bool) -> None:
+        """Lets uploads go as fast as they can, also the one that is under way; or no more."""
+        if self._is_lifted is not is_lifted:
+            self._is_lifted = is_lifted
+            if self._process is not None:
+                self._send_limit(self._process)
+
+    def _send_limit(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        process.stdin.write(messages.encode(messages.LimitChange(self._is_lifted)))
 
     async def ask(self, question: messages.Question, kind: type[Wanted]) -> Wanted:
         """The answer. Raises MirrorError, RunFenced."""
@@ -120,6 +132,8 @@ class MirrorClient:
             start_new_session=True,
         )
         self._process, self._words = process, ""
+        if self._is_lifted:
+            self._send_limit(process)
         self._tasks = [asyncio.create_task(self._read(process)), asyncio.create_task(self._read_words(process))]
         return process
 
@@ -128,7 +142,7 @@ class MirrorClient:
         with contextlib.suppress(ValueError, ProtocolError):  # a line that is too long, or no message: it is broken
             while line := await process.stdout.readline():
                 answer = messages.decode(line)
-                waiting = self._waiting.get(answer.id)
+                waiting = self._waiting.get(answer.id) if isinstance(answer, messages.ANSWERS) else None
                 if waiting is not None and not waiting.done() and isinstance(answer, messages.ANSWERS):
                     waiting.set_result(answer)
         self._end(process)

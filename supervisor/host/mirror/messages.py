@@ -50,6 +50,13 @@ Question = FetchRequest | BeginEpochRequest | UploadRequest
 
 
 @dataclass(frozen=True, slots=True)
+class LimitChange:
+    """Whether uploads go as fast as they can for now, also the one that is under way. It is no question."""
+
+    is_lifted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FetchAnswer:
     """`name`: what was fetched, verified and committed; None: there is nothing newer. `epoch`: the highest there is.
 
@@ -107,12 +114,12 @@ class FailureAnswer:
 Answer = FetchAnswer | EpochAnswer | UploadAnswer | FencedAnswer | FailureAnswer
 ANSWERS = (FetchAnswer, EpochAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
 
-_TYPES: dict[str, type[Question | Answer]] = {
-    each.__name__: each for each in (FetchRequest, BeginEpochRequest, UploadRequest, *ANSWERS)
+_TYPES: dict[str, type[Question | LimitChange | Answer]] = {
+    each.__name__: each for each in (FetchRequest, BeginEpochRequest, UploadRequest, LimitChange, *ANSWERS)
 }
 
 
-def encode(message: Question | Answer) -> bytes:
+def encode(message: Question | LimitChange | Answer) -> bytes:
     """One line. Raises ProtocolError if it is too long."""
     line = json.dumps({"type": type(message).__name__, **asdict(message)}, allow_nan=False).encode() + b"\n"
     if len(line) > MAX_LINE_BYTES:
@@ -120,7 +127,7 @@ def encode(message: Question | Answer) -> bytes:
     return line
 
 
-def decode(line: bytes) -> Question | Answer:
+def decode(line: bytes) -> Question | LimitChange | Answer:
     """The message in a line. Raises ProtocolError."""
     body = parse_object(line)
     kind = _TYPES.get(str(body.get("type")))

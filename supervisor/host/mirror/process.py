@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.run import MirroredRun, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
-from supervisor.host.mirror.store import Store, StoreError
+from supervisor.host.mirror.store import RateLimiter, Store, StoreError
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
@@ -23,16 +23,19 @@ MAX_TEXT = 1000  # characters of an error, which goes into status and log
 NICE = 10  # training and the daemon come first
 
 
-def _read_all(questions: SimpleQueue[messages.Question]) -> None:
+def _read_all(questions: SimpleQueue[messages.Question], limiter: RateLimiter) -> None:
     """Reads standard input until it ends, and then ends the process: the daemon is gone."""
     while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
         try:
-            question = messages.decode(line)
+            message = messages.decode(line)
         except ProtocolError as error:
             sys.stderr.write(f"mirror: {error}\n")
             continue
-        assert isinstance(question, messages.FetchRequest | messages.BeginEpochRequest | messages.UploadRequest)
-        questions.put(question)
+        if isinstance(message, messages.LimitChange):
+            limiter.set_lifted(message.is_lifted)
+            continue
+        assert isinstance(message, messages.FetchRequest | messages.BeginEpochRequest | messages.UploadRequest)
+        questions.put(message)
     os._exit(0)
 
 
@@ -43,13 +46,14 @@ def main() -> None:
     if settings.identity is not None:
         settings.identity.assume()
     questions = SimpleQueue[messages.Question]()
-    threading.Thread(target=_read_all, args=(questions,), daemon=True).start()
+    limiter = RateLimiter(settings.bytes_per_s)
+    threading.Thread(target=_read_all, args=(questions, limiter), daemon=True).start()
     run: MirroredRun | None = None
     while True:
         question = questions.get()
         try:
             if run is None:
-                run = MirroredRun(Store(settings.url), settings.folder, settings.keep, settings.bytes_per_s)
+                run = MirroredRun(Store(settings.url), settings.folder, settings.keep, limiter)
             answer = _answer(run, question)
         except TakenOver as error:
             answer = messages.FencedAnswer(question.id, error.epoch.number, error.epoch.holder[:MAX_TEXT])

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from supervisor.host.mirror.store import Store, StoreError
+from supervisor.host.mirror.store import RateLimiter, Store, StoreError
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, parse_manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
@@ -66,7 +66,7 @@ class FetchResult:
 
 @dataclass(slots=True)
 class MirroredRun:
-    """`folder`: the job's checkpoint_dir. `keep`: how many remote checkpoints stay. `bytes_per_s`: of uploads, at most.
+    """`folder`: the job's checkpoint_dir. `keep`: how many remote checkpoints stay. `limiter`: of uploads.
 
     Every method raises StoreError.
     """
@@ -74,7 +74,7 @@ class MirroredRun:
     store: Store
     folder: Path
     keep: int
-    bytes_per_s: float | None = None
+    limiter: RateLimiter = field(default_factory=RateLimiter)
     _epochs: dict[int, Epoch] = field(default_factory=dict)
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class MirroredRun:
 
     def _upload_file(self, remote: RemoteCheckpoint, folder: Path, file: FileRecord) -> None:
         key = remote.key(file.name)
-        self.store.upload(key, folder / file.name, self.bytes_per_s)
+        self.store.upload(key, folder / file.name, self.limiter)
         stored = self.store.size(key)
         if stored != file.size:
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")

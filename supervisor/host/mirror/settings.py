@@ -10,7 +10,7 @@ from supervisor.host.checkpoint_process import Identity
 class MirrorSettings:
     """`url`: of the run's own prefix; `folder`: the job's checkpoint_dir; `keep`: how many remote checkpoints stay.
 
-    `bytes_per_s`: of uploads, at most. `identity`: None keeps the daemon's.
+    `bytes_per_s`: of uploads, at most, unless that is lifted. `identity`: None keeps the daemon's.
     """
 
     url: str

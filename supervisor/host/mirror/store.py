@@ -5,10 +5,11 @@ objects are uploaded in parts, so a piece of one never becomes visible.
 """
 
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,28 @@ MAX_KEYS = 200_000  # of one run: retention keeps a few hundred
 
 class StoreError(Exception):
     """The store did not do it; the text says why, in one line."""
+
+
+class RateLimiter:
+    """Holds uploads back to `bytes_per_s` (None: not at all). Another thread may lift that at any time."""
+
+    def __init__(self, bytes_per_s: float | None = None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._is_lifted = threading.Event()
+
+    def set_lifted(self, is_lifted: bool) -> None:
+        """Lets uploads go as fast as they can, at once, or no more."""
+        if is_lifted:
+            self._is_lifted.set()
+        else:
+            self._is_lifted.clear()
+
+    def pieces_of(self, file: RawIOBase) -> Iterator[bytes]:
+        """The content of a file in pieces; each takes its time, the last one too, so a small file is no exception."""
+        while piece := file.read(PART_BYTES):
+            yield piece
+            if self._bytes_per_s is not None:
+                self._is_lifted.wait(len(piece) / self._bytes_per_s)
 
 
 class Store:
@@ -77,11 +100,10 @@ class Store:
             return self.read(key, len(content) + 1) == content
         return True
 
-    def upload(self, key: str, path: Path, bytes_per_s: float | None) -> None:
-        """Copies a file. `bytes_per_s`: at most so fast."""
+    def upload(self, key: str, path: Path, limiter: RateLimiter) -> None:
+        """Copies a file, as fast as the limiter lets it go."""
         with _as_store_error(f"upload {key}"), path.open("rb", buffering=0) as file:
-            pieces = _pieces(file.read) if bytes_per_s is None else _slowly(_pieces(file.read), bytes_per_s)
-            obstore.put(self._store, key, pieces, chunk_size=PART_BYTES)
+            obstore.put(self._store, key, limiter.pieces_of(file), chunk_size=PART_BYTES)
 
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none."""
@@ -124,16 +146,3 @@ def _as_store_error(doing: str) -> Iterator[None]:
         timed_out = " (timed out)" if "TimedOut" in rest else ""
         reason = f"{' '.join(first.split())[:500]}{timed_out}"
         raise StoreError(f"cannot {doing}: {reason or type(error).__name__}") from error
-
-
-def _pieces(read: Callable[[int], bytes | None]) -> Iterator[bytes]:
-    while piece := read(PART_BYTES):
-        yield piece
-
-
-def _slowly(pieces: Iterable[bytes], bytes_per_s: float) -> Iterator[bytes]:
-    due_at = time.monotonic()
-    for piece in pieces:
-        time.sleep(max(0.0, due_at - time.monotonic()))
-        due_at = max(due_at, time.monotonic()) + len(piece) / bytes_per_s
-        yield piece

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import (
     AutoRestart,
+    Durable,
     OnNotice,
     OnOom,
     Policy,
@@ -45,6 +46,7 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         on_notice=OnNotice(job.on_notice),
         notice_margin=job.notice_margin,
         notice_grace=notice_grace,
+        durable=Durable(job.durable),
         on_oom=OnOom(job.on_oom),
         checkpoint_dir=str(job.checkpoint_dir),
     )

@@ -16,6 +16,7 @@ from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
+from supervisor.runner.records.uploads import UploadDurations
 
 STOP_COMMAND_THREADS = 64  # threads, made when needed: all programs are stopped side by side
 
@@ -50,6 +51,7 @@ class Services:
     cgroups: Cgroups | None = None
     gpus: Gpus | None = None
     save_durations: SaveDurations = field(default_factory=SaveDurations)
+    upload_durations: UploadDurations = field(default_factory=UploadDurations)
     notice_grace: float = 60.0
     hooks: HookRunner = field(default_factory=HookRunner)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.saves import SaveDurations
+from supervisor.runner.records.uploads import UploadDurations
 
 SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
 ACKNOWLEDGE_TIMEOUT_S = 10.0  # a metadata server answers in milliseconds, or not at all
@@ -52,10 +53,12 @@ class NoticeDispatcher:
         runners: Callable[[], Mapping[str, Runner]],
         store: NoticeStore | None = None,
         settle_s: float = SETTLE_S,
+        uploads: UploadDurations | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._notices = ActiveNotices(grace_s)
         self._saves = saves
+        self._uploads = uploads or UploadDurations()
         self._runners = runners
         self._store = store
         self._stored: list[RememberedNotice] = []
@@ -66,7 +69,8 @@ class NoticeDispatcher:
         self._acknowledgements: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._settle_timers: dict[str, asyncio.TimerHandle] = {}  # by source
         self._expiry_timer: asyncio.TimerHandle | None = None
-        saves.on_change = self._post_expected_saves
+        saves.on_change = self._post_expected_times
+        self._uploads.on_change = self._post_expected_times
 
     # --- for status and metrics ---------------------------------------------------------------------------------------
 
@@ -86,15 +90,20 @@ class NoticeDispatcher:
         return min((each.shortest_s for each in self._sources if each.shortest_s is not None), default=None)
 
     def flush_times_s(self) -> dict[str, float]:
-        """How long each job's flush takes (s) with one step and the margin, all jobs flushing; measured jobs only."""
+        """How long each job's flush takes (s) with one step and the margin, all jobs flushing; measured jobs only.
+
+        With `durable = remote` the upload is part of it, once one was measured.
+        """
         runners = self._runners()
         flushing = [name for name, runner in runners.items() if notice_plan.can_flush(runner.facts)]
-        saves = self._saves.expected_s(flushing)
-        return {
-            name: notice_plan.slowest_step_s(runners[name].facts) + save_s + runners[name].facts.policy.notice_margin
-            for name, save_s in saves.items()
-            if name in runners
-        }
+        uploads = self._uploads.expected_s([name for name in flushing if runners[name].executor.mirror is not None])
+        times_s = dict[str, float]()
+        for name, save_s in self._saves.expected_s(flushing).items():
+            if (runner := runners.get(name)) is not None:
+                upload_s = uploads.get(name, 0.0) if _waits_for_mirror(runner) else 0.0
+                step_s = notice_plan.slowest_step_s(runner.facts)
+                times_s[name] = step_s + save_s + upload_s + runner.facts.policy.notice_margin
+        return times_s
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class NoticeDispatcher:
 
     def post_current_notice(self, runner: Runner) -> None:
         """Tells a new program which notice holds for it, if any."""
-        self._post_expected_saves()
+        self._post_expected_times()
         notice = self._notices.most_severe(runner.name)
         if notice is not None:
             runner.post(events.NoticeReceived(notice, self._notices.is_restored(notice)))
@@ -186,14 +195,17 @@ class NoticeDispatcher:
         self._store_notices()  # after the programs were told: a daemon that dies in between tells them twice
 
     def _post_to_programs(self) -> None:
-        self._post_expected_saves()
+        self._post_expected_times()
         for runner in list(self._runners().values()):
             event = _event_for(runner.facts.notice, self._notices.most_severe(runner.name))
             if event is not None:
                 runner.post(event)
 
-    def _post_expected_saves(self) -> None:
-        """While a notice holds, tells every job how long its save takes if all jobs that it concerns save at once."""
+    def _post_expected_times(self) -> None:
+        """While a notice holds, tells every job how long its save takes if all jobs that it concerns save at once.
+
+        The same of uploads: all jobs share the way to the stores.
+        """
         if not self._notices.by_severity:
             return
         runners = self._runners()
@@ -206,6 +218,11 @@ class NoticeDispatcher:
             runner = runners.get(name)
             if runner is not None and save_s != runner.facts.save_s:
                 runner.post(events.SavesMeasured(save_s))
+        mirrors = {name: mirror for name, runner in runners.items() if (mirror := runner.executor.mirror) is not None}
+        uploading = {name for name, mirror in mirrors.items() if name in finishing or mirror.waits}
+        for name, upload_s in self._uploads.expected_s(uploading).items():
+            if name in mirrors:
+                mirrors[name].expect(upload_s)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:
@@ -297,6 +314,10 @@ def _event_for(before: Notice | None, after: Notice | None) -> events.Event | No
     if is_same and before is not None and before.certainty == after.certainty:
         return events.NoticeChanged(after)
     return events.NoticeReceived(after) if is_more_severe(after, before) else events.NoticeChanged(after)
+
+
+def _waits_for_mirror(runner: Runner) -> bool:
+    return runner.executor.mirror is not None and runner.executor.mirror.is_awaited
 
 
 def _has_nothing_to_lose(runner: Runner) -> bool | None:

@@ -3,9 +3,14 @@
 Supervision never waits for the store, but for one thing: a host that has no checkpoint asks there before the job
 starts. While a job trains, its newest checkpoint is uploaded, one at a time; what becomes older meanwhile is left out.
 An error is retried, and `status` shows it.
+
+With `durable = remote` a flush is over once its checkpoint is in the store. The core plans for that with what it is
+told here (UploadsChanged): whether a checkpoint waits for the store, and how long the next upload is going to take.
+While the host is about to go, or the program leaves for good, uploads are not held back, and errors are retried soon.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -13,7 +18,8 @@ from pathlib import PurePath
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.core.program import events
+from supervisor.core.program import events, notice_plan
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
 from supervisor.host.mirror.settings import MirrorSettings
@@ -23,6 +29,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
 
 RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
+URGENT_RETRY_S = 1.0  # while somebody waits: as for a save that failed
 LOOK_TIMEOUT_S = 20.0  # how long a job's first start on a host waits to learn which attempt numbers the store has
 
 
@@ -49,8 +56,12 @@ class JobMirror(ProgramObserver):
         assert config.job is not None and config.job.mirror is not None
         self.error: str | None = None
         """Why the newest checkpoint is not in the store yet; None while nothing is wrong."""
-        self.on_idle: Callable[[], None] = lambda: None
-        """Called when nothing waits any more for the store."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a checkpoint has reached the store, or could not."""
+        self.failures = 0
+        """How many times an upload, or what has to come before it, has failed so far."""
+        self.is_awaited = config.job.durable == "remote"
+        """Whether a flush is over only once its checkpoint is in the store."""
         self.attempt = 0
         """The highest attempt in the name of a remote checkpoint."""
         self._url = f"{config.job.mirror.rstrip('/')}/{config.name.replace(':', '.')}"
@@ -71,6 +82,13 @@ class JobMirror(ProgramObserver):
         self._wanted: str | None = None  # the newest local checkpoint, while it is not in the store
         self._task: asyncio.Task[None] | None = None
         self._is_over = False  # the program is gone for good
+        self._name = config.name
+        self._is_limited = config.job.mirror_rate_limit is not None
+        self._durations = services.upload_durations
+        self._expected_upload_s: float | None = None
+        self._is_urgent = False
+        self._retry_now = asyncio.Event()
+        self._reported: events.UploadsChanged | None = None
 
     # --- for those who look -------------------------------------------------------------------------------------------
 
@@ -84,6 +102,16 @@ class JobMirror(ProgramObserver):
     def newest(self) -> CheckpointName | None:
         """The newest checkpoint in the store; None if there is none or it is not known."""
         return self._remote[0] if self._remote else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a checkpoint that is on the disk is not in the store yet."""
+        return self._wanted is not None
+
+    def has(self, name: str) -> bool:
+        """Whether the store has this checkpoint, or a newer one."""
+        wanted = parse_name(name)
+        return wanted is not None and self.newest is not None and self.newest >= wanted
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,6 +166,7 @@ class JobMirror(ProgramObserver):
         if self._epoch is None or not goes_on:
             self._epoch, self._start, self._has_start = None, start, True
         self._wanted = start if start not in self.names else None
+        self._report()
         self._work()
 
     # --- beside training ----------------------------------------------------------------------------------------------
@@ -148,7 +177,36 @@ class JobMirror(ProgramObserver):
             if not self._has_start:
                 self._start, self._has_start = message.checkpoint, True
             self._wanted = message.checkpoint
+            self._report()
             self._work()
+
+    def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
+        """While somebody waits for an upload, nothing holds it back."""
+        is_urgent = self.is_awaited and (facts.closing or notice_plan.host_gone_at(facts) is not None)
+        if is_urgent is not self._is_urgent:
+            self._is_urgent = is_urgent
+            self._client.lift_limit(is_urgent)
+            if is_urgent:
+                self.retry_now()
+
+    def retry_now(self) -> None:
+        """Tries again what waits for its next try."""
+        self._retry_now.set()
+
+    def expect(self, upload_s: float) -> None:
+        """The next upload is expected to take so long, beside those of other jobs."""
+        self._expected_upload_s = upload_s
+        self._report()
+
+    def _report(self) -> None:
+        """Tells the core what is new, if a flush waits for the store.
+
+        A store that fails at present is not planned with: nobody knows how long that lasts.
+        """
+        news = events.UploadsChanged(self.waits, self._expected_upload_s if self.error is None else None)
+        if self.is_awaited and news != self._reported:
+            self._reported = news
+            self._post(news)
 
     def _work(self) -> None:
         if self._task is None or self._task.done():
@@ -160,8 +218,8 @@ class JobMirror(ProgramObserver):
         finally:
             if self._is_over:
                 self._client.close()
-        if self._wanted is None:
-            self.on_idle()
+        if not self.waits:
+            self.on_change()
 
     async def _upload_newest(self) -> None:
         while self._epoch is None or self._wanted is not None:
@@ -171,18 +229,30 @@ class JobMirror(ProgramObserver):
                 elif (name := self._wanted) is not None:
                     await self._upload(name, self._epoch)
                 self.error = None
+                self._report()
+                self.on_change()
             except RunFenced as fenced:
                 self._epoch, self._wanted, self.error = None, None, str(fenced)
                 self._known = 0  # the next start looks anew, and may take the run back
+                self.failures += 1
+                self._report()
                 self._post(events.RunTakenOver(f"{fenced}; start the job here only if it is to go on here"))
                 return
             except MirrorError as error:
                 if self.error is None:
                     self._log.warning("mirror.failed", error=str(error), retry_in_s=RETRY_S)
                 self.error = str(error)
+                self.failures += 1
+                self._report()
+                self.on_change()
                 if self._is_over:
                     return
-                await asyncio.sleep(RETRY_S)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        self._retry_now.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._retry_now.wait(), URGENT_RETRY_S if self._is_urgent else RETRY_S)
 
     async def _begin_epoch(self) -> None:
         start = self._start
@@ -197,6 +267,8 @@ class JobMirror(ProgramObserver):
         self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start)
 
     async def _upload(self, name: str, epoch: int) -> None:
+        loop = asyncio.get_running_loop()
+        began_at, is_limited = loop.time(), self._is_limited and not self._is_urgent
         try:
             done = await self._client.ask(
                 messages.UploadRequest(self._client.next_id(), name, epoch), messages.UploadAnswer
@@ -209,12 +281,16 @@ class JobMirror(ProgramObserver):
         self._remote = tuple(found for each in done.remote if (found := parse_name(each)) is not None)
         self._wanted = None if self._wanted == name else self._wanted
         self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
+        now = loop.time()
+        self._durations.record_upload(self._name, now - began_at, now, is_limited)
 
     def finish(self) -> None:
         """The program is gone for good: what is being uploaded may end, and nothing is tried again."""
         self._is_over = True
         if self._task is None or self._task.done():
             self._client.close()
+        self._retry_now.set()
+        self.on_change()
 
     def close(self) -> None:
         """Ends the process; the next daemon goes on."""

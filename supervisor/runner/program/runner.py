@@ -36,6 +36,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
+from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.records.observers import ObserverList
@@ -65,6 +66,7 @@ class Runner:
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of state."""
         self._handed_over = False
+        self._is_hurried = False  # somebody asked a second time to stop
         self._log = structlog.get_logger().bind(program=config.name)
         self._job = Job(policy_of(config, services.notice_grace, services.generation is not None))
         self._services = services
@@ -74,7 +76,7 @@ class Runner:
         if self.executor.standby is not None:
             self.executor.standby.on_change = self._wake_waiters
         if self.executor.mirror is not None:
-            self.executor.mirror.on_idle = self._on_mirror_idle
+            self.executor.mirror.on_change = self._on_mirror_change
         self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, lambda: self.executor.pid)
         self._persisted_state = PersistedStateStore(
             config, services, self._job, self.executor, self.adoption_settled.is_set
@@ -256,15 +258,32 @@ class Runner:
         self._wake_waiters()
 
     async def retire(self, reason: str, host_leaves: bool = False) -> None:
-        """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
+        """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left.
+
+        With `durable = remote`, its last checkpoint is in the mirror then.
+        """
         await self.startable.wait()
         self.post(events.ProgramClosed(reason, host_leaves))
         await self.wait_until(lambda: True if self._is_gone() else None)
-        if self.executor.mirror is not None:
-            self.executor.mirror.finish()
+        mirror = self.executor.mirror
+        if mirror is not None:
+            if mirror.is_awaited:
+                await self._wait_for_mirror(mirror)
+            mirror.finish()
 
-    def _on_mirror_idle(self) -> None:
+    async def _wait_for_mirror(self, mirror: JobMirror) -> None:
+        """Waits until the store has what a flush waits for; not while it fails, nor once somebody is in a hurry."""
+        failures = mirror.failures
+        mirror.retry_now()
+        await self.wait_until(
+            lambda: True if not mirror.waits or mirror.failures > failures or self._is_hurried else None
+        )
+        if mirror.waits:
+            self._log.warning("mirror.left_behind", checkpoint=mirror.status.waits, error=mirror.error)
+
+    def _on_mirror_change(self) -> None:
         self.on_change()
+        self._wake_waiters()
 
     def _is_gone(self) -> bool:
         return self.state not in ALIVE and self.state is not State.BACKOFF and not self.executor.standby_pids
@@ -279,6 +298,7 @@ class Runner:
             self._job.hold_back(False)
         if isinstance(event, events.StartRequested):
             self.was_done = False
+        self._is_hurried = self._is_hurried or isinstance(event, events.ShutdownHurried)
         self._mailbox.append(event)
         if not self._is_draining:
             self._drain()

@@ -18,8 +18,8 @@ from tests.system.harness import let_others_in
 pytestmark = pytest.mark.integration
 
 
-def client(tmp_path: Path, user: str | None = None) -> MirrorClient:
-    settings = MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5)
+def client(tmp_path: Path, user: str | None = None, bytes_per_s: float | None = None) -> MirrorClient:
+    settings = MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5, bytes_per_s)
     return MirrorClient(settings, dict(os.environ), user=user)
 
 
@@ -46,6 +46,25 @@ async def test_a_process_that_was_killed_is_started_again(tmp_path: Path):
     done = await mirror.ask(messages.UploadRequest(mirror.next_id(), str(name), begun.epoch), messages.UploadAnswer)
 
     assert done.remote == (str(name),)
+    mirror.close()
+
+
+@pytest.mark.parametrize("is_lifted_before", [False, True])
+async def test_the_limit_can_be_lifted_also_for_the_upload_that_is_under_way(tmp_path: Path, is_lifted_before: bool):
+    mirror = client(tmp_path, bytes_per_s=0.1)  # files of a single piece take hours
+    name = made(tmp_path / "j", 100)
+    if is_lifted_before:
+        mirror.lift_limit(True)
+    epoch = (await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)).epoch
+    question = messages.UploadRequest(mirror.next_id(), str(name), epoch)
+
+    upload = asyncio.create_task(mirror.ask(question, messages.UploadAnswer))
+    if not is_lifted_before:
+        done, _ = await asyncio.wait([upload], timeout=0.5)
+        assert not done
+        mirror.lift_limit(True)
+
+    assert (await asyncio.wait_for(upload, 60.0)).remote == (str(name),)
     mirror.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.mirror.run import MirroredRun, TakenOver
-from supervisor.host.mirror.store import Store, StoreError
+from supervisor.host.mirror.store import RateLimiter, Store, StoreError
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files, verify_checkpoint
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -46,9 +46,9 @@ class FailingStore(Store):
         self._step(True)
         return created
 
-    def upload(self, key: str, path: Path, bytes_per_s: float | None) -> None:
+    def upload(self, key: str, path: Path, limiter: RateLimiter) -> None:
         self._step(False)
-        super().upload(key, path, bytes_per_s)
+        super().upload(key, path, limiter)
         self._step(True)
 
     def delete(self, keys: list[str]) -> None:

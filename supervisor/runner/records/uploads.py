@@ -1,0 +1,38 @@
+"""How long the uploads of all jobs took: what a flush that has to reach a mirror is planned from.
+
+All jobs share the host's way to the stores, as those of one disk share that; so the same arithmetic serves
+(`core/notices/flush.py`). What is uploaded under `mirror_rate_limit` takes longer than it would without, and under a
+deadline there is no limit: such an upload counts only until one was measured without.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from supervisor.core.notices.flush import RECENT_COUNT, MeasuredSave, expected_save_s
+
+
+@dataclass(slots=True)
+class _Measured:
+    at_full_rate: deque[MeasuredSave] = field(default_factory=lambda: deque(maxlen=RECENT_COUNT))
+    limited: deque[MeasuredSave] = field(default_factory=lambda: deque(maxlen=RECENT_COUNT))
+
+
+class UploadDurations:
+    """The last few uploads of every job."""
+
+    def __init__(self) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called, from the event loop's thread, after every upload."""
+        self._measured: defaultdict[str, _Measured] = defaultdict(_Measured)
+
+    def record_upload(self, job: str, upload_s: float, now: float, is_limited: bool) -> None:
+        """An upload of `job` has reached the store. `is_limited`: it was held back by a limit."""
+        own = self._measured[job]
+        (own.limited if is_limited else own.at_full_rate).append(MeasuredSave(now, max(0.0, upload_s)))
+        self.on_change()
+
+    def expected_s(self, finishing: Collection[str]) -> dict[str, float]:
+        """How long the next upload of each job takes (s) while those of `finishing` upload too; measured jobs only."""
+        uploads = {name: tuple(own.at_full_rate or own.limited) for name, own in self._measured.items()}
+        return expected_save_s(uploads, finishing)

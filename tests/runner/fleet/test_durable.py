@@ -1,0 +1,144 @@
+"""`durable = remote`: what waits for the mirror before a host goes away, or the daemon leaves."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.control.commands.notices import notice_description
+from supervisor.core.program import notice_plan
+from supervisor.core.program.facts import State
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
+from supervisor.runner.fleet.programs import Programs
+from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
+from tests.mirror.stores import ObjectStore
+from tests.runner.fleet.test_notice_dispatcher import (
+    HOUR_S,
+    PATIENCE_S,
+    Provider,
+    programs,
+    raw_notice,
+    report,
+    training,
+)
+from tests.system.harness import job
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[[str], Programs]
+__all__ = ["programs"]
+
+
+def durable_job(folder: Path, url: str, keys: str = "", **environment: object) -> str:
+    text = f"mirror = {url}\ndurable = remote\n{keys}"
+    return job("count", folder, text, STEPS=1_000_000, EVERY=1_000_000, **environment)
+
+
+async def listen(made: Programs, services: Services, provider: Provider) -> NoticeDispatcher:
+    saves, uploads = services.save_durations, services.upload_durations
+    notices = NoticeDispatcher(saves, 60.0, lambda: made.runners, uploads=uploads)
+    notices.watch_sources([provider])
+    await asyncio.wait_for(provider.sink, PATIENCE_S)
+    return notices
+
+
+async def test_provider_is_acknowledged_once_the_last_checkpoint_is_in_the_mirror(
+    tmp_path: Path, programs: Make, services: Services, s3_store: ObjectStore
+):
+    asked, answered = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        asked.set()
+        answered.wait()
+
+    with FaultyProxy(s3_store.endpoint) as proxy:
+        proxy.fault = Fault(1, Moment.BEFORE, matching="^PUT .*MANIFEST", action=hold, goes_on=True)
+        environment = s3_store.behind(proxy.endpoint).environment
+        margin = f"notice_margin = {2 * HOUR_S:g}"  # so the first flush is the last one
+        made = programs(durable_job(tmp_path, s3_store.url, margin, **environment))
+        notices = await listen(made, services, provider := Provider())
+        await made.start_all()
+        await training(made, "count")
+        runner = made.runners["count"]
+
+        report(provider.sink.result(), raw_notice())
+        await asyncio.wait_for(asyncio.to_thread(asked.wait), PATIENCE_S)
+        await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.BACKOFF or None), PATIENCE_S)
+        acknowledged_before = provider.acknowledged.is_set()
+        answered.set()
+        await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+
+        assert not acknowledged_before
+        assert runner.executor.mirror is not None
+        assert runner.executor.mirror.newest is not None
+        await notices.stop_watching()
+        await made.stop_all()
+
+
+async def test_the_first_flush_measures_the_upload_and_the_last_one_leaves_time_for_it(
+    tmp_path: Path, programs: Make, services: Services
+):
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
+    notices = await listen(made, services, provider := Provider())
+    await made.start_all()
+    await training(made, "count")
+    facts = made.runners["count"].facts
+
+    report(provider.sink.result(), raw_notice())
+    await asyncio.wait_for(made.runners["count"].wait_until(lambda: facts.upload_s), PATIENCE_S)
+
+    assert facts.upload_fits
+    last_at, end = notice_plan.last_flush_at(facts), notice_plan.host_gone_at(facts)
+    assert last_at is not None
+    assert end is not None
+    planned_s = notice_plan.wait_for_step_s(facts) + (facts.save_s or 0.0) + facts.policy.notice_margin
+    assert end - last_at == pytest.approx(planned_s + (facts.upload_s or 0.0))
+    assert notices.flush_times_s()["count"] >= facts.upload_s
+    await notices.stop_watching()
+
+
+async def test_a_last_checkpoint_that_would_not_reach_the_mirror_in_time_is_said_to_be_for_this_disk(
+    tmp_path: Path, programs: Make, services: Services
+):
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
+    notices = await listen(made, services, provider := Provider())
+    await made.start_all()
+    await training(made, "count")
+    services.upload_durations.record_upload("count", HOUR_S, 0.0, is_limited=False)
+    runner = made.runners["count"]
+
+    report(provider.sink.result(), raw_notice())
+    await asyncio.wait_for(runner.wait_until(lambda: notice_plan.last_flush_at(runner.facts)), PATIENCE_S)
+
+    assert "for this disk only: there is no time for its upload" in notice_description(runner, time.monotonic())[0]
+    await notices.stop_watching()
+
+
+async def test_daemon_leaves_once_the_last_checkpoint_is_in_the_mirror(tmp_path: Path, programs: Make):
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
+    await made.start_all()
+    await training(made, "count")
+
+    await asyncio.wait_for(made.stop_all(), PATIENCE_S)
+
+    (newest,) = (tmp_path / "count").glob("step-*")
+    assert list((tmp_path / "store").rglob(f"{newest.name}/MANIFEST.json"))
+
+
+async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: Make):
+    (tmp_path / "store").write_text("a file where the folder should be")
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
+    await made.start_all()
+    runner = made.runners["count"]
+    mirror = runner.executor.mirror
+    assert mirror is not None
+    mirror.on_selected(str(tmp_path / "count" / "step-0000000100.a1"))
+
+    await asyncio.wait_for(made.stop_all(), PATIENCE_S)
+
+    assert mirror.waits
+    assert mirror.error is not None
