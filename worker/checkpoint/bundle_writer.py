@@ -42,7 +42,8 @@ def host_elements(tensor: tf.Tensor) -> np.ndarray:
 
 
 def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor]]) -> None:
-    """Writes PREFIX.data-00000-of-00001 and PREFIX.index. Makes no copy of a tensor; raises OSError."""
+    """Writes PREFIX.data-00000-of-00001 and PREFIX.index. Makes no copy of a tensor, which must not change before
+    the folder is committed or closed. Raises OSError."""
     data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
     for name, tensor in tensors:
         offset = data.size
@@ -54,7 +55,7 @@ def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf
             crc = 0
             for piece in _pieces(_flat_bytes(tensor)):
                 crc = crc32c.extend(crc, piece)  # type: ignore[arg-type]  # a buffer: NumPy says so from Python 3.12 on
-                data.write(piece.data)
+                data.write(piece.data, is_stable=True)
         records.add(_TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, data.size - offset), crc)
     folder.add(f"{prefix}{verify.INDEX}", records.table())
 
@@ -137,7 +138,10 @@ class BundleCopy:
             self._slots.append((place, crc))
 
     def write(self, folder: NewFolder, prefix: str) -> None:
-        """Writes the same files as `write_bundle`. On any thread; raises OSError."""
+        """Writes the same files as `write_bundle`. On any thread; raises OSError.
+
+        The folder has to be committed or closed before `release`.
+        """
         data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
         for place, crc in self._checked(data):
             records.add(place, crc)
@@ -166,10 +170,10 @@ class BundleCopy:
                 end = min(at + PIECE_BYTES, place.end)
                 crc = crc32c.extend(crc, fixed[at:end])  # type: ignore[arg-type]
                 if end - written >= PIECE_BYTES:
-                    data.write(content[written : written + PIECE_BYTES].data)
+                    data.write(content[written : written + PIECE_BYTES].data, is_stable=True)
                     written += PIECE_BYTES
             yield place, crc if known is None else known
-        data.write(content[written:].data)
+        data.write(content[written:].data, is_stable=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@
 2. Write. A thread beside training (`save.py`) fills `step-N.aM.partial`. Files are hashed while they are written, and
    the disk begins with their first bytes, so the sync at the end waits for the last ones only.
 3. Manifest, last of the files: sizes and hashes of all the others, and where they came from.
-4. Sync. fsync of every file, then of the `.partial` folder: the names in it are durable too.
+4. Sync. fsync of every file and of the `.partial` folder: the names in it are durable too. The large files are the
+   last, as their bytes are still on the way while the small ones are synced.
 5. Check that no newer attempt has begun in the directory (`directory.py`): a superseded worker commits nothing.
 6. Rename `step-N.aM.partial` to `step-N.aM`. This is the commit. Then fsync of the checkpoint directory, which makes
    the new name durable.
@@ -182,7 +183,7 @@ class CheckpointCommitter:
             attempt=name.attempt,
             step=name.step,
             created_wall_at=time.time(),
-            files=tuple(FileRecord(file, size, digest) for file, (size, digest) in folder.end().items()),
+            files=tuple(FileRecord(file, size, digest) for file, (size, digest) in folder.finish().items()),
             versions=self._origin.versions,
             topology=self._origin.topology,
             metrics=metrics,

@@ -35,8 +35,12 @@ class NewFile:
         self.size = 0
         """Bytes written so far."""
 
-    def write(self, content: "ReadableBuffer") -> None:
-        """Appends. What is large is in the file, or in memory of ours, before this returns."""
+    def write(self, content: "ReadableBuffer", is_stable: bool = False) -> None:
+        """Appends. What is large is in the file, or in memory of ours, before this returns.
+
+        `is_stable`: nobody changes the content before `wait` or `close` returns, so it may be written from where it is
+        while the next one is prepared.
+        """
         view = memoryview(content).cast("B")
         self.size += len(view)
         if len(self._gathered) + len(view) < SMALL_BYTES:
@@ -46,29 +50,50 @@ class NewFile:
             self._writer = DirectWriter(self._descriptor)
         self._put_gathered(self._writer)
         for at in range(0, len(view), PIECE_BYTES):
-            self._put(self._writer, view[at : at + PIECE_BYTES])
+            self._put(self._writer, view[at : at + PIECE_BYTES], is_stable)
 
     def _put_gathered(self, way: DirectWriter | CachedWriter) -> None:
         gathered, self._gathered = self._gathered, bytearray()
-        self._put(way, memoryview(gathered))
+        self._put(way, memoryview(gathered), is_stable=True)
 
-    def _put(self, way: DirectWriter | CachedWriter, piece: memoryview) -> None:
+    def _put(self, way: DirectWriter | CachedWriter, piece: memoryview, is_stable: bool) -> None:
         self._digest.update(piece)
         with self._named():
-            way.put(piece)
+            way.put(piece, is_stable)
 
-    def end(self) -> tuple[int, str]:
-        """Nothing follows. Size and hash, as `durable.hash_file` would give them. Raises OSError, also for a write that
-        failed before."""
+    def finish(self) -> tuple[int, str]:
+        """Nothing follows. Size and hash, as `durable.hash_file` will give them once the bytes are written (`wait`).
+
+        Raises OSError, also for a write that failed before.
+        """
         if self._failure is not None:  # bytes are missing
             raise self._failure
         if not self._has_ended:
             way = self._writer or CachedWriter(self._descriptor)
             self._put_gathered(way)
             with self._named():
-                way.end()
+                way.finish()
             self._has_ended = True
         return self.size, f"xxh3_128:{self._digest.hexdigest()}"
+
+    def wait(self) -> None:
+        """Returns when all bytes are written. Raises OSError."""
+        if self._failure is not None:
+            raise self._failure
+        if self._writer is not None:
+            with self._named():
+                self._writer.wait()
+
+    def end(self) -> tuple[int, str]:
+        """`finish` and `wait`."""
+        ended = self.finish()
+        self.wait()
+        return ended
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether `wait` may take long."""
+        return self._writer is not None
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -86,6 +111,8 @@ class NewFile:
 
     def close(self) -> None:
         """Lets go of it, complete or not."""
+        if self._writer is not None:
+            self._writer.close()  # or its thread would write into whatever gets the descriptor next
         os.close(self._descriptor)
 
 
@@ -122,10 +149,20 @@ class NewFolder:
         """A file that somebody else wrote into it: read back for its hash."""
         self._of_others[name] = durable.hash_file(self.path / name)
 
-    def end(self) -> dict[str, tuple[int, str]]:
-        """Size and hash by name, sorted, of all files so far; nothing more is written into those."""
-        own = {name: file.end() for name, file in self._open.items()}
+    def finish(self) -> dict[str, tuple[int, str]]:
+        """Size and hash by name, sorted, of all files so far; nothing more is written into those.
+
+        Their last bytes may still be on the way to the disk: `end` and `commit` raise what fails there.
+        """
+        own = {name: file.finish() for name, file in self._open.items()}
         return dict(sorted((own | self._of_others).items()))
+
+    def end(self) -> dict[str, tuple[int, str]]:
+        """As `finish`, once the bytes are written."""
+        ended = self.finish()
+        for file in self._open.values():
+            file.wait()
+        return ended
 
     def commit(self, final: Path, check: Callable[[], None] = lambda: None) -> None:
         """Makes it exist as `final`, on the disk. `check`: called when all but the rename is done; what it raises
@@ -133,12 +170,17 @@ class NewFolder:
 
         Raises OSError, also where `final` exists and is not empty.
         """
-        self.end()
-        for file in self._open.values():
-            file.sync()
+        self.finish()
+        last = [file for file in self._open.values() if file.is_being_written]
+        for file in self._open.values():  # small ones, while the disk still works on the large
+            if not file.is_being_written:
+                file.sync()
         for name in self._of_others:
             durable.sync_file(self.path / name)
-        durable.sync_folder(self.path)
+        durable.sync_folder(self.path)  # the names; what the large files contain has a sync of its own
+        for file in last:
+            file.wait()
+            file.sync()
         check()
         self.path.rename(final)
         durable.sync_folder(final.parent)

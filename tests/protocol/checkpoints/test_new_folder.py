@@ -1,9 +1,12 @@
 """A folder filled and committed as one: hashed while written, durable before it is there."""
 
 import errno
+import itertools
+import mmap
 import os
 import resource
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as some
 
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints import new_folder
+from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from tests.fuzzing import cases
 from tests.reading import descriptors
@@ -137,3 +141,43 @@ def test_a_file_whose_end_failed_never_ends_well(tmp_path: Path, monkeypatch: py
             folder.commit(tmp_path / "new")
 
     assert not (tmp_path / "new").exists()
+
+
+def test_a_write_that_fails_on_the_way_is_an_error_of_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.pwrite, itertools.count(1)
+
+    def fail(descriptor: int, content: memoryview, at: int) -> int:
+        if next(calls) == 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(descriptor, content, at)
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with NewFolder(tmp_path / "new.partial") as folder, pytest.raises(OSError, match="data"):
+        file = folder.create("data")
+        for _ in range(4):
+            file.write(mmap.mmap(-1, PIECE_BYTES), is_stable=True)
+        folder.commit(tmp_path / "new")
+
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_written_once_the_folder_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file may have the descriptor by then."""
+    real, written, may_go_on = os.pwrite, [], threading.Event()
+
+    def slow(descriptor: int, content: memoryview, at: int) -> int:
+        if written:
+            assert may_go_on.wait(20)
+        written.append(at)
+        return real(descriptor, content, at)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    with NewFolder(tmp_path / "new.partial") as folder:
+        file = folder.create("data")
+        for _ in range(4):
+            file.write(mmap.mmap(-1, PIECE_BYTES), is_stable=True)
+        threading.Timer(0.1, may_go_on.set).start()
+
+    assert written == [0, PIECE_BYTES]
