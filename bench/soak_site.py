@@ -47,6 +47,7 @@ stderr_logfile=NONE
 class Kind:
     """A kind of job. `script`: a part of its workers' command line; `keys`: its section's; `hangs`: it may be left
     hanging, for it starts so fast that a short limit is safe. `has_user`: it runs as another user, who is hostile.
+    `has_mirror`: its checkpoints are mirrored.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Kind:
     hangs: bool = True
     on_small_disk: bool = False
     has_user: bool = False
+    has_mirror: bool = False
 
 
 PYTHON_OF_USER = python_of_user()
@@ -74,6 +76,14 @@ KINDS = (
         TRAINER.name,
         f"command={sys.executable} {TRAINER}\nhang_timeout=6\nstartup_timeout=40\nflush_timeout=5",
         {"STEPS": "3000", "STEP_S": "0.01", "EVERY": "40", "FLUSH_S": "0.05"},
+    ),
+    Kind(
+        "mirrored",
+        TRAINER.name,
+        f"command={sys.executable} {TRAINER}\nhang_timeout=6\nstartup_timeout=40\nflush_timeout=5\n"
+        "mirror=file://%(here)s/store",
+        {"STEPS": "3000", "STEP_S": "0.01", "EVERY": "40", "FLUSH_S": "0.02"},
+        has_mirror=True,
     ),
     Kind(
         "family",
@@ -131,7 +141,7 @@ class Site:
         self.kinds = kinds
         self.rounds: dict[str, int] = {}
         self._sections: dict[str, str] = {"": FLOOD.format(folder=folder)}
-        for name in ("notices", "jobs", "small", "state", "users", "users/logs"):
+        for name in ("notices", "jobs", "small", "state", "users", "users/logs", "store"):
             (folder / name).mkdir()
         self.canaries = Canaries(folder / "roots")
         self.canaries.plant()

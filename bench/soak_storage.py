@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bench.soak_hostile import HOSTILE_STEP
 from bench.soak_site import START_S, Running, Site, send_signal
@@ -22,6 +23,8 @@ NOT_RUNNING = ("STOPPED", "STOPPING", "SUCCEEDED", "FAILED", "EXITED")
 
 def folder_away(site: Site, worker: Running, chance: random.Random) -> None:
     """Moves the job's checkpoints away and back, as a disk that is unmounted; mostly the worker dies meanwhile."""
+    if site.kind(worker.program).has_mirror:
+        return  # it would go on from the store, in a new folder
     directory = site.directory(worker.program)
     away = directory.with_name(f"{directory.name}.away")
     try:
@@ -42,8 +45,12 @@ def folder_away(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def folder_gone(site: Site, worker: Running, chance: random.Random) -> None:
-    """Deletes the job's checkpoints while it trains and kills it. It waits, until it is told to begin from scratch."""
+    """Deletes the job's checkpoints while it trains and kills it. With a mirror it goes on; else it waits, until it is
+    told to begin from scratch."""
     directory = site.directory(worker.program)
+    if site.kind(worker.program).has_mirror:
+        _lose_disk(site, worker, directory)
+        return
     had_any = bool(selection.committed_checkpoints(directory))
     with contextlib.suppress(OSError):
         directory.rename(directory.with_name(f"{directory.name}.gone{time.monotonic_ns()}"))
@@ -52,6 +59,26 @@ def folder_gone(site: Site, worker: Running, chance: random.Random) -> None:
         _until(site, worker.program, "waits for its folder", lambda found: "from-scratch" in (found["reason"] or ""))
     site.try_call("stop", name=worker.program)
     site.call("start", name=worker.program, wait=False, from_scratch=True)
+
+
+def _lose_disk(site: Site, worker: Running, directory: Path) -> None:
+    """At most what the store lacks may be lost, and nobody has to help."""
+    job = site.status(worker.program)["job"]
+    mirrored = None if job is None or job["mirror"] is None else job["mirror"]["newest_step"]
+    with contextlib.suppress(OSError):
+        directory.rename(directory.with_name(f"{directory.name}.lost{time.monotonic_ns()}"))
+    send_signal(worker, signal.SIGKILL)
+    if mirrored is None:
+        return
+
+    def is_back(found: dict[str, Any]) -> bool:
+        now = found["job"]
+        return bool(now["attempt"] > worker.attempt and now["restored"] is not None)
+
+    _until(site, worker.program, "goes on from the mirror", is_back)
+    restored = site.status(worker.program)["job"]["restored"]
+    name = None if restored is None else layout.parse_name(restored)
+    assert name is None or name.step >= mirrored, f"{name} was restored, step {mirrored} was in the mirror"
 
 
 def other_jobs_checkpoint(site: Site, worker: Running, chance: random.Random) -> None:
@@ -152,7 +179,7 @@ def _filled(folder: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _until(site: Site, program: str, what: str, is_so: Callable[[dict[str, object]], bool]) -> None:
+def _until(site: Site, program: str, what: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
     def look() -> bool:
         found = site.status(program)
         return is_so(found) or found["state"] == "SUCCEEDED"  # it ended at the same moment

@@ -1,0 +1,130 @@
+"""Measures how soon all ranks of a gang train on after one of them dies, under a real Slurm on this machine.
+
+Run with `python -m bench.gang` as root, with Debian's Slurm (docs/slurm.md). The worker of rank 1 is killed with
+SIGKILL; what counts is the time until both ranks have done a step beyond the last one before. Beside stepkeeper, the
+same model under TensorFlow's own checkpoints: `srun` in a loop that waits until TensorFlow has noticed; the same with
+`--kill-on-bad-exit=1`, so that Slurm ends the step at the first exit; and a job that is queued again. Prints a table
+and writes bench/results/gang.json. About five minutes a round.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import harness
+from bench.harness import ROOT
+from tests.reading import whole_lines
+from tests.slurm.cluster import Cluster, SlurmJob, why_not_here
+from tests.slurm.jobs import Submission
+
+JOB = ROOT / "bench" / "gang_job.py"
+NODES = 2
+TRAINED = 25  # steps before the kill
+PATIENCE_S = 400.0
+SRUN = (
+    f"srun --nodes={NODES} --ntasks={NODES} --ntasks-per-node=1 --kill-on-bad-exit={{kill}} "
+    f"{sys.executable} {JOB} {{folder}} plain"
+)
+
+
+@dataclass(frozen=True)
+class System:
+    """`script`: of the batch job; None: deploy/slurm/train.sbatch."""
+
+    name: str
+    script: str | None = None
+
+
+LOOP = "until {srun}; do :; done"
+SYSTEMS = (
+    System("stepkeeper"),
+    System("srun in a loop, TensorFlow notices", LOOP.format(srun=SRUN.format(kill=0, folder="{folder}"))),
+    System("srun in a loop, --kill-on-bad-exit=1", LOOP.format(srun=SRUN.format(kill=1, folder="{folder}"))),
+    System("queued again", SRUN.format(kill=1, folder="{folder}") + " || scontrol requeue $SLURM_JOB_ID"),
+)
+
+
+def begin(system: System, cluster: Cluster, folder: Path) -> SlurmJob:
+    if system.script is None:
+        command = f"command={sys.executable} {JOB} {folder} stepkeeper\nstrategy=multiworker\n"
+        gang = Submission(cluster, folder.name, "rendezvous_timeout=60", f'{command}environment=PYTHONPATH="{ROOT}"')
+        return gang.submit(f"--nodes={NODES}")
+    folder.mkdir()
+    script = folder / "job.sbatch"
+    script.write_text(f"#!/bin/bash\n{system.script.format(folder=folder)}\n")
+    return cluster.submit(
+        f"--nodes={NODES}", "--ntasks-per-node=1", "--requeue", "--time=10", str(script), PYTHONPATH=str(ROOT)
+    )
+
+
+def steps(folder: Path) -> list[list[tuple[float, int, int]]]:
+    """Of each rank: when a step was done, its number, and the process."""
+    files = [folder / f"steps-{rank}.jsonl" for rank in range(NODES)]
+    return [[tuple(json.loads(line)) for line in whole_lines(each)] if each.exists() else [] for each in files]
+
+
+def measure(system: System, cluster: Cluster, name: str) -> tuple[float, int]:
+    """Seconds from the kill until all ranks do new steps, and how many steps were done again."""
+    folder = cluster.shared / name
+    job = begin(system, cluster, folder)
+    job.until(lambda: all(each and each[-1][1] >= TRAINED for each in steps(folder)), "all train", PATIENCE_S)
+    killed_at = time.time()
+    if not cluster.nodes[1].kill(JOB.name):
+        raise SystemExit("there was no worker to kill")
+    time.sleep(0.5)  # a step that was being done
+    reached = max(each[-1][1] for each in steps(folder))
+    begun = {each[-1][2] for each in steps(folder)}
+
+    def again() -> float | None:
+        firsts = [
+            next((at for at, step, pid in each if pid not in begun and step > reached and at > killed_at), None)
+            for each in steps(folder)
+        ]
+        return max(firsts) if all(each is not None for each in firsts) else None  # type: ignore[type-var]
+
+    resumed_at = job.until(again, "all train on", PATIENCE_S)
+    resumed_from = min(step for each in steps(folder) for _, step, pid in each if pid not in begun)
+    cluster.run("scancel", "--signal=KILL", "--full", job.id, check=False)
+    cluster.run("scancel", job.id, check=False)
+    job.until(lambda: not cluster.leftovers(), "nothing runs on any node", PATIENCE_S)
+    return resumed_at - killed_at, reached - resumed_from + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    if (why := why_not_here()) is not None:
+        raise SystemExit(why)
+    harness.compiled()
+    times: dict[str, list[float]] = {each.name: [] for each in SYSTEMS}
+    repeated: dict[str, list[int]] = {each.name: [] for each in SYSTEMS}
+    cluster = Cluster().start()
+    try:
+        for number in range(options.rounds):
+            for index, system in enumerate(SYSTEMS):
+                seconds, steps_again = measure(system, cluster, f"round-{number}-{index}")
+                print(f"{system.name}: {seconds:.1f} s, {steps_again} steps again", file=sys.stderr)
+                times[system.name].append(seconds)
+                repeated[system.name].append(steps_again)
+    finally:
+        cluster.stop()
+    table = Table("death of a rank to new steps of all", "seconds", "of stepkeeper's", "steps done again")
+    ours = statistics.median(times[SYSTEMS[0].name])
+    for name, found in times.items():
+        span = f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"
+        table.add_row(name, span, f"{statistics.median(found) / ours:.2f}", str(statistics.median(repeated[name])))
+    Console(width=120).print(table)
+    harness.write("gang", {"seconds": times, "steps_again": repeated, "folder": tempfile.gettempdir()})
+
+
+if __name__ == "__main__":
+    main()
