@@ -1,11 +1,13 @@
 """`supervisord --init`: writes a commented configuration file that runs a script, and says what to type next."""
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from supervisor.config.keys.job import install_command
 from supervisor.config.load import check_config
 from supervisor.config.program import MAX_NAME_BYTES, RESERVED
 from supervisor.config.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
+from supervisor.config.server_relations import MAX_SOCKET_PATH_BYTES
 from supervisor.ini.problems import ConfigError
 from supervisor.ini.reader import candidates
 
@@ -29,10 +32,10 @@ _HEAD = """\
 
 [unix_http_server]
 ; where supervisorctl reaches the daemon
-file = %(here)s/.stepkeeper/supervisor.sock
+file = {socket}
 
 [supervisorctl]
-serverurl = unix://%(here)s/.stepkeeper/supervisor.sock
+serverurl = unix://{socket}
 """
 
 _NOTHING_YET = """
@@ -87,7 +90,7 @@ def write_starter(script: Path | None, arguments: Sequence[str], target: Path, e
     """
     said: list[str] = []
     if script is None:
-        text = _HEAD.format(what="Configuration of supervisord.") + _NOTHING_YET
+        text = _head("Configuration of supervisord.", target, environment) + _NOTHING_YET
         what = "it has no programs yet; add yours"
     else:
         found = survey_script(script, arguments)
@@ -97,6 +100,20 @@ def write_starter(script: Path | None, arguments: Sequence[str], target: Path, e
         file.write(text)
     said += _complaints(target, environment)
     return "\n".join([f"wrote {target}: {what}", *said, *_next_commands(target)])
+
+
+def _head(what: str, target: Path, environment: Mapping[str, str]) -> str:
+    return _HEAD.format(what=what, socket=_socket(target.absolute().parent, environment))
+
+
+def _socket(folder: Path, environment: Mapping[str, str]) -> str:
+    """Where the daemon listens: beside the file, unless that path is too long for a socket."""
+    beside = folder / ".stepkeeper" / "supervisor.sock"
+    if len(os.fsencode(beside)) <= MAX_SOCKET_PATH_BYTES:
+        return "%(here)s/.stepkeeper/supervisor.sock"
+    number = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+    place = environment.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return f"{place.replace('%', '%%')}/stepkeeper-{os.geteuid()}-{number}.sock"
 
 
 def _complaints(target: Path, environment: Mapping[str, str]) -> list[str]:
@@ -135,9 +152,8 @@ def _text_for(
         lines += ["; Keep it on a disk that survives the host.", f"checkpoint_dir = {_place(kept, target.parent)}"]
     said += _remarks(script, found, python if is_job else None)
     blocks = "".join(_blocks(found)).replace("NAME", name)
-    head = _HEAD.format(
-        what=f"Configuration of supervisord for {_one_line(script.name)}, written by supervisord --init."
-    )
+    title = f"Configuration of supervisord for {_one_line(script.name)}, written by supervisord --init."
+    head = _head(title, target, environment)
     return f"{head}\n" + "\n".join(lines) + f"\n{blocks}", what + (f": {reason}" if reason else "")
 
 

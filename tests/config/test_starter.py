@@ -113,6 +113,16 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "it exists already" in capsys.readouterr().err
 
 
+def test_deep_folder_gets_a_socket_that_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    target = tmp_path / ("deep" * 25) / "supervisord.conf"
+    target.parent.mkdir()
+
+    assert main(["-c", str(target), "--init", str(script(tmp_path, "print()"))]) == 0
+    assert "the path of a socket" not in capsys.readouterr().out
+    (server,) = load_config(target, {}).unix_http_servers
+    assert len(str(server.file)) < 100
+
+
 def test_without_a_script_the_file_is_plain(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     target = tmp_path / "new" / "mine.conf"
 
