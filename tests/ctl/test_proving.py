@@ -105,7 +105,7 @@ def test_nothing_there_is_status_1(
 
 def test_verify_needs_one_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*NO_DAEMON, "checkpoints", "--verify"]) == 1
-    assert "requires one folder or checkpoint" in capsys.readouterr().out
+    assert "requires one folder, checkpoint or URL" in capsys.readouterr().out
 
 
 @pytest.mark.integration

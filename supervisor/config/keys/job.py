@@ -21,6 +21,7 @@ from supervisor.config.schema.section import (
     section_model,
 )
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
+from supervisor.protocol.mirror.keys import store_url
 from supervisor.protocol.wire.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, OnNan, Strategy
 
 MAX_WORKERS = 64
@@ -142,7 +143,7 @@ class JobConfig(SectionModel):
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best_rule)] | None = key(
         None, "In addition, the best one by a metric stays: `min loss` or `max accuracy`.", shown="none"
     )
-    mirror: Annotated[str, parsed_by(values.store_url)] | None = key(
+    mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
         "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER`; "
         "the job's name is added. A host that has no checkpoint, or an older one, begins from the store's newest "

@@ -10,7 +10,6 @@ import shlex
 import signal
 from functools import lru_cache
 from typing import Literal
-from urllib.parse import urlsplit
 
 from supervisor.ini.problems import nearest_word
 from supervisor.protocol.wire.launch import ON_NAN, STRATEGIES, UNITS, Interval, OnNan, Strategy, parse_interval
@@ -20,7 +19,6 @@ MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
 MAX_COUNT = 1_000_000
 MAX_PREFIX = 200  # characters before each line of a log
 MAX_LIMIT = 1 << 30  # the kernel's own bounds of what can be counted are lower
-STORES = ("s3", "gs", "az")
 UNLIMITED = resource.RLIM_INFINITY
 
 LogLevel = Literal["critical", "error", "warn", "info", "debug", "trace", "blather"]
@@ -284,19 +282,6 @@ def stop_signal(text: str) -> signal.Signals:
         meant = nearest_word(f"SIG{name.removeprefix('SIG')}", [each.name for each in signal.Signals])
         hint = f"did you mean {meant[3:]}?" if meant else "write for example TERM, INT, HUP, QUIT or USR1"
         raise ValueError(f"is {text!r:.80}, which is no signal; {hint}") from None
-
-
-def store_url(text: str) -> str:
-    """Where an object store keeps something: `s3://bucket/prefix`, `gs://`, `az://`, or `file:///folder`."""
-    parts = urlsplit(text)
-    is_file = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
-    is_store = parts.scheme in STORES and bool(parts.netloc) and parts.password is None
-    if not (is_file or is_store) or parts.query or parts.fragment or any(each.isspace() for each in text):
-        raise ValueError(
-            f"is {text!r:.200}; write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER "
-            f"(credentials come from where the provider's own tools look for them)"
-        )
-    return text
 
 
 def exit_codes(text: str) -> frozenset[int]:

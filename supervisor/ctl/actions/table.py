@@ -59,6 +59,7 @@ TABLE: Mapping[str, Action] = {
             "checkpoints NAME": "List a job's checkpoints, newest first, and verify that they are whole.",
             "checkpoints --no-verify NAME": "List them without verifying; verifying reads every byte.",
             "checkpoints --verify PATH": "Verify one checkpoint, or all in a folder; needs no daemon.",
+            "checkpoints --verify URL": "Verify those in a mirror (s3://, gs://, az://, file:///); needs no daemon.",
         },
         names=True,
     ),

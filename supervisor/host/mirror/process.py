@@ -12,11 +12,12 @@ import time
 from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
+from supervisor.host.mirror.rate_limit import RateLimiter
 from supervisor.host.mirror.run import MirroredRun, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
-from supervisor.host.mirror.store import RateLimiter, Store, StoreError
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
 
 MAX_TEXT = 1000  # characters of an error, which goes into status and log
@@ -53,7 +54,7 @@ def main() -> None:
         question = questions.get()
         try:
             if run is None:
-                run = MirroredRun(Store(settings.url), settings.folder, settings.keep, limiter)
+                run = MirroredRun(Store(settings.url, creates=True), settings.folder, settings.keep, limiter)
             answer = _answer(run, question)
         except TakenOver as error:
             answer = messages.FencedAnswer(question.id, error.epoch.number, error.epoch.holder[:MAX_TEXT])

@@ -15,7 +15,8 @@ from supervisor.protocol.tensorbundle import verify
 class VerifiedCheckpoint:
     """One checkpoint and whether it is valid. What is not known is None; `created_wall_at` is Unix time.
 
-    `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid; `damage`: its kind, for one of TensorFlow.
+    `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid, or does not count; `damage`: its kind, for one
+    of TensorFlow. `counts`: False for one of a mirror if another host has gone on with the run from an earlier one.
     """
 
     name: str
@@ -28,6 +29,7 @@ class VerifiedCheckpoint:
     reason: str | None = None
     damage: Damage | None = None
     quarantined: bool = False
+    counts: bool = True
 
 
 def verify_all(place: Path) -> list[VerifiedCheckpoint]:

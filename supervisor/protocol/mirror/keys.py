@@ -11,6 +11,7 @@ hosts apart. Nothing is ever overwritten.
 import json
 import re
 from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
 
 from supervisor.protocol import layout
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -18,6 +19,7 @@ from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_o
 
 EPOCHS = "epoch/"
 MAX_EPOCH = 999_999_999
+STORES = ("s3", "gs", "az")
 MAX_EPOCH_BYTES = 4096  # of the object that begins one
 
 _EPOCH = re.compile(r"epoch/(\d{4,9})")
@@ -107,3 +109,19 @@ def decode_epoch(number: int, content: bytes) -> Epoch:
             raise ProtocolError(f"epoch {number} began from {body.parent!r:.80}, which is no checkpoint before it")
         parent = found[0]
     return Epoch(number, parent, body.holder, body.began_wall_at)
+
+
+def store_url(text: str) -> str:
+    """Where an object store keeps something: `s3://bucket/prefix`, `gs://`, `az://`, or `file:///folder`.
+
+    Raises ValueError if `text` names no such place.
+    """
+    parts = urlsplit(text)
+    is_file = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
+    is_store = parts.scheme in STORES and bool(parts.netloc) and parts.password is None
+    if not (is_file or is_store) or parts.query or parts.fragment or any(each.isspace() for each in text):
+        raise ValueError(
+            f"is {text!r:.200}; write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER "
+            f"(credentials come from where the provider's own tools look for them)"
+        )
+    return text

@@ -1,17 +1,19 @@
 """What a crash, a liar or a rival can do to a run in a store: nothing that a fetch would take for a checkpoint."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from io import RawIOBase
 from pathlib import Path
 
 import pytest
 
 from supervisor.host.mirror.run import MirroredRun, TakenOver
-from supervisor.host.mirror.store import RateLimiter, Store, StoreError
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files, verify_checkpoint
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.fetching import held_epoch, local_checkpoints
+from supervisor.protocol.mirror.store import Store, StoreError
 
 FILES = ("ckpt.data-00000-of-00001", "ckpt.index", "state.json")
 
@@ -24,7 +26,7 @@ class FailingStore(Store):
     """Ends at its operation number `at`: before it, or, with `after`, when it is done and nobody was told."""
 
     def __init__(self, url: str, at: int, after: bool, error: type[Exception] = Cut) -> None:
-        super().__init__(url)
+        super().__init__(url, creates=True)
         self.done = 0
         self._at, self._after, self._error = at, after, error
 
@@ -46,9 +48,9 @@ class FailingStore(Store):
         self._step(True)
         return created
 
-    def upload(self, key: str, path: Path, limiter: RateLimiter) -> None:
+    def upload(self, key: str, path: Path, pieces_of: Callable[[RawIOBase], Iterable[bytes]]) -> None:
         self._step(False)
-        super().upload(key, path, limiter)
+        super().upload(key, path, pieces_of)
         self._step(True)
 
     def delete(self, keys: list[str]) -> None:
@@ -76,7 +78,7 @@ def url(tmp_path: Path) -> str:
 
 
 def host(url: str, folder: Path, keep: int = 5) -> MirroredRun:
-    return MirroredRun(Store(url), folder, keep)
+    return MirroredRun(Store(url, creates=True), folder, keep)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -118,7 +120,7 @@ def test_fetch_that_is_cut_leaves_no_checkpoint_and_is_done_again(tmp_path: Path
         patched.setattr(Store, "download", cut)
         with pytest.raises(StoreError, match="connection reset"):
             new.fetch(None, None)
-    assert new.local() == []
+    assert local_checkpoints(new.folder) == []
 
     assert new.fetch(None, None).fetched == name
 
@@ -200,7 +202,7 @@ def test_of_hosts_that_begin_at_once_one_holds_the_run(tmp_path: Path, url: str)
     with pytest.raises(TakenOver):
         MirroredRun(Rival(url, -1, after=False), tmp_path / "a", 5).begin_epoch(None, 0)
 
-    assert (first.held_epoch(), second.held_epoch()) == (None, 1)
+    assert (held_epoch(first.folder), held_epoch(second.folder)) == (None, 1)
 
 
 def test_host_that_holds_the_run_goes_on_without_a_look_until_another_has_it(tmp_path: Path, url: str):

@@ -5,8 +5,7 @@ objects are uploaded in parts, so a piece of one never becomes visible.
 """
 
 import os
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from io import RawIOBase
@@ -28,39 +27,20 @@ class StoreError(Exception):
     """The store did not do it; the text says why, in one line."""
 
 
-class RateLimiter:
-    """Holds uploads back to `bytes_per_s` (None: not at all). Another thread may lift that at any time."""
-
-    def __init__(self, bytes_per_s: float | None = None) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._is_lifted = threading.Event()
-
-    def set_lifted(self, is_lifted: bool) -> None:
-        """Lets uploads go as fast as they can, at once, or no more."""
-        if is_lifted:
-            self._is_lifted.set()
-        else:
-            self._is_lifted.clear()
-
-    def pieces_of(self, file: RawIOBase) -> Iterator[bytes]:
-        """The content of a file in pieces; each takes its time, the last one too, so a small file is no exception."""
-        while piece := file.read(PART_BYTES):
-            yield piece
-            if self._bytes_per_s is not None:
-                self._is_lifted.wait(len(piece) / self._bytes_per_s)
-
-
 class Store:
-    """The objects below one URL. Every method may take long and raises StoreError."""
+    """The objects below one URL. Every method may take long and raises StoreError.
 
-    def __init__(self, url: str) -> None:
+    `creates`: whether the folder of a `file:` URL is made if there is none.
+    """
+
+    def __init__(self, url: str, creates: bool = False) -> None:
         options: dict[str, Any] = {
             # obstore takes the endpoint from the environment, but not that it may be one without TLS
             "client_options": {"connect_timeout": CONNECT_TIMEOUT, "allow_http": _names_plain_http(os.environ)},
             "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
         }
         if url.startswith("file:"):
-            options = {"mkdir": True}
+            options = {"mkdir": creates}
         with _as_store_error(f"open {url}"):
             self._store = from_url(url, **options)
 
@@ -100,10 +80,10 @@ class Store:
             return self.read(key, len(content) + 1) == content
         return True
 
-    def upload(self, key: str, path: Path, limiter: RateLimiter) -> None:
-        """Copies a file, as fast as the limiter lets it go."""
+    def upload(self, key: str, path: Path, pieces_of: Callable[[RawIOBase], Iterable[bytes]]) -> None:
+        """Copies a file, as fast as `pieces_of` gives its content; pieces of PART_BYTES are sent as they are."""
         with _as_store_error(f"upload {key}"), path.open("rb", buffering=0) as file:
-            obstore.put(self._store, key, limiter.pieces_of(file), chunk_size=PART_BYTES)
+            obstore.put(self._store, key, iter(pieces_of(file)), chunk_size=PART_BYTES)
 
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none."""

@@ -1,0 +1,88 @@
+"""What a store has of one run: its epochs, its checkpoints, their bytes. Reads only."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, Manifest, ManifestError, parse_manifest
+from supervisor.protocol.mirror.keys import (
+    EPOCHS,
+    MAX_EPOCH_BYTES,
+    Epoch,
+    RemoteCheckpoint,
+    decode_epoch,
+    epoch_key,
+    parse_epoch_key,
+    parse_file_key,
+)
+from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.wire.codec import ProtocolError
+
+
+class RemoteRun:
+    """One run in a store. Every method raises StoreError."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._epochs: dict[int, Epoch] = {}
+
+    def epochs(self) -> Mapping[int, Epoch]:
+        """All epochs. What one object says never changes, so each is read once."""
+        numbers = {number for key, _, _ in self.store.list_keys(EPOCHS) if (number := parse_epoch_key(key)) is not None}
+        for number in sorted(numbers - self._epochs.keys()):
+            content = self.store.read(epoch_key(number), MAX_EPOCH_BYTES)
+            if content is None:
+                continue
+            try:
+                self._epochs[number] = decode_epoch(number, content)
+            except ProtocolError as error:
+                raise StoreError(f"cannot read who holds this run: {error}; delete or repair it") from error
+        return self._epochs
+
+    def files(self) -> dict[RemoteCheckpoint, dict[str, datetime]]:
+        """Every checkpoint of which anything is there, whether it counts or not: its files, and when each was written.
+
+        One without a manifest does not exist, or not yet.
+        """
+        found: dict[RemoteCheckpoint, dict[str, datetime]] = {}
+        for key, _, written_at in self.store.list_keys(""):
+            if (parsed := parse_file_key(key)) is not None:
+                found.setdefault(parsed[0], {})[parsed[1]] = written_at
+        return found
+
+
+def committed(files: Mapping[RemoteCheckpoint, Mapping[str, datetime]]) -> set[RemoteCheckpoint]:
+    """The checkpoints that exist: those with a manifest."""
+    return {each for each, names in files.items() if layout.MANIFEST in names}
+
+
+def read_manifest(store: Store, folder: str) -> tuple[Manifest, bytes]:
+    """The manifest of a checkpoint, and its bytes. Raises ManifestError if it can't be believed."""
+    content = store.read(key_in(folder, layout.MANIFEST), MAX_BYTES)
+    if content is None:
+        raise ManifestError(f"{layout.MANIFEST} is missing")
+    return parse_manifest(content), content
+
+
+def read_file(store: Store, folder: str, expected: FileRecord) -> Iterator[memoryview]:
+    """The content of one of a checkpoint's files. Raises ManifestError if it is missing or has too many bytes."""
+    size = 0
+    try:
+        for piece in store.download(key_in(folder, expected.name)):
+            size += len(piece)
+            if size > expected.size:
+                raise ManifestError(f"{expected.name} has more than the {expected.size} bytes of its manifest")
+            yield piece
+    except FileNotFoundError:
+        raise ManifestError(f"{expected.name} is missing") from None
+
+
+def check_file(expected: FileRecord, size: int, found: str) -> None:
+    """Raises ManifestError if a file has another size or hash than its manifest says."""
+    if (size, found) != (expected.size, expected.hash):
+        raise ManifestError(f"{expected.name} is not what its manifest says (size or hash)")
+
+
+def key_in(folder: str, name: str) -> str:
+    """The key of a file in a folder; the empty folder is where the URL leads."""
+    return f"{folder}/{name}" if folder else name
