@@ -1,7 +1,7 @@
 """Captures the tensors that a `tf.train.Checkpoint` would write, between two steps, and checks that they are finite.
 
-TensorFlow's own saver says which tensors, under which keys, and gives the object graph that a restore needs; the files
-are then those that `Checkpoint.write` makes, byte for byte.
+`checkpoint_tensors.py` says which tensors, under which keys; files are those that `Checkpoint.write` makes, byte for
+byte.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,11 +15,8 @@ from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from worker.checkpoint import bundle_writer
 from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
 from worker.devices.tpu import host_memory_device
-
-
-class SnapshotImpossible(Exception):
-    """The state can only be written while training waits; the text says why."""
 
 
 class Snapshot(Protocol):
@@ -76,14 +73,14 @@ def adopt_bundle_files(folder: NewFolder, prefix: str) -> None:
         folder.adopt(path.name)
 
 
-def capture_tensors(tracked: tf.train.Checkpoint, copied: bool, pool: BufferPool) -> Snapshot:
-    """The present values of `tracked`. Call it between steps, on the thread that trains.
+def capture_tensors(source: CheckpointTensors, copied: bool, pool: BufferPool) -> Snapshot:
+    """The present values. Call it between steps, on the thread that trains.
 
     `copied`: copies them into memory of `pool`, as much as the tensors need and no more, so that training may go on;
     `release` gives it back. Otherwise the tensors may share the variables' memory, and have to be written before the
     next step. Raises SnapshotImpossible; MemoryError or tf.errors.OpError if there is no memory.
     """
-    names, slices, tensors = zip(*_serialized(tracked), strict=True)
+    names, slices, tensors = zip(*source.read(), strict=True)
     taken = TensorSnapshot(names, slices, tensors)
     if not copied:
         return taken
@@ -99,30 +96,6 @@ def _deep_copy(name: str, tensor: tf.Tensor) -> tf.Tensor:
             return tf.raw_ops.DeepCopy(x=tensor)
     except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
         raise SnapshotImpossible(f"{name} is of type {tensor.dtype.name}, which TensorFlow can't copy") from error
-
-
-def _serialized(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, str, tf.Tensor]]:
-    """Key, slice and tensor of each entry, from a private method of TensorFlow: there is no public one."""
-    try:
-        gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
-    except (AttributeError, TypeError) as error:
-        raise SnapshotImpossible(f"TensorFlow {tf.__version__} has a saver unknown to stepkeeper: {error}") from error
-    if registered:
-        raise SnapshotImpossible(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
-    for entries in gathered.values():
-        for key, entry in entries.items():
-            for part, one in entry.items() if isinstance(entry, dict) else [("", entry)]:
-                name, place, tensor = _resolved(key, part, one)
-                if tensor is not None:  # None: part of the object graph, without a value
-                    yield name, place, tensor
-
-
-def _resolved(key: str, part: str, entry: Any) -> tuple[str, str, tf.Tensor | None]:
-    """The tensor of an entry, which is a tensor or a specification that reads one."""
-    if not hasattr(entry, "slice_spec"):
-        return key, part, entry
-    with tf.device(entry.device):
-        return entry.name or key, (entry.slice_spec or part).strip(), entry.tensor
 
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

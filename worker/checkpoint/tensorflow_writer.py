@@ -21,9 +21,9 @@ from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from worker.checkpoint import snapshot
 from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
 from worker.checkpoint.snapshot import (
     Snapshot,
-    SnapshotImpossible,
     find_not_finite,
     find_variables_not_finite,
     tensor_name,
@@ -109,6 +109,7 @@ class TensorFlowWriter:
         self._copies = len(copies)
         if copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=copies)
+        self._tensors = {prefix: CheckpointTensors(each) for prefix, each in self._bundles.items()}
         self._buffer_pools = {prefix: BufferPool() for prefix in self._bundles}
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
         self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
@@ -149,7 +150,7 @@ class TensorFlowWriter:
         """A snapshot of each bundle, and whether these are copies: if memory is short they are not."""
         taken = {}
         try:
-            for prefix, each in self._bundles.items():
+            for prefix, each in self._tensors.items():
                 taken[prefix] = snapshot.capture_tensors(each, copied, self._buffer_pools[prefix])
         except MemoryError as error:
             if not copied:

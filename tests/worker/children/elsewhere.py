@@ -28,6 +28,7 @@ if not server:
 import worker  # noqa: E402
 from worker.checkpoint import snapshot  # noqa: E402
 from worker.checkpoint.bundle_writer import BufferPool  # noqa: E402
+from worker.checkpoint.checkpoint_tensors import CheckpointTensors  # noqa: E402
 from worker.devices import tpu  # noqa: E402
 
 cluster = tf.train.ClusterSpec({"worker": [address]})
@@ -54,7 +55,10 @@ def run(directory: str, value: float, copied: bool) -> list[float]:
 found = {
     "owner": tracked(1.0).value.device,
     "copies": [
-        each.tolist() for _, each in snapshot.capture_tensors(tracked(1.0), copied=True, pool=BufferPool()).elements()
+        each.tolist()
+        for _, each in snapshot.capture_tensors(
+            CheckpointTensors(tracked(1.0)), copied=True, pool=BufferPool()
+        ).elements()
     ],
     "begun": {name: [run(name, value, name == "copied") for value in (1.0, 7.0)] for name in ("copied", "written")},
     "foreign": None,

@@ -21,6 +21,7 @@ from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.checkpoint import bundle_writer, snapshot
 from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint.checkpoint_tensors import CheckpointTensors
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -106,7 +107,7 @@ def test_files_are_those_of_a_plain_write_although_training_went_on(two_replicas
     with worker.Run(tracked, strategy=two_replicas, total_steps=3, directory=tmp_path / "run") as run:
         training.train(run, tracked, two_replicas)
     tracked.write(str(tmp_path / layout.PREFIX))
-    taken = snapshot.capture_tensors(tracked, copied=True, pool=BufferPool())
+    taken = snapshot.capture_tensors(CheckpointTensors(tracked), copied=True, pool=BufferPool())
     with worker.Run(tracked, strategy=two_replicas, total_steps=6, directory=tmp_path / "run") as run:
         training.train(run, tracked, two_replicas)
     written(taken, tmp_path / "later")
@@ -117,7 +118,7 @@ def test_files_are_those_of_a_plain_write_although_training_went_on(two_replicas
 
 def test_copy_shares_no_memory_with_a_variable() -> None:
     count, tracked = counting()
-    taken = snapshot.capture_tensors(tracked, copied=True, pool=BufferPool())
+    taken = snapshot.capture_tensors(CheckpointTensors(tracked), copied=True, pool=BufferPool())
 
     inside = np.asarray(count.read_value_no_copy())
     copied = dict(taken.elements())
@@ -131,7 +132,7 @@ def test_other_trackables_are_taken_as_a_plain_write_takes_them(tmp_path: Path) 
     half, text = tf.Variable([1.5], dtype=tf.bfloat16), tf.Variable("words")
     tracked = tf.train.Checkpoint(table=table, half=half, text=text)
     tracked.write(str(tmp_path / "plain"))
-    taken = snapshot.capture_tensors(tracked, copied=True, pool=BufferPool())
+    taken = snapshot.capture_tensors(CheckpointTensors(tracked), copied=True, pool=BufferPool())
     table.insert(tf.constant(["b"]), tf.constant([2], tf.int64))
     half.assign([2.5])
     text.assign("others")

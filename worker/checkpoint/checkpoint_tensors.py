@@ -1,0 +1,145 @@
+"""Which tensors a `tf.train.Checkpoint` writes, under which keys, in which order.
+
+TensorFlow's own saver says so, and gives the object graph that a restore needs. It walks over all objects twice and
+builds that graph anew for each save, while training waits. So what it said is kept as long as the tracked objects and
+their names are the same, where nothing but variables contributes: those are read at each save.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable  # what tf.Variable makes
+from tensorflow.python.trackable.base import Trackable  # no public name; the methods below have none either
+
+_SAVE = "_serialize_to_tensors"
+_OVERRIDDEN_BY_STATE = (_SAVE, "_gather_saveables_for_checkpoint")
+_FACTORIES = "_self_saveable_object_factories"
+
+Nodes = list[tuple[Any, Any, list[tuple[str, int]]]]
+"""The tracked objects in the order of their discovery; of each its variable if it holds or is one, and the names and
+numbers of its children."""
+
+
+class SnapshotImpossible(Exception):
+    """The state can only be written while training waits; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What TensorFlow's saver said of one tensor. `tensor`: itself, or a specification that reads it. `variable`: the
+    one that it is the value of, if that lies in host memory."""
+
+    key: str
+    part: str
+    tensor: Any
+    variable: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What it said of some objects."""
+
+    nodes: Nodes
+    entries: list[_Entry]
+
+
+class CheckpointTensors:
+    """The tensors of one `tf.train.Checkpoint`. Not for two threads at once."""
+
+    def __init__(self, tracked: tf.train.Checkpoint) -> None:
+        self.tracked = tracked
+        self._gathered: _Gathered | None = None
+
+    def read(self) -> Iterator[tuple[str, str, tf.Tensor]]:
+        """Key, slice and present value of each. Call it between steps. Raises SnapshotImpossible."""
+        nodes = _walk(self.tracked)
+        if self._gathered is None or not _are_same(self._gathered.nodes, nodes):
+            self._gathered = _Gathered(nodes, _gather(self.tracked))
+        entries = self._gathered.entries
+        if not _are_variables(nodes):
+            self._gathered = None
+        for each in entries:
+            name, place, tensor = _read(each)
+            if tensor is not None:  # None: part of the object graph, without a value
+                yield name, place, tensor
+
+
+def _walk(tracked: tf.train.Checkpoint) -> Nodes:
+    view, numbers = tf.train.TrackableView(tracked), {id(tracked): 0}
+    waiting: list[Any] = [tracked]
+    nodes: Nodes = []
+    for parent in waiting:
+        children = []
+        for name, child in view.children(parent).items():
+            if id(child) not in numbers:
+                numbers[id(child)] = len(waiting)
+                waiting.append(child)
+            children.append((name, numbers[id(child)]))
+        nodes.append((parent, _variable(parent), children))
+    return nodes
+
+
+def _are_same(one: Nodes, other: Nodes) -> bool:
+    return len(one) == len(other) and all(
+        before[0] is now[0] and before[1] is now[1] and before[2] == now[2]
+        for before, now in zip(one, other, strict=True)
+    )
+
+
+def _are_variables(nodes: Nodes) -> bool:
+    """Whether all objects that contribute tensors are plain variables, whose entries read the value of the moment."""
+    return all(variable is not None or not _has_state(each) for each, variable, _ in nodes)
+
+
+def _variable(found: Any) -> Any:
+    """The variable that a tracked object is, or holds if it is one of Keras; None if that saves in a way of its own."""
+    save = getattr(type(found), _SAVE, None)
+    if isinstance(found, tf.keras.Variable) and save is getattr(tf.keras.Variable, _SAVE, None):
+        found = found.value
+        save = getattr(type(found), _SAVE, None)
+    return found if isinstance(found, BaseResourceVariable) and save is getattr(BaseResourceVariable, _SAVE) else None
+
+
+def _has_state(found: Any) -> bool:
+    """Whether an object may save something itself. Keras 2's optimizers have variables that are nobody's children."""
+    if hasattr(found, "get_slot_names") or getattr(found, _FACTORIES, None):
+        return True
+    return any(getattr(type(found), name, None) is not getattr(Trackable, name) for name in _OVERRIDDEN_BY_STATE)
+
+
+def _gather(tracked: tf.train.Checkpoint) -> list[_Entry]:
+    """From a private method of TensorFlow: there is no public one."""
+    try:
+        gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
+    except (AttributeError, TypeError) as error:
+        raise SnapshotImpossible(f"TensorFlow {tf.__version__} has a saver unknown to stepkeeper: {error}") from error
+    if registered:
+        raise SnapshotImpossible(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
+    return [
+        _Entry(key, part, one, _host_variable(found))
+        for found, entries in gathered.items()
+        for key, entry in entries.items()
+        for part, one in (entry.items() if isinstance(entry, dict) else [("", entry)])
+    ]
+
+
+def _host_variable(found: Any) -> Any:
+    """A variable in host memory whose value is there by now."""
+    variable = _variable(found)
+    is_there = variable is not None and "CPU" in variable.device and variable.is_initialized()
+    return variable if is_there else None
+
+
+def _read(entry: _Entry) -> tuple[str, str, tf.Tensor | None]:
+    """Key, slice and tensor of an entry."""
+    if not hasattr(entry.tensor, "slice_spec"):
+        return entry.key, entry.part, entry.tensor
+    name, place = entry.tensor.name or entry.key, (entry.tensor.slice_spec or entry.part).strip()
+    if entry.variable is not None:  # as the specification does it, which takes ten times as long
+        handle = entry.variable.handle
+        tf.raw_ops.DisableCopyOnRead(resource=handle)
+        return name, place, tf.raw_ops.ReadVariableOp(resource=handle, dtype=entry.variable.dtype)
+    with tf.device(entry.tensor.device):
+        return name, place, entry.tensor.tensor
