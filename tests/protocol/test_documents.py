@@ -44,7 +44,7 @@ def test_every_setting_of_the_launch_record_is_described(name: str):
 
 
 def test_the_variables_are_named():
-    assert f"`{launch.VARIABLE}`" in TEXT and f"`{launch.INITIAL_CHECKPOINT}`" in TEXT
+    assert f"`{launch.VARIABLE}`" in TEXT and f"`{launch.INITIAL_CHECKPOINT}`" in TEXT and f"`{launch.MIRROR}`" in TEXT
 
 
 def test_the_example_of_a_launch_record_is_one():

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.host.mirror.test_run import host, made
 from tests.mirror.stores import ObjectStore
 from tests.system.harness import Daemon, Refused, job
 
@@ -87,6 +88,21 @@ def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path
 
         blocked.unlink()
         daemon.until_state("j", "SUCCEEDED")
+
+
+def test_a_store_whose_checkpoints_are_all_damaged_is_no_reason_to_begin_anew(tmp_path: Path):
+    store = tmp_path / "store"
+    run = host(f"file://{store}/j", tmp_path / "old")
+    name = made(tmp_path / "old", 20)
+    run.upload(name, run.begin_epoch(name, 0))
+    (store / "j" / "e0001" / str(name) / "state.json").write_bytes(b"damaged")
+
+    with Daemon(tmp_path, mirrored("j", tmp_path, f"file://{store}", STEPS=100, EVERY=20)) as daemon:
+        failed = daemon.until_state("j", "FAILED", "SUCCEEDED")
+
+    assert (
+        "the mirror has checkpoints, and none is whole: e0001/step-0000000020.a1: state.json" in failed["description"]
+    )
 
 
 def test_a_folder_that_was_deleted_comes_back_from_the_store(tmp_path: Path, url: str):

@@ -34,6 +34,8 @@ class Attempt:
     failure_sent: bool = False
     state_home: Path | None = None
     """Where it may remember what it committed; None under a daemon, whose ledger does that."""
+    mirror_url: str | None = None
+    """The run in a store that it begins from; None under a daemon, which fetches for it."""
 
     @property
     def is_standby(self) -> bool:

@@ -60,7 +60,8 @@ def begin_attempt() -> Attempt:
         _remove_launch_variables()
         _report_uncaught_exceptions(_current)
     elif channel is None:
-        _current = Attempt(told, requests, ConsoleReporter(), state_home=launch.state_home(os.environ))
+        state_home, mirror_url = launch.state_home(os.environ), launch.mirror_url(os.environ)
+        _current = Attempt(told, requests, ConsoleReporter(), state_home=state_home, mirror_url=mirror_url)
         _start_local_processes(_current)
     else:
         _current = Attempt(told, requests, channel, channel, number=channel.attempt)

@@ -11,18 +11,23 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.directory import view_directory
 from supervisor.protocol.checkpoints.loss import find_loss
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.wire.launch import MIRROR
 from supervisor.protocol.wire.messages import WorkerExit
 from worker.process.attempt import Attempt
 from worker.saving.commit_record import CommitRecord
+
+if TYPE_CHECKING:
+    from worker.saving.mirror_restore import MirrorSource
 
 
 class Unfit(Exception):
@@ -69,22 +74,24 @@ class OpenedDirectory:
 def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirectory:
     """Opens the directory for this attempt. The daemon says which checkpoint to restore.
 
-    Without a daemon, and for the second run of a script, this selects the newest checkpoint that verifies. Exits with
-    LOCKED, DIRECTORY_UNUSABLE, or, if it selects and no checkpoint verifies, CHECKPOINT_UNFIT.
+    Without a daemon, and for the second run of a script, this selects the newest checkpoint that verifies; without a
+    daemon also of the run's mirror, if it was told of one. Exits with LOCKED, DIRECTORY_UNUSABLE, or, if it selects and
+    no checkpoint verifies, CHECKPOINT_UNFIT.
     """
     go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun_run else None
     attempt.has_begun_run = True
-    record = None
+    record = source = None
     try:
         if attempt.channel is None:
             record = _check_not_lost(attempt, directory)
+            source = _look_at_mirror(attempt, directory)
         durable.make_folder(directory)
         if attempt.channel is None:
-            attempt.number = 1 + selection.highest_attempt(directory)
+            attempt.number = 1 + max(selection.highest_attempt(directory), source.attempt if source is not None else 0)
         lock = DirectoryLock(directory, attempt.number)
         selection.delete_partials(directory)
         if go is None:
-            return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory), record)
+            return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory, source), record)
     except DirectoryLocked as error:
         attempt.exit_with_error(WorkerExit.LOCKED, str(error))
     except OSError as error:
@@ -117,17 +124,60 @@ def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
     return record
 
 
-def _select_checkpoint(attempt: Attempt, directory: Path) -> Path | None:
+def _look_at_mirror(attempt: Attempt, directory: Path) -> "MirrorSource | None":
+    """The run's mirror; None without one. Raises OSError if the directory can't be read."""
+    if attempt.mirror_url is None:
+        return None
     try:
-        rules = selection.SelectionRules(initial=attempt.launch.initial_checkpoint)
-        chosen = selection.select_checkpoint(directory, rules)
+        # only here: most workers have none, and not the library for it either
+        from worker.saving.mirror_restore import MirrorSource, MirrorUnusable
+    except ModuleNotFoundError as error:
+        remedy = f"install it with: {sys.executable} -m pip install 'stepkeeper[mirror]'"
+        attempt.exit_with_error(WorkerExit.BAD_LAUNCH, f"{MIRROR} needs the package {error.name}; {remedy}")
+    try:
+        return MirrorSource(attempt.mirror_url, directory)
+    except MirrorUnusable as error:
+        attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, str(error))
+
+
+def _select_checkpoint(attempt: Attempt, directory: Path, source: "MirrorSource | None") -> Path | None:
+    rules = selection.SelectionRules(initial=attempt.launch.initial_checkpoint)
+    try:
+        chosen = _select_here_or_there(attempt, directory, rules, source)
     except NoValidCheckpoint as error:
         attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
+    for text in source.messages if source is not None else ():
+        attempt.reporter.show_message(text)
     for refused in chosen.rejected:
         moved = (directory / layout.QUARANTINE / refused.name).exists()
         where = f"; it was moved to {layout.QUARANTINE}/" if moved else ""
         attempt.reporter.show_message(f"refused {refused.name}: {refused.reason}{where}")
     return chosen.path
+
+
+def _select_here_or_there(
+    attempt: Attempt, directory: Path, rules: selection.SelectionRules, source: "MirrorSource | None"
+) -> selection.Selection:
+    """The newest whole checkpoint of the directory and of the run's mirror. Raises NoValidCheckpoint, OSError."""
+    if source is None:
+        return selection.select_checkpoint(directory, rules)
+    try:
+        here = selection.select_checkpoint(directory, rules)
+    except NoValidCheckpoint:
+        if not _fetch_newer(attempt, source, None):
+            raise
+        return selection.select_checkpoint(directory, rules)
+    newest = layout.parse_name(here.path.name) if here.path is not None else None
+    return selection.select_checkpoint(directory, rules) if _fetch_newer(attempt, source, newest) else here
+
+
+def _fetch_newer(attempt: Attempt, source: "MirrorSource", than: layout.CheckpointName | None) -> bool:
+    from worker.saving.mirror_restore import MirrorUnusable
+
+    try:
+        return source.fetch_newer(than)
+    except MirrorUnusable as error:
+        attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, str(error))
 
 
 class DirectoryLock:

@@ -20,6 +20,9 @@ VARIABLE = "STEPKEEPER_LAUNCH"
 INITIAL_CHECKPOINT = "STEPKEEPER_INITIAL_CHECKPOINT"
 """For scripts that are started by hand; the record wins over it."""
 
+MIRROR = "STEPKEEPER_MIRROR"
+"""For scripts that are started by hand: the URL of a run in a store, from which they begin (docs/mirror.md)."""
+
 Strategy = Literal["auto", "mirrored", "one-device", "multiworker", "tpu"]
 OnNan = Literal["stop", "rollback", "skip", "off"]
 Standby = Literal["warm", "hot"]
@@ -173,6 +176,11 @@ def state_home(environment: Mapping[str, str]) -> Path | None:
     return Path(home, ".local", "state") if home.startswith("/") else None
 
 
+def mirror_url(environment: Mapping[str, str]) -> str | None:
+    """Where a worker without a daemon finds its run's mirror; None if nothing says so."""
+    return environment.get(MIRROR) or None
+
+
 def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less the launch variables, for children of a worker and for programs that are not jobs."""
-    return {key: value for key, value in environment.items() if key not in (VARIABLE, INITIAL_CHECKPOINT)}
+    return {key: value for key, value in environment.items() if key not in (VARIABLE, INITIAL_CHECKPOINT, MIRROR)}

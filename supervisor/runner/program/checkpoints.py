@@ -220,6 +220,10 @@ class CheckpointSelector:
         if found.attempt >= effect.attempt:
             text = f"another host has used attempt numbers up to {found.attempt}; starting again with a higher one"
             return events.SelectionFailed(effect.attempt, text, permanent=False, attempts_used=found.attempt)
+        if path is None and found.name is None and found.bad:
+            text = f"the mirror has checkpoints, and none is whole: {'; '.join(found.bad)}"
+            remedy = f"begin anew with supervisorctl start --from-scratch {self._program}"
+            return events.SelectionFailed(effect.attempt, f"{text}; {remedy}", permanent=True)
         return await self._select_here(effect) if found.name is not None or found.left_behind else None
 
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:

@@ -212,6 +212,7 @@ def test_text_that_is_not_an_interval_raises_value_error_only(text: str) -> None
 
 
 def test_no_launch_variable_reaches_a_child() -> None:
-    environment = {"HOME": "/root", "STEPKEEPER_INITIAL_CHECKPOINT": "/c", **Launch(job="j").to_environment()}
+    by_hand = {"STEPKEEPER_INITIAL_CHECKPOINT": "/c", "STEPKEEPER_MIRROR": "file:///m"}
+    environment = {"HOME": "/root", **by_hand, **Launch(job="j").to_environment()}
 
     assert launch.without_launch_variables(environment) == {"HOME": "/root"}

@@ -1,0 +1,90 @@
+"""A worker without a daemon begins from a mirror: what the store has is fetched when a checkpoint is selected.
+
+The same as under a daemon, but that nothing is uploaded and the run is not taken over: a host that trains the run keeps
+it. Fetched are whole checkpoints that count, if they are newer than what is here. Those here that another host has left
+behind are set aside. A store that has nothing, or can't be reached while there is nothing here either, is an error: a
+worker that was told of a mirror never begins at step 0.
+"""
+
+import contextlib
+from pathlib import Path
+
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.fetching import fetch, local_checkpoints
+from supervisor.protocol.mirror.keys import store_url
+from supervisor.protocol.mirror.remote_run import RemoteRun
+from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.wire.launch import MIRROR
+
+LEFT_BEHIND = "another host has gone on with this run from an earlier checkpoint"
+
+
+class MirrorUnusable(Exception):
+    """There is nothing to begin from; the text says why."""
+
+
+class MirrorSource:
+    """The run at a URL, for the checkpoints of one directory."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        """Looks what the store has. Raises MirrorUnusable, OSError."""
+        self._url = url
+        self._directory = directory
+        self._run: RemoteRun | None = None  # none once it could not be reached
+        self.attempt = 0
+        """The highest attempt in the name of a remote checkpoint: this one needs a higher number."""
+        self.messages: list[str] = []
+        """What the user should know."""
+        try:
+            store_url(url)
+        except ValueError as error:
+            raise MirrorUnusable(f"{MIRROR} {error}") from error
+        try:
+            self._run = RemoteRun(Store(url))
+            found = fetch(self._run, directory, None, only_look=True)
+        except StoreError as error:
+            self._go_on_without(error, has_local=bool(local_checkpoints(directory)))
+            return
+        self.attempt = found.attempt
+        if found.newest is None and not local_checkpoints(directory):
+            raise MirrorUnusable(
+                f"cannot begin from {url}: no checkpoint there counts; set {MIRROR} to one run, with the job's name, "
+                f"or unset it to begin at step 0"
+            )
+
+    def fetch_newer(self, than: CheckpointName | None) -> bool:
+        """Gets the newest checkpoint into the directory, if it is newer; whether anything there has changed.
+
+        Raises MirrorUnusable, OSError.
+        """
+        if self._run is None:
+            return False
+        try:
+            found = fetch(self._run, self._directory, than)
+        except StoreError as error:
+            self._go_on_without(error, has_local=than is not None)
+            return False
+        for name in found.left_behind:
+            with contextlib.suppress(FileNotFoundError):
+                move_to_quarantine(self._directory, name, LEFT_BEHIND)
+            self.messages.append(f"set {name} aside: {LEFT_BEHIND}")
+        refused = [f"refused {each} in {self._url}: {why}" for each, why in found.bad]
+        self.messages += refused
+        if than is None and found.fetched is None and refused:
+            remedy = f"unset {MIRROR} to begin at step 0"
+            raise MirrorUnusable(
+                f"cannot begin from {self._url}: no checkpoint is whole ({'; '.join(refused)}); {remedy}"
+            )
+        if found.fetched is not None:
+            self.messages.append(f"fetched {found.fetched} from {self._url}")
+        return found.fetched is not None or bool(found.left_behind)
+
+    def _go_on_without(self, error: StoreError, has_local: bool) -> None:
+        if not has_local:
+            raise MirrorUnusable(
+                f"cannot begin from {self._url}: {error}; there is no checkpoint in {self._directory}, and the store "
+                f"may have one; start again when it answers"
+            ) from error
+        self._run = None
+        self.messages.append(f"{error}; going on from the newest checkpoint in {self._directory}")
