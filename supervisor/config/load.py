@@ -4,12 +4,14 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from supervisor.config import program_defaults, relations, server_relations, supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
-from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.keys.job import JobConfig
+from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.ownership import problems_of_ownership
 from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
@@ -24,6 +26,13 @@ from supervisor.protocol import allocation
 _KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include", program_defaults.SECTION}
 _NAMED = ("program", "group", "eventlistener")
 _SERVERS = ("unix_http_server", "inet_http_server")
+_MODELS: tuple[type[SectionModel], ...] = (
+    SupervisordConfig, ProgramConfig, JobConfig, ProcessesConfig, GroupConfig, ListenerConfig, UnixServerConfig,
+    InetServerConfig,
+)  # fmt: skip
+_OWN_KEYS = frozenset(chain.from_iterable(each.ini_keys() for each in _MODELS)) - supervisor_keys.ALL
+"""What a file for Supervisor does not have."""
+
 STATE_DIR = ".stepkeeper"
 NO_OVERRIDES: Mapping[str, IniKey] = {}
 
@@ -218,7 +227,8 @@ class _ConfigReader:
         section = self.source.sections.get(program_defaults.SECTION)
         if section is None:
             return
-        defaults = program_defaults.read_defaults(self._section_reader(section), self._placeholders())
+        reader = SectionReader(section, self.problems, self.warnings)
+        defaults = program_defaults.read_defaults(reader, self._placeholders())
         for reader in sections.values():
             self.inherited[reader.ini.name] = program_defaults.apply_defaults(reader.ini, defaults)
 
@@ -242,7 +252,7 @@ class _ConfigReader:
         }
 
     def _section_reader(self, section: IniSection) -> SectionReader:
-        return SectionReader(section, self.problems, self.warnings)
+        return SectionReader(section, self.problems, self.warnings, own_keys=_OWN_KEYS)
 
     def _placeholders(self) -> dict[str, str]:
         return common_placeholders(self.source.folder, self.environment)
@@ -251,10 +261,10 @@ class _ConfigReader:
         kind, colon, _ = name.partition(":")
         if name in _KINDS or (kind in _NAMED and colon) or kind in _SERVERS:
             return
+        if name == supervisor_keys.STOCK_RPC_SECTION and _is_stock(section):
+            return
         if kind in supervisor_keys.IGNORED:
             self.warnings.append(Problem(section.location, f"[{name:.80}] is ignored: {supervisor_keys.IGNORED[kind]}"))
-            return
-        if name == supervisor_keys.STOCK_RPC_SECTION and _is_stock(section):
             return
         remedy = supervisor_keys.SECTIONS.get(kind)
         if remedy is not None:
@@ -262,7 +272,11 @@ class _ConfigReader:
         elif name in _NAMED:
             text = f"[{name}] has no name; write [{name}:NAME]"
         else:
-            meant = nearest_word(kind, [*_KINDS, *_NAMED])
+            meant = nearest_word(kind.lower(), [*_KINDS, *_NAMED])
+            if meant is None and not colon:
+                text = f"[{name:.80}] is no section that stepkeeper or Supervisor knows, and has no effect"
+                self.warnings.append(Problem(section.location, text))
+                return
             is_named = meant in _NAMED
             hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
             text = f"unknown section [{name:.80}]" + (hint if meant else "; delete it, or put ; before its lines")

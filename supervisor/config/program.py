@@ -15,7 +15,7 @@ from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.ownership import problems_of_ownership
 from supervisor.config.schema.check import SectionReader
-from supervisor.config.schema.values import TRUE, absolute_path
+from supervisor.config.schema.values import MAX_COUNT, TRUE, absolute_path
 from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.placeholders import program_placeholders
 from supervisor.ini.problems import nearest_word
@@ -204,9 +204,8 @@ def _computed(
         computed["command"] = (job.python if job else "python", "-m", "worker", entrypoint)
     if job is not None:
         computed["startretries"] = JOB_STARTRETRIES
-    if re.fullmatch(r"-[0-9]+", retries := reader.texts.get("startretries", "")):
-        reader.add_remark(f"startretries is {retries:.20}, which is the same as 0, in Supervisor too", "startretries")
-        reader.texts["startretries"] = "0"
+    _limit_retries(reader)
+    _read_empty_paths(reader)
     if "stopasgroup" in reader.texts:
         computed["killasgroup"] = reader.texts["stopasgroup"]
     log_name = process if is_alone else f"{group}.{process}"  # scp would take what is before a colon for a host
@@ -215,8 +214,8 @@ def _computed(
         if (word := reader.texts.get(key, "").lower()) in ("syslog", "journal"):
             reader.texts[key] = "NONE"
             reader.texts[f"{channel}_{word}"] = "true"
-        if reader.texts.get(key) == os.devnull:
-            reader.texts[key] = "NONE"  # it can be neither rotated nor read
+        if reader.texts.get(key) == os.devnull or word == "off":
+            reader.texts[key] = "NONE"  # the null device can be neither rotated nor read; `off` is Supervisor's word
         if reader.texts.get(key, "AUTO").upper() == "AUTO":
             reader.texts.pop(key, None)
             is_answers = place.group.is_pool and channel == "stdout"
@@ -224,6 +223,27 @@ def _computed(
     if reader.texts.get("redirect_stderr", "").lower() in TRUE:
         computed["stderr_logfile"] = None
     return computed
+
+
+def _limit_retries(reader: SectionReader) -> None:
+    """Accepts every whole number of retries, as Supervisor does."""
+    text = reader.texts.get("startretries", "")
+    if not re.fullmatch(r"-?[0-9]{1,1000}", text) or 0 <= (number := int(text)) <= MAX_COUNT:
+        return
+    same = "0, in Supervisor too" if number < 0 else f"{MAX_COUNT}: with the pauses between them, for years"
+    reader.add_remark(f"startretries is {text:.20}, which is the same as {same}", "startretries")
+    reader.texts["startretries"] = str(max(0, min(number, MAX_COUNT)))
+
+
+def _read_empty_paths(reader: SectionReader) -> None:
+    """A path that is left empty, as by a template, is none in Supervisor."""
+    for key in ("stdout_logfile", "stderr_logfile"):
+        if reader.texts.get(key) == "":
+            reader.texts[key] = "NONE"
+            reader.add_remark(f"{key} is empty, which is the same as NONE, in Supervisor too", key)
+    if reader.texts.get("directory") == "":
+        del reader.texts["directory"]
+        reader.add_remark("directory is empty, which is the same as no such line, in Supervisor too", "directory")
 
 
 def build_groups(

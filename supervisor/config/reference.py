@@ -60,7 +60,7 @@ def unsupported_table() -> str:
         ("[supervisord]", supervisor_keys.SUPERVISORD),
     )
     rows = [
-        f"| `{key}` in {section} | {_accepted((*known.harmless, *known.ignored))} | {known.remedy} |"
+        f"| `{key}` in {section} | {_accepted(known)} | {known.remedy} |"
         for section, keys in sections
         for key, known in keys.items()
     ]
@@ -68,8 +68,11 @@ def unsupported_table() -> str:
     return "\n".join(["| Supervisor's | Accepted value | Instead |", "|---|---|---|", *rows])
 
 
-def _accepted(harmless: tuple[str, ...]) -> str:
+def _accepted(key: supervisor_keys.Unsupported) -> str:
     """Without the other words for true and false."""
+    if key.is_ignorable:
+        return "any"
+    harmless = (*key.harmless, *key.ignored)
     shown = [each for each in harmless if each in ("true", "false")] or list(harmless[:1])
     return " or ".join(f"`{each}`" for each in shown) or "none"
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 class Unsupported:
     """A key of Supervisor's or of one of its plug-ins: what to do instead.
 
-    `harmless`: the written values that ask for nothing; `ignored`: those without which programs run as well.
+    `harmless`: the written values that ask for nothing; `ignored`: those without which programs run as well;
+    `is_ignorable`: programs run as well without any value.
     """
 
     harmless: tuple[str, ...]
     remedy: str
     ignored: tuple[str, ...] = ()
+    is_ignorable: bool = False
 
 
 _ON = ("true", "yes", "on", "1")
@@ -26,7 +28,9 @@ _DEPENDS_ON = "write depends_on = PROGRAM, which needs no listener, and autostar
 """What stands for the keys of supervisord-dependent-startup, a listener that reads them from Supervisor's file."""
 
 PROGRAM: Mapping[str, Unsupported] = {
-    "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
+    "serverurl": Unsupported(
+        ("auto",), "programs are told the daemon's own socket in SUPERVISOR_SERVER_URL", is_ignorable=True
+    ),
     "dependent_startup": Unsupported(_OFF, _DEPENDS_ON),
     "dependent_startup_wait_for": Unsupported((), _DEPENDS_ON),
     "dependent_startup_inherit_priority": Unsupported(_OFF, _DEPENDS_ON),
@@ -38,14 +42,15 @@ SUPERVISORD: Mapping[str, Unsupported] = {
 
 SECTIONS: Mapping[str, str] = {
     "fcgi-program": "run FastCGI programs under a web server's own process control",
-    "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",
+    "DEFAULT": "write values for all programs into [program-defaults]",
 }
 """Kinds of section, and what to do instead."""
 
 IGNORED: Mapping[str, str] = {
     "ctlplugin": "Supervisor's own supervisorctl reads it, and ours has no plug-ins",
+    "rpcinterface": "the daemon loads no code of others, so clients can't call methods that it would add",
 }
-"""Kinds of section that the daemon has no use for, as Supervisor's has none; and whose they are."""
+"""Kinds of section without which programs run as well; and what is missing."""
 
 # fmt: off
 _CHANNEL_KEYS = (
@@ -73,6 +78,9 @@ SUPERVISORS: Mapping[str, frozenset[str]] = {
 }
 # fmt: on
 """The keys of Supervisor 4.3.0 by kind of section. It ignores all others, so a file may have any."""
+
+ALL = frozenset[str]().union(*SUPERVISORS.values())
+"""The keys of Supervisor 4.3.0, of whatever section."""
 
 STOCK_RPC_SECTION = "rpcinterface:supervisor"
 STOCK_RPC = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}

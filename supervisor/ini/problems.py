@@ -43,7 +43,7 @@ class ConfigError(Exception):
         super().__init__("\n".join(lines))
 
 
-def nearest_word(word: str, known: Iterable[str]) -> str | None:
+def nearest_word(word: str, known: Iterable[str], likeness: float = 0.7) -> str | None:
     """The known word that `word` was most likely meant to be; None if none is near."""
-    found = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.7)
+    found = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=likeness)
     return found[0] if found else None

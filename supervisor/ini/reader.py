@@ -101,13 +101,15 @@ class _IniParser:
         self._begin(content.strip())
 
     def _begin(self, content: str) -> None:
-        header = _HEADER.fullmatch(content)
+        header = _HEADER.match(content)  # what follows the ] is ignored, in Supervisor too
         if header is not None:
             name = ":".join(map(str.strip, header["name"].split(":", maxsplit=1)))  # `[program: x]` is program:x
             self._section = self._source.sections.setdefault(name, IniSection(name, self._place))
             return
         key, *value = _DELIMITER.split(content, maxsplit=1)
-        if not value or not key.strip():
+        if content.startswith("["):
+            self._wrong(f"{content!r:.80} begins like a [section] but has no ]; add it")
+        elif not value or not key.strip():
             remedy = "put a ; before it if it is a remark"
             self._wrong(f"{content!r:.80} is neither a [section] nor a 'key = value'; {remedy}")
         elif self._section is None:

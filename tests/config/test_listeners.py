@@ -58,8 +58,6 @@ def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[...
     assert "buffer_size" in of("events=EVENT", "buffer_size=0")
     assert "an event listener answers on its standard output" in of("events=EVENT", "redirect_stderr=true")
     assert "has no key 'checkpoint_dir'" in of("events=EVENT", "checkpoint_dir=/x")
-    assert "has no key 'event'; did you mean 'events'?" in of("events=EVENT", "event=X")
-    assert "has no key 'events'" in of("events=EVENT", head="[program:ear]\ncommand=x\n")
     twins = "[program:ear]\ncommand=x\n[eventlistener:ear]\ncommand=y\n"
     assert "has the same name as [program:ear]" in of("events=EVENT", head=twins)
     assert "has no name; write [eventlistener:NAME]" in of("events=EVENT", head="[eventlistener]\ncommand=x\n")

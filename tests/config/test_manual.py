@@ -82,6 +82,11 @@ childlogdir = /var/log
 strip_ansi = false
 environment = FIRST="1",SECOND="2"
 """,
+    "configuration, xmlrpc: [rpcinterface:x] with code of others": """
+[rpcinterface:other]
+supervisor.rpcinterface_factory = mine.package:make_other
+retries = 1
+""",
     "configuration: [supervisorctl]": """
 [supervisorctl]
 serverurl = unix:///run/old.sock
@@ -211,15 +216,6 @@ socket_owner=me
 """,
         "[fcgi-program:form] is a Supervisor section that stepkeeper does not support; run FastCGI programs under "
         "a web server's own process control",
-    ),
-    "configuration, xmlrpc: [rpcinterface:x] with code of others": (
-        """
-[rpcinterface:other]
-supervisor.rpcinterface_factory = mine.package:make_other
-retries = 1
-""",
-        "[rpcinterface:other] is a Supervisor section that stepkeeper does not support; only the stock line of "
-        "[rpcinterface:supervisor] is accepted",
     ),
     "configuration: [include] of a file that is not there": (
         """

@@ -43,7 +43,7 @@ def test_every_line_has_its_fate(tmp_path: Path):
         (4, MigrationOutcome.CHANGED),
         (5, MigrationOutcome.KEPT),
         (6, MigrationOutcome.CHANGED),
-        (7, MigrationOutcome.REFUSED),
+        (7, MigrationOutcome.NO_EFFECT),
         (8, MigrationOutcome.REFUSED),
         (10, MigrationOutcome.NO_EFFECT),
         (11, MigrationOutcome.NO_EFFECT),
@@ -179,8 +179,8 @@ def test_the_command_prints_it_and_says_whether_the_file_can_be_used(tmp_path: P
     good = migrate()
 
     assert (refused.returncode, good.returncode) == (78, 0)
-    assert f"{path}:7: refused   [program:x] serverurl = http://x is a Supervisor setting" in refused.stdout
-    assert refused.stdout.endswith(f"{path}: change 2 lines before stepkeeper can use it\n")
+    assert f"{path}:8: refused   [fcgi-program:f] is a Supervisor section" in refused.stdout
+    assert refused.stdout.endswith(f"{path}: change 1 line before stepkeeper can use it\n")
     assert good.stdout.endswith(f"{path}: can be used as it is\n")
 
 

@@ -17,6 +17,13 @@ REMARKED = {
     "startretries=-1": "startretries is -1, which is the same as 0, in Supervisor too",
     "numprocs=0": "numprocs is 0, so nothing of this section runs",
     "numprocs=2\nprocess_name=x%(process_num)s\nstartretries=-1": "startretries is -1",
+    "startretries=4294967295": "startretries is 4294967295, which is the same as 1000000",
+    "stdout_logfile=": "stdout_logfile is empty, which is the same as NONE, in Supervisor too",
+    "directory=": "directory is empty, which is the same as no such line, in Supervisor too",
+    "serverurl=http://127.0.0.1:9001": "serverurl has no effect: programs are told the daemon's own socket",
+    "workdir=/srv": "[program:x] has no key 'workdir', in Supervisor neither: the line has no effect",
+    "direcory=/srv": "the line has no effect; did you mean 'directory'?",
+    "events=TICK_60": "has no key 'events', in Supervisor neither: the line has no effect",
 }
 
 
@@ -42,6 +49,8 @@ SILENT = {
     "a command over several lines": "[program:web]\ncommand=/bin/cat\n    --bind=127.0.0.1:8000\n    --workers=4",
     "variables over several lines": '[program:web]\ncommand=/bin/cat\nenvironment=\n    A="1",\n    B="2",',
     "capitals": "[program:web]\ncommand=/bin/cat\nautostart = True\nautorestart = Unexpected\nstopsignal = quit",
+    "something behind the header": "[program:web] the web server\ncommand=/bin/cat",
+    "a large priority": "[program:web]\ncommand=/bin/cat\npriority=99999999",
     "colons": "[program:web]\ncommand: /bin/cat\nautostart: true",
     "a key twice, and the section too": "[program:web]\ncommand=/bin/cat\nuser=root\nuser=0\n[program:web]\npriority=3",
     "a number before all others": "[program:web]\ncommand=/bin/cat\npriority=-10\numask=0\nstartsecs=0",
@@ -67,5 +76,36 @@ def test_a_key_of_another_section_is_a_remark_as_supervisor_ignores_it(read):
     ]
 
 
-def test_a_key_of_our_own_in_the_wrong_section_is_an_error(complaints):
-    assert "has no key 'checkpoint_dir'" in complaints("[supervisord]\ncheckpoint_dir=c\n")[0]
+WRONG_KEYS = {
+    "one of ours in the wrong section": ("[supervisord]", "checkpoint_dir=c"),
+    "nearly one of ours": ("[supervisord]", "state_dri=s"),
+    "nearly a job's": ("[supervisord]\n[program:x]\ncommand=/bin/cat", "checkpont_dir=c"),
+    "any in a section with one of ours": ("[supervisord]\n[program:x]\ncommand=/bin/cat\nnotify=true", "workdir=/srv"),
+    "any in the section of ours": ("[supervisord]\n[program-defaults]", "workdir=/srv"),
+}
+
+
+@pytest.mark.parametrize(("section", "line"), WRONG_KEYS.values(), ids=WRONG_KEYS.keys())
+def test_a_wrong_key_is_an_error_where_stepkeeper_is_meant(complaints, section: str, line: str):
+    (found,) = complaints(f"{section}\n{line}\n")
+
+    assert f"has no key '{line.partition('=')[0]}'" in found
+
+
+def test_a_section_that_supervisor_ignores_too_is_a_remark(read, complaints):
+    text = "[supervisord]\n[metadata]\nversion=3\n[rpcinterface:more]\nsupervisor.rpcinterface_factory=more:make\n"
+
+    assert [each.text for each in read(text).warnings] == [
+        "[metadata] is no section that stepkeeper or Supervisor knows, and has no effect",
+        "[rpcinterface:more] is ignored: the daemon loads no code of others, so clients can't call methods that it "
+        "would add",
+    ]
+    for header, remedy in (("PROGRAM:x", "did you mean [program:x]?"), ("DEFAULT", "into [program-defaults]")):
+        (found,) = complaints(f"[supervisord]\n[{header}]\ncommand=x\n")
+        assert remedy in found
+
+
+def test_off_is_no_log_file(read: Callable[..., Config]):
+    assert (
+        read("[supervisord]\n[program:x]\ncommand=/bin/cat\nstdout_logfile=off\n").programs["x"].stdout_logfile is None
+    )

@@ -50,13 +50,14 @@ def test_every_value_knows_its_line():
 
 def test_lines_that_are_nothing_are_all_told():
     source = IniText(Path("a.conf"), Path("/"))
-    parse_ini("x = 1\n[a]\njust words\n[open\n= 1\n", Path("a.conf"), source)
+    parse_ini("x = 1\n[a]\njust words\n[open\n= 1\n[program:open\n", Path("a.conf"), source)
 
     assert [(problem.location.line, problem.text.split(";")[0]) for problem in source.problems] == [
         (1, "'x' stands before the first [section]"),
         (3, "'just words' is neither a [section] nor a 'key = value'"),
-        (4, "'[open' is neither a [section] nor a 'key = value'"),
+        (4, "'[open' begins like a [section] but has no ]"),
         (5, "'= 1' is neither a [section] nor a 'key = value'"),
+        (6, "'[program:open' begins like a [section] but has no ]"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +16,8 @@ Model = TypeVar("Model", bound=SectionModel)
 
 
 NOWHERE: Mapping[str, Set[str]] = {}
+SURELY_MEANT = 0.8  # `workdir`, which stands in many a file for Supervisor, is not `workers`
+REMARKED = 5000  # keys without effect that are remarked on: more of them are in no configuration file
 
 
 class UnknownValue(Exception):
@@ -33,15 +36,24 @@ class _PartialSection:
         return getattr(self._section, name)
 
 
+@lru_cache(maxsize=1000)  # a file of a thousand programs has the same wrong key in each
+def _nearest(word: str, known: frozenset[str], likeness: float = 0.7) -> str | None:
+    return nearest_word(word, known, likeness)
+
+
 @dataclass(slots=True)
 class SectionReader:
-    """Reads one section into a model. Problems and remarks are collected; none is raised."""
+    """Reads one section into a model. Problems and remarks are collected; none is raised.
+
+    `own_keys`: the keys of all sections that Supervisor does not have; None if every unknown key is a problem.
+    """
 
     ini: Written
     problems: list[Problem]
     remarks: list[Problem]
     texts: dict[str, str] = field(default_factory=dict)
     bad_keys: set[str] = field(default_factory=set)
+    own_keys: Set[str] | None = None
 
     def __contains__(self, key: str) -> bool:
         return key in self.ini.entries
@@ -64,7 +76,7 @@ class SectionReader:
     def report_unknown_keys(
         self, known: set[str], unsupported: Mapping[str, Unsupported], elsewhere: Mapping[str, Set[str]] = NOWHERE
     ) -> None:
-        """Adds a problem for each key that is neither known nor a Supervisor key with a value that changes nothing.
+        """Adds a problem or a remark for each key that is neither known nor a Supervisor key that asks for nothing.
 
         `elsewhere`: by the header of other sections, their keys in Supervisor, which ignores them here.
         """
@@ -76,14 +88,35 @@ class SectionReader:
             if foreign is None and home is not None:
                 self.add_remark(f"{key} has no effect here, in Supervisor neither: it belongs into {home}", key)
             elif foreign is None:
-                # a file that is not a configuration may have thousands, and each search is slow
-                meant = nearest_word(key, known | unsupported.keys()) if len(self.problems) < SHOWN else None
-                self.add_problem(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
-            elif entry.value.lower() in foreign.ignored:
+                self._report_unknown_key(key, known | unsupported.keys())
+            elif entry.value.lower() in foreign.harmless:
+                continue
+            elif foreign.is_ignorable or entry.value.lower() in foreign.ignored:
                 self.add_remark(f"{key} has no effect: {foreign.remedy}", key)
-            elif entry.value.lower() not in foreign.harmless:
+            else:
                 text = f"{key} = {entry.value:.80} is a Supervisor setting that stepkeeper does not support"
                 self.add_problem(f"{text}; {foreign.remedy}", key)
+
+    def _report_unknown_key(self, key: str, known: Set[str]) -> None:
+        """Adds a remark for a line that Supervisor ignores as well, and a problem where a key of ours may be meant.
+
+        The section decides: one with a key of our own was written for this daemon.
+        """
+        # a file that is not a configuration may have thousands, and each search is slow
+        is_searched = len(self.problems) < SHOWN and len(self.remarks) < REMARKED
+        if not is_searched or self._is_meant_for_us(key):
+            meant = nearest_word(key, known) if is_searched else None
+            self.add_problem(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
+        else:
+            meant = _nearest(key, frozenset(known - (self.own_keys or set())))
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            self.add_remark(f"has no key {key!r:.80}, in Supervisor neither: the line has no effect{hint}", key)
+
+    def _is_meant_for_us(self, key: str) -> bool:
+        own = self.own_keys
+        if own is None or own & self.ini.entries.keys():
+            return True
+        return _nearest(key, frozenset(own), SURELY_MEANT) is not None
 
     def expand_values(self, keys: set[str], known: Mapping[str, str]) -> None:
         """Fills the placeholders in the values of these keys."""

@@ -17,6 +17,7 @@ from supervisor.protocol.wire.launch import ON_NAN, STRATEGIES, UNITS, Interval,
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
 MAX_COUNT = 1_000_000
+MAX_PRIORITY = (1 << 31) - 1  # what XML-RPC can tell
 MAX_PREFIX = 200  # characters before each line of a log
 MAX_LIMIT = 1 << 30  # the kernel's own bounds of what can be counted are lower
 UNLIMITED = resource.RLIM_INFINITY

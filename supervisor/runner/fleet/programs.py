@@ -64,6 +64,7 @@ class Programs:
         self.gates = DependencyGates(lambda: self.runners, services.ledger)
         self._hurried = asyncio.Event()
         self._configured: Mapping[str, ProgramConfig] = config.programs
+        self._remarks = frozenset(config.warnings)  # the start logs them
         self._read = read
         self._services = services
         self._updating = asyncio.Lock()
@@ -162,8 +163,16 @@ class Programs:
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
 
     async def reread(self) -> Changes:
-        """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
-        self._configured = (await asyncio.to_thread(self._read)).programs
+        """Reads the configuration and says what is different; nothing is touched. Raises ConfigError.
+
+        What is to be said of the file, and was not before, is logged.
+        """
+        config = await asyncio.to_thread(self._read)
+        self._configured = config.programs
+        for each in config.warnings:
+            if each not in self._remarks:
+                log.warning("configuration.remark", text=str(each))
+        self._remarks = frozenset(config.warnings)
         return self.changes()
 
     async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from supervisor.config import load_config
 from supervisor.core.program.facts import State
@@ -42,6 +43,21 @@ async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(p
     await programs.start_all()
 
     assert not programs.has_worker(os.getpid())
+
+
+async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: Path, services: Services):
+    path = tmp_path / "test.conf"
+    old = f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}autorestrat=false\n"
+    path.write_text(old)
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+    path.write_text(f"{old}workdir=/srv\n")
+
+    with capture_logs() as logged:
+        await programs.reread()
+        await programs.reread()
+
+    assert [each["event"] for each in logged] == ["configuration.remark"]
+    assert "has no key 'workdir'" in logged[0]["text"]
 
 
 @pytest.mark.integration
