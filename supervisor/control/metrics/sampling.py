@@ -37,6 +37,7 @@ class JobSample:
     progressed_wall_at: float | None
     checkpoint_step: int | None
     mirror_step: int | None
+    mirror_behind_s: float | None
     checkpoint_size_bytes: int | None
     checkpoint_wall_at: float | None
     checkpoint_interval_s: float | None
@@ -148,6 +149,7 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         return None
     counters, training = runner.executor.counters, runner.executor.training
     newest = training.checkpoint
+    mirror = runner.executor.mirror.status if runner.executor.mirror is not None else None
     return JobSample(
         waits_for_storage=runner.facts.waits_for_storage,
         step=training.step,
@@ -157,7 +159,8 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         repeated_steps=counters.repeated_steps,
         progressed_wall_at=counters.progressed_wall_at,
         checkpoint_step=newest.step if newest else None,
-        mirror_step=mirror.status.newest_step if (mirror := runner.executor.mirror) is not None else None,
+        mirror_step=mirror.newest_step if mirror is not None else None,
+        mirror_behind_s=mirror.behind_s if mirror is not None else None,
         checkpoint_size_bytes=newest.size_bytes if newest else None,
         checkpoint_wall_at=newest.committed_wall_at if newest else None,
         checkpoint_interval_s=_interval_s(runner.config.job.checkpoint_interval, training.interval_s, training.step_s),

@@ -161,6 +161,12 @@ JOBS = (
         lambda of: of.mirror_step,
     ),
     JobMetric(
+        "stepkeeper_mirror_behind_seconds",
+        MetricType.GAUGE,
+        "How long the oldest checkpoint has been on the disk that is newer than all in the mirror; 0 if there is none.",
+        lambda of: of.mirror_behind_s,
+    ),
+    JobMetric(
         "stepkeeper_checkpoint_interval_seconds",
         MetricType.GAUGE,
         "Time between two checkpoints; if it is set in steps, how long those take now.",

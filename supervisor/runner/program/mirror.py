@@ -11,6 +11,7 @@ While the host is about to go, or the program leaves for good, uploads are not h
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -29,6 +30,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
 
 RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
+MAX_LACKING = 1000  # of checkpoints that are remembered because the store lacks them: only the oldest is asked for
 URGENT_RETRY_S = 1.0  # while somebody waits: as for a save that failed
 LOOK_TIMEOUT_S = 20.0  # how long a job's first start on a host waits to learn which attempt numbers the store has
 
@@ -37,7 +39,8 @@ LOOK_TIMEOUT_S = 20.0  # how long a job's first start on a host waits to learn w
 class MirrorStatus:
     """How far the copy in the store is. `epoch`: under which this host writes; `newest_step`: of what is there.
 
-    `waits`: the checkpoint that is not there yet; `error`: why not, if something is wrong.
+    `waits`: the checkpoint that is not there yet; `error`: why not, if something is wrong. `behind_s`: how long the
+    oldest checkpoint has been on the disk that is newer than all in the store; 0 if there is none.
     """
 
     url: str
@@ -45,6 +48,7 @@ class MirrorStatus:
     newest_step: int | None
     waits: str | None
     error: str | None
+    behind_s: float
 
 
 class JobMirror(ProgramObserver):
@@ -80,6 +84,7 @@ class JobMirror(ProgramObserver):
         self._has_start = False  # not yet for a worker that an earlier daemon started
         self._remote: tuple[CheckpointName, ...] = ()  # that count, newest first, as far as known
         self._wanted: str | None = None  # the newest local checkpoint, while it is not in the store
+        self._lacking: list[tuple[CheckpointName, float]] = []  # those that the store lacks, oldest first, since when
         self._task: asyncio.Task[None] | None = None
         self._is_over = False  # the program is gone for good
         self._name = config.name
@@ -96,7 +101,11 @@ class JobMirror(ProgramObserver):
     def status(self) -> MirrorStatus:
         """How far it is."""
         newest_step = None if self.newest is None else self.newest.step
-        return MirrorStatus(self._url, self._epoch, newest_step, self._wanted, self.error)
+        return MirrorStatus(self._url, self._epoch, newest_step, self._wanted, self.error, self._behind_s)
+
+    @property
+    def _behind_s(self) -> float:
+        return time.monotonic() - self._lacking[0][1] if self.waits and self._lacking else 0.0
 
     @property
     def newest(self) -> CheckpointName | None:
@@ -166,6 +175,7 @@ class JobMirror(ProgramObserver):
         if self._epoch is None or not goes_on:
             self._epoch, self._start, self._has_start = None, start, True
         self._wanted = start if start not in self.names else None
+        self._lacking = [(name, time.monotonic())] if self.waits and name is not None else []
         self._report()
         self._work()
 
@@ -173,10 +183,12 @@ class JobMirror(ProgramObserver):
 
     def on_message(self, message: worker_messages.FromWorker, now: float) -> None:
         """A commit is to be uploaded."""
-        if isinstance(message, worker_messages.Committed) and parse_name(message.checkpoint) is not None:
+        if isinstance(message, worker_messages.Committed) and (name := parse_name(message.checkpoint)) is not None:
             if not self._has_start:
                 self._start, self._has_start = message.checkpoint, True
             self._wanted = message.checkpoint
+            if len(self._lacking) < MAX_LACKING:
+                self._lacking.append((name, now - (message.ago_s or 0.0)))
             self._report()
             self._work()
 
@@ -233,6 +245,7 @@ class JobMirror(ProgramObserver):
                 self.on_change()
             except RunFenced as fenced:
                 self._epoch, self._wanted, self.error = None, None, str(fenced)
+                self._lacking = []
                 self._known = 0  # the next start looks anew, and may take the run back
                 self.failures += 1
                 self._report()
@@ -280,6 +293,7 @@ class JobMirror(ProgramObserver):
             return
         self._remote = tuple(found for each in done.remote if (found := parse_name(each)) is not None)
         self._wanted = None if self._wanted == name else self._wanted
+        self._lacking = [each for each in self._lacking if self.newest is None or each[0] > self.newest]
         self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
         now = loop.time()
         self._durations.record_upload(self._name, now - began_at, now, is_limited)

@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.program import notice_plan
+from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
@@ -127,6 +128,29 @@ async def test_daemon_leaves_once_the_last_checkpoint_is_in_the_mirror(tmp_path:
 
     (newest,) = (tmp_path / "count").glob("step-*")
     assert list((tmp_path / "store").rglob(f"{newest.name}/MANIFEST.json"))
+
+
+async def test_it_is_known_for_how_long_the_mirror_has_lacked_a_checkpoint(tmp_path: Path, programs: Make):
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
+    await made.start_all()
+    await training(made, "count")
+    runner = made.runners["count"]
+    assert runner.executor.mirror is not None
+    mirror = runner.executor.mirror
+    await asyncio.wait_for(runner.wait_until(lambda: mirror.status.epoch), PATIENCE_S)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("a file where the folder should be")
+    never = mirror.status.behind_s
+    runner.post(FlushRequested("test"))
+    await asyncio.wait_for(runner.wait_until(lambda: mirror.error), PATIENCE_S)
+    first, second = mirror.status.behind_s, mirror.status.behind_s
+    (tmp_path / "store").unlink()
+    mirror.retry_now()
+    await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
+
+    assert never == 0
+    assert second > first > 0
+    assert mirror.status.behind_s == 0
 
 
 async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: Make):
