@@ -1,6 +1,7 @@
 """What becomes of a file written for Supervisor: every line of it kept, kept with another effect, or refused."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from pathlib import Path
 from supervisor.config import supervisor_keys
 from supervisor.config.load import check_config
 from supervisor.config.schema.values import FALSE, octal
+from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders, program_placeholders
 from supervisor.ini.problems import Location
 from supervisor.ini.reader import IniKey, IniSection, read_ini
@@ -96,7 +98,7 @@ PATHS: Mapping[str, frozenset[str]] = {
 }
 """Keys of Supervisor's that are paths, by kind of section."""
 
-_WORDS = frozenset({"auto", "none", "syslog", "journal"})  # where a path could stand
+_WORDS = frozenset({"auto", "none", "off", "syslog", "journal"})  # where a path could stand
 _UNSUPPORTED = {
     "supervisord": supervisor_keys.SUPERVISORD,
     "program": supervisor_keys.PROGRAM,
@@ -175,6 +177,13 @@ def _changes(section: IniSection, kind: str, key: str, entry: IniKey, environmen
             f"is {os.path.abspath(entry.folder / value)}: relative paths start from the folder of their file, in "  # noqa: PTH100 - keeps links
             f"Supervisor from the one that supervisord is started in"
         )
+    if key == "directory" and kind != "supervisord" and value.startswith("~"):
+        yield f"is {os.path.expanduser(value)}; in Supervisor a folder of the name {value.partition('/')[0]}"  # noqa: PTH111 - text
+    if key == "environment" and (names := _read_otherwise(value)):
+        yield (
+            f"{', '.join(names)}: the value goes on to the next comma; in Supervisor, without quotation marks, only to "
+            f"the first character other than ASCII letters, digits and _/.+-():"
+        )
     if kind == "supervisord" and key in ("logfile", "pidfile") and value == os.devnull:
         yield "the same as NONE"
     if (kind, key) == ("supervisord", "loglevel") and word in ("trace", "blather"):
@@ -184,6 +193,22 @@ def _changes(section: IniSection, kind: str, key: str, entry: IniKey, environmen
             "whom the mode lets in may look; changing things takes root, the daemon's user or the owner (chown), or a "
             "username and password"
         )
+
+
+def _read_otherwise(text: str) -> list[str]:
+    """The variables that Supervisor does not read as we do."""
+    lexer = shlex.shlex(text)
+    lexer.wordchars += "/.+-():"
+    try:
+        ours, words = parse_environment(text), list(lexer)
+    except ValueError:
+        return []  # one of both refuses it
+    theirs: dict[str, str] = {}
+    for at in range(0, len(words), 4):  # KEY, =, VALUE and a comma, or whatever stands in its place
+        if len(words) < at + 3 or words[at + 1] != "=":
+            return []  # it refuses this
+        theirs[words[at]] = words[at + 2].strip("\"'")
+    return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
 
 
 def _admits_others(mode: str) -> bool:

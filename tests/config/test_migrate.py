@@ -70,6 +70,10 @@ ORDER = (
 JSON_LINES = "the lines are JSON; log_format = supervisor makes them Supervisor's"
 RETRIES = "the pause between failed starts is 1, 2, 4 ... 60 s, an eighth more or less, not 1, 2, 3 s"
 HASHED = "compared in constant time; supervisord --hash-password makes a salted hash of it"
+CUT = (
+    "%s: the value goes on to the next comma; in Supervisor, without quotation marks, only to the first character "
+    "other than ASCII letters, digits and _/.+-():"
+)
 LOOK = (
     "whom the mode lets in may look; changing things takes root, the daemon's user or the owner (chown), or a username "
     "and password"
@@ -115,6 +119,14 @@ LOOK = (
         ("program:x", "command = a\nstderr_logfile = /dev/null", MigrationOutcome.CHANGED, [
             "the same as NONE: supervisorctl tail says that there is no log"
         ]),
+        ("program:x", "command = a\nstdout_logfile = off", MigrationOutcome.KEPT, []),
+        ("program:x", "command = a\ndirectory = ~root", MigrationOutcome.CHANGED, [
+            f"is {Path('~root').expanduser()}; in Supervisor a folder of the name ~root"
+        ]),
+        ("program:x", "command = a\nenvironment = A=/x:/y,B='$C',D=\"1,2\",", MigrationOutcome.KEPT, []),
+        ("program:x", "command = a\nenvironment = A=http://h/?b=1,C=d", MigrationOutcome.CHANGED, [CUT % "A, b"]),
+        ("program:x", "command = a\nenvironment = C=d,A=x#y", MigrationOutcome.CHANGED, [CUT % "A"]),
+        ("program:x", "command = a\nenvironment = A=$HOME,B=1", MigrationOutcome.KEPT, []),
         ("program:x", "command = a\nserverurl = AUTO", MigrationOutcome.NO_EFFECT, []),
         ("eventlistener:x", "command = a\nevents = EVENT\nautorestart = true", MigrationOutcome.CHANGED, [CRASHES]),
         ("eventlistener:x", "command = a\nevents = EVENT\nstdout_logfile = AUTO", MigrationOutcome.CHANGED, [
