@@ -63,6 +63,7 @@ command = {python} -m bench.preempt_job {kind} {folder}/job{number} {folder}/job
 directory = {root}
 checkpoint_dir = {folder}/job{number}
 checkpoint_interval = {every} steps
+standby = off
 stdout_logfile = {folder}/job{number}.log
 redirect_stderr = true
 """

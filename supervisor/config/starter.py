@@ -63,8 +63,8 @@ _JOB = """\
 ;checkpoint_keep = 5
 ; Repeat the same bits after a restart; some operations are slower.
 ;deterministic = true
-; Keep a process with all imports done, ready to take over.
-;standby = warm
+; A process with the imports done is kept beside the worker, ready to take over.
+;standby = auto
 """
 _EXPORT = """\
 ; For a SavedModel at the end, and whenever supervisorctl export asks for it.

@@ -5,6 +5,7 @@ the host's memory measured again (`MemoryMeasured`). All it knows of the job is 
 about the job: the job's table cannot tell whether the next attempt is the standby or a new process.
 """
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -16,6 +17,7 @@ from supervisor.core.program.facts import (
 )
 
 SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps needs the machine
+AUTO_SETTLE_S = 10.0  # where nobody asked for one: a job of some seconds is not to load everything twice
 MEASURE_S = 10.0  # how often memory is measured while there is one: it gives way before the kernel has to choose
 TURN_S = 1.0  # another job's standby is loading; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
@@ -29,6 +31,7 @@ class StandbyKind(StrEnum):
     """How much of a start a standby has done before it is needed."""
 
     OFF = "off"  # there is none
+    AUTO = "auto"  # warm where it is safe and memory allows; only wanted, no process is of this kind
     WARM = "warm"  # TensorFlow and the job's modules are imported; no device is touched
     HOT = "hot"  # the model is built and its step traced and run, too
 
@@ -75,9 +78,13 @@ class MemoryHeadroom:
     available: int
     total: int
 
-    def allows(self, wanted: int) -> bool:
-        """Whether so much more leaves a tenth for others, at least 1 GiB."""
-        return self.available - wanted >= max(1024 * MIB, self.total // 10)
+    def allows(self, wanted: int, growth: int = 0) -> bool:
+        """Whether so much more leaves a tenth for others, at least 1 GiB, and at least `growth`."""
+        return self.available - wanted >= self.reserve(growth)
+
+    def reserve(self, growth: int = 0) -> int:
+        """What has to stay available."""
+        return max(1024 * MIB, self.total // 10, growth)
 
     @property
     def is_scarce(self) -> bool:
@@ -97,11 +104,15 @@ class JobChanged:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """The host's memory. `expected`: bytes that a standby will take; `may_load`: no other one is loading."""
+    """The host's memory. `expected`: bytes that a standby will take; `may_load`: no other one is loading.
+
+    `worker`: bytes that the job's worker takes; 0 if that is not known.
+    """
 
     memory: MemoryHeadroom
     expected: int
     may_load: bool
+    worker: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +123,18 @@ class StandbyLoaded:
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyExited:
-    """The standby's process is gone, or could not be started. `text`: how."""
+class StandbyUseless:
+    """The standby can't spare the next attempt anything. `text`: why; the same would happen again."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyExited:
+    """The standby's process is gone, or could not be started. `text`: how; `permanent`: the same would happen again."""
+
+    text: str
+    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +148,7 @@ class AttemptStarting:
     microbatches: int = 1
 
 
-StandbyEvent = JobChanged | MemoryMeasured | StandbyLoaded | StandbyExited | AttemptStarting
+StandbyEvent = JobChanged | MemoryMeasured | StandbyLoaded | StandbyUseless | StandbyExited | AttemptStarting
 
 
 # --- what to do -------------------------------------------------------------------------------------------------------
@@ -175,11 +194,12 @@ class StandbyStatus:
 
 
 class Standby:
-    """The standby of one job. `load_limit_s`: how long one may load."""
+    """The standby of one job. `load_limit_s`: how long one may load; `impossible`: why the job can never have one."""
 
-    def __init__(self, kind: StandbyKind, load_limit_s: float = 600.0) -> None:
+    def __init__(self, kind: StandbyKind, load_limit_s: float = 600.0, impossible: str | None = None) -> None:
         self.wanted = kind
-        self.status = StandbyStatus()
+        self.is_possible = kind is not StandbyKind.OFF and impossible is None
+        self.status = StandbyStatus(reason=impossible)
         self._load_limit_s = load_limit_s
 
     def deadline(self) -> float | None:
@@ -188,7 +208,7 @@ class Standby:
 
     def handle(self, event: StandbyEvent, now: float) -> list[StandbyEffect]:
         """What to do about `event`, which happened at `now`. If it raises, nothing has changed."""
-        if self.wanted is StandbyKind.OFF:
+        if not self.is_possible:
             return []
         match event:
             case JobChanged():
@@ -197,6 +217,11 @@ class Standby:
                 return self._memory_measured(event, now)
             case StandbyLoaded():
                 return self._standby_loaded(event, now)
+            case StandbyUseless():
+                effects = self._drop(event.text, None)
+                self.status = replace(self.status, not_before=math.inf if effects else self.status.not_before)
+                self._plan(now)
+                return effects
             case StandbyExited():
                 return self._standby_exited(event, now)
             case AttemptStarting():
@@ -232,8 +257,14 @@ class Standby:
         return effects
 
     def _prepare(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
-        if not event.memory.allows(event.expected):
-            reason = f"memory: it needs {_gib(event.expected)}, and {_gib(event.memory.available)} is available"
+        # Nobody asked for an automatic one, so it also leaves the worker room to grow by half: the copy that a save
+        # takes of Adam's state, or an evaluation with larger batches.
+        growth = event.worker // 2 if self.wanted is StandbyKind.AUTO else 0
+        if not event.memory.allows(event.expected, growth):
+            reason = (
+                f"memory: it needs {_gib(event.expected)}, {_gib(event.memory.available)} is available, and "
+                f"{_gib(event.memory.reserve(growth))} of that must stay free"
+            )
             self.status = replace(self.status, reason=reason, measure_at=now + MEASURE_S)
             return []
         if not event.may_load:
@@ -243,7 +274,8 @@ class Standby:
             self.status, stage=StandbyStage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
         )
         self._plan(now)
-        return [PrepareStandby(self.wanted, self.status.microbatches)]
+        kind = StandbyKind.WARM if self.wanted is StandbyKind.AUTO else self.wanted
+        return [PrepareStandby(kind, self.status.microbatches)]
 
     def _standby_loaded(self, event: StandbyLoaded, now: float) -> list[StandbyEffect]:
         if self.status.stage is StandbyStage.LOADING:
@@ -255,15 +287,16 @@ class Standby:
         """Records its death, which is no failure of the job; the next one is prepared later each time."""
         was = self.status
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
-            self._died(event.text, now)
+            self._died(event.text, now, event.permanent)
         self.status = replace(self.status, stage=StandbyStage.NONE, kind=None)
         self._plan(now)
         return []
 
     def _attempt_starting(self, event: AttemptStarting) -> list[StandbyEffect]:
         was = self.status
-        traced_otherwise = event.microbatches != was.microbatches and self.wanted is not StandbyKind.WARM
-        self.status = replace(was, microbatches=event.microbatches)
+        traced_otherwise = event.microbatches != was.microbatches and self.wanted is StandbyKind.HOT
+        not_before = 0.0 if math.isinf(was.not_before) else was.not_before  # what was wrong may be right by now
+        self.status = was = replace(was, microbatches=event.microbatches, not_before=not_before)
         if was.stage not in (StandbyStage.LOADING, StandbyStage.READY) or was.need is StandbyNeed.NONE:
             return []
         if event.unusable_because is not None or traced_otherwise:
@@ -279,14 +312,18 @@ class Standby:
         self.status = replace(self.status, stage=StandbyStage.ENDING, kind=None, reason=reason)
         return [DropStandby(reason)]
 
-    def _died(self, text: str, now: float) -> None:
+    def _died(self, text: str, now: float, permanent: bool = False) -> None:
+        if permanent:
+            self.status = replace(self.status, not_before=math.inf, reason=text)
+            return
         pause = min(BACKOFF_FIRST_S * 2.0 ** min(self.status.deaths, 20), BACKOFF_LIMIT_S)
         self.status = replace(
             self.status, deaths=self.status.deaths + 1, not_before=now + pause, reason=f"the last one ended: {text}"
         )
 
     def _earliest(self) -> float:
-        return max(self.status.calm_since + SETTLE_S, self.status.not_before)
+        settle_s = AUTO_SETTLE_S if self.wanted is StandbyKind.AUTO else SETTLE_S
+        return max(self.status.calm_since + settle_s, self.status.not_before)
 
     def _plan(self, now: float) -> None:
         """Sets when memory is measured next."""
@@ -295,7 +332,7 @@ class Standby:
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
             measure_at = now + MEASURE_S
         elif was.stage is StandbyStage.NONE and was.need is StandbyNeed.CALM:
-            measure_at = max(self._earliest(), now)
+            measure_at = None if math.isinf(self._earliest()) else max(self._earliest(), now)
         self.status = replace(was, measure_at=measure_at)
 
 

@@ -261,7 +261,7 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
         (["command = a", "checkpoint_dir = c", "python = p"], "python has no effect without entrypoint"),
         (["command = a", "checkpoint_dir = c", "standby = hot"], "standby is hot but the job has no entrypoint"),
         (["command = a", "standby = warm"], "standby is for training jobs"),
-        ([*JOB, "standby = tepid"], "it can be off, warm or hot"),
+        ([*JOB, "standby = tepid"], "it can be auto, off, warm or hot"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(complaints, lines, text):

@@ -18,6 +18,7 @@ from supervisor.core.program.facts import (
     State,
 )
 from supervisor.core.standby import (
+    AUTO_SETTLE_S,
     BACKOFF_FIRST_S,
     MEASURE_S,
     MIB,
@@ -35,6 +36,7 @@ from supervisor.core.standby import (
     StandbyLoaded,
     StandbyNeed,
     StandbyStage,
+    StandbyUseless,
     need_of,
 )
 from supervisor.protocol.wire.messages import Then
@@ -42,7 +44,7 @@ from tests.core.test_walk import happenings, policies
 from tests.fuzzing import cases
 
 PLENTY = MemoryHeadroom(16 * 1024 * MIB, 32 * 1024 * MIB)
-WARM, HOT = standby.StandbyKind.WARM, standby.StandbyKind.HOT
+WARM, HOT, AUTO = standby.StandbyKind.WARM, standby.StandbyKind.HOT, standby.StandbyKind.AUTO
 
 
 def looked(memory: MemoryHeadroom = PLENTY, expected: int = 600 * MIB, turn: bool = True) -> MemoryMeasured:
@@ -51,8 +53,8 @@ def looked(memory: MemoryHeadroom = PLENTY, expected: int = 600 * MIB, turn: boo
 
 def loading(now: float = 0.0, kind: standby.StandbyKind = WARM) -> Standby:
     machine = Standby(kind)
-    machine.handle(JobChanged(StandbyNeed.CALM), now - SETTLE_S)
-    assert machine.handle(looked(), now) == [PrepareStandby(kind, 1)]
+    machine.handle(JobChanged(StandbyNeed.CALM), now - AUTO_SETTLE_S)
+    assert machine.handle(looked(), now) == [PrepareStandby(WARM if kind is AUTO else kind, 1)]
     return machine
 
 
@@ -163,6 +165,48 @@ def test_memory_decides_whether_there_is_one():
     assert machine.handle(looked(MemoryHeadroom(1700 * MIB, 8192 * MIB)), SETTLE_S + MEASURE_S) == [
         PrepareStandby(WARM, 1)
     ]
+
+
+def test_one_that_nobody_asked_for_leaves_the_worker_room_to_grow():
+    machine, memory = Standby(AUTO), MemoryHeadroom(4096 * MIB, 8192 * MIB)
+    machine.handle(JobChanged(StandbyNeed.CALM), 0.0)
+    worker = 7200 * MIB  # half of it is more than would be left
+
+    assert machine.deadline() == AUTO_SETTLE_S
+    assert machine.handle(MemoryMeasured(memory, 600 * MIB, True, worker), AUTO_SETTLE_S) == []
+    assert "3.5 GiB of that must stay free" in str(machine.status.reason)
+    assert machine.handle(MemoryMeasured(memory, 600 * MIB, True, 4000 * MIB), 30.0) == [PrepareStandby(WARM, 1)]
+    machine.handle(StandbyLoaded(WARM), 31.0)
+    assert machine.handle(AttemptStarting(microbatches=2), 40.0) == [PromoteStandby()], "it has traced nothing"
+
+
+def test_job_that_can_have_none_says_why_and_measures_nothing():
+    machine = Standby(AUTO, impossible="it is written in Fortran")
+    machine.handle(JobChanged(StandbyNeed.CALM), 0.0)
+
+    assert machine.handle(looked(), 100.0) == [] and machine.deadline() is None
+    assert machine.status.reason == "it is written in Fortran"
+
+
+def test_useless_standby_is_ended_and_not_tried_again_before_the_next_attempt():
+    machine = loading(kind=AUTO)
+
+    assert machine.handle(StandbyUseless("nothing to import"), 1.0) == [DropStandby("nothing to import")]
+    machine.handle(StandbyExited("SIGKILL"), 1.0)
+    assert machine.deadline() is None and machine.status.reason == "nothing to import"
+    assert machine.handle(looked(), 1e6) == []
+    machine.handle(JobChanged(StandbyNeed.KEPT), 1e6)
+    assert machine.handle(AttemptStarting(), 1e6) == []
+    machine.handle(JobChanged(StandbyNeed.CALM), 1e6)
+    assert machine.handle(looked(), 1e6 + AUTO_SETTLE_S) == [PrepareStandby(WARM, 1)]
+
+
+def test_exit_that_would_repeat_is_no_reason_to_try_again():
+    machine = loading()
+
+    machine.handle(StandbyExited("finds no stepkeeper", permanent=True), 1.0)
+
+    assert machine.deadline() is None and machine.status.reason == "finds no stepkeeper"
 
 
 def test_standby_is_dropped_when_memory_is_scarce():

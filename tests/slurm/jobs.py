@@ -44,7 +44,7 @@ class Submission:
         self.conf = self.folder / "supervisord.conf"
         self.conf.write_text(
             f"[supervisord]\nnotices=file\n{settings}\n[program:train]\ncheckpoint_dir={self.checkpoints}\n"
-            f"redirect_stderr=true\n{program}\n"
+            f"redirect_stderr=true\nstandby=off\n{program}\n"
         )
 
     def submit(self, *options: str) -> SlurmJob:

@@ -160,7 +160,8 @@ class Daemon:
 
 
 def job(name: str, folder: Path, keys: str = "", **environment: object) -> str:
-    """A section for the trainer."""
+    """A section for the trainer. It has no standby unless `keys` asks for one."""
+    keys = keys if "standby=" in keys else f"{keys}\nstandby=off"
     variables = ",".join(f'{key}="{value}"' for key, value in environment.items())
     return (
         f"[program:{name}]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={folder}/{name}\n"

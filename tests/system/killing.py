@@ -236,7 +236,7 @@ class Rig:
         environment = ",".join(f'{key}="{value}"' for key, value in self._example.environment.items())
         self._sections.append(
             f"[program:{name}]\n{self._example.keys()}\ndirectory={ROOT}\ncheckpoint_dir={self._folder}/{name}\n"
-            f"checkpoint_keep=3\nenvironment={environment}\nautostart=false\nstartretries=1000000\n"
+            f"checkpoint_keep=3\nenvironment={environment}\nautostart=false\nstartretries=1000000\nstandby=off\n"
             f"stdout_logfile={self._folder}/{name}.log\nredirect_stderr=true\n"
         )
         self._daemon.write("".join(self._sections))

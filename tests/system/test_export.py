@@ -11,7 +11,7 @@ from tests.system.harness import TRAINER, Daemon, Refused
 
 def job(folder: Path, fail: str = "", export: bool = True) -> str:
     return (
-        f"[program:job]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={folder}/c\n"
+        f"[program:job]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={folder}/c\nstandby=off\n"
         + (f"export_dir={folder}/models\n" if export else "")
         + f'environment=STEPS="100000",FAIL="{fail}"\n'
     )

@@ -56,7 +56,7 @@ def section(name: str, folder: Path, checkpoints: Path, **environment: object) -
     return (
         f"[program:{name}]\ncommand={sys.executable} {CHILD}\ncheckpoint_dir={checkpoints}\n"
         f"checkpoint_interval=5 steps\nhang_timeout=8\nstopwaitsecs=4\non_nan=rollback\nstdout_logfile_maxbytes=1MB\n"
-        f"environment={variables}\n"
+        f"standby=off\nenvironment={variables}\n"
     )
 
 

@@ -69,7 +69,7 @@ def program(command: str, keys: str = "") -> str:
 
 
 def job(home: Path, command: str = WAITS) -> str:
-    return program(command, f"checkpoint_dir={home}/job\nstopwaitsecs=60")
+    return program(command, f"checkpoint_dir={home}/job\nstopwaitsecs=60\nstandby=off")
 
 
 def damaged(directory: Path, step: int) -> Path:

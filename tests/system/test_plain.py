@@ -20,7 +20,8 @@ PATIENCE_S = 100.0  # each attempt imports scikit-learn
 def section(name: str, folder: Path, steps: int) -> str:
     return (
         f"[program:{name}]\ncommand={sys.executable} -u {PLAIN}\ncheckpoint_dir={folder}/{name}\nautostart=false\n"
-        f'checkpoint_interval={EVERY} steps\nenvironment=STEPS="{steps}",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1"\n'
+        f"standby=off\ncheckpoint_interval={EVERY} steps\n"
+        f'environment=STEPS="{steps}",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1"\n'
         f"stdout_logfile={folder}/{name}.log\nstdout_logfile_maxbytes=0\n"
     )
 

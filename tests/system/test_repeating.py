@@ -76,7 +76,7 @@ def limited(cgroup: Path, folder: Path, keys: str) -> str:
     command = f"/bin/sh -c 'echo $$ > {cgroup}/cgroup.procs && exec {sys.executable} {TRAINER}'"
     root = Path(__file__).parents[2]
     return (
-        f"[program:t]\ncommand={command}\ncheckpoint_dir={folder}/t\n"
+        f"[program:t]\ncommand={command}\ncheckpoint_dir={folder}/t\nstandby=off\n"
         f'environment=FAIL="memory",STEPS="40",EVERY="10",PYTHONPATH="{root}"\n{keys}\n'
     )
 

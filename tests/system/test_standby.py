@@ -97,6 +97,37 @@ def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker
 
 
 @pytest.mark.slow
+def test_a_script_gets_a_standby_unasked_and_ends_with_the_same_bits(tmp_path: Path):
+    steps = 1500
+    program = section("none", tmp_path, tmp_path / "c", STEPS=steps, STEP_S=0.015).replace("standby=off\n", "")
+    with Daemon(tmp_path, program) as daemon:
+        worker = daemon.until_step("none", 10)["pid"]
+        standby = until_ready(daemon, "none")
+        kill(worker)
+        daemon.until(lambda: daemon.status("none")["pid"] == standby, "it is the worker")
+        ends_well(daemon, "none", steps)
+        found = history(daemon, "none")
+
+    assert [each["cause"] for each in found] == ["crash", "done"]
+    assert found[1]["restored"].endswith(".a1")
+
+
+@pytest.mark.slow
+def test_a_program_that_speaks_to_the_daemon_by_itself_gets_none_unasked_and_status_says_so(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, "standby=auto", STEPS=ENDLESS)) as daemon:
+        daemon.until_step("digits", 30)
+        daemon.until(
+            lambda: standby_of(daemon)["stage"] == "none" and standby_of(daemon)["reason"], "it says why", 60.0
+        )
+        description = daemon.status("digits")["description"]
+        daemon.until(lambda: len(of_job(daemon)) == 1, "nobody else is left")
+        tried = daemon.events("standby.spawned")
+
+    assert "no standby: the script does not import worker" in description
+    assert tried == ["standby.spawned"]
+
+
+@pytest.mark.slow
 def test_a_stop_ends_the_standby_before_the_worker_is_asked(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS, FLUSH_S=1)) as daemon:
         daemon.until_step("digits", 30)
@@ -288,7 +319,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
     """Each round kills the worker, the standby or both, also while the next loads. Workers look for a second one."""
     steps = 6000
     program = section("none", tmp_path, tmp_path / "c", STEPS=steps, STEP_S=0.005).replace("5 steps", "50 steps")
-    with Daemon(tmp_path, f"{program}{STANDBY}\n") as daemon:
+    with Daemon(tmp_path, program.replace("standby=off", STANDBY)) as daemon:
         daemon.until_step("none", 10)
         for number in range(9):
             look = partial(_is_in, daemon, ("STARTING", "RUNNING") if number % 3 == 2 else ("RUNNING",))
@@ -322,12 +353,15 @@ def test_standby_yields_while_loading_and_runs_normally_after(tmp_path: Path):
 
         standby = daemon.until(loads, "one loads")
         while_loading = standby.nice(), standby.ionice().ioclass, score(standby.pid)
+        idle = os.sched_getscheduler(standby.pid)
         until_ready(daemon)
+        waits = os.sched_getscheduler(standby.pid)
         once_ready = standby.nice(), standby.ionice().ioclass, score(standby.pid)
         kill(worker)
         daemon.until(lambda: daemon.status("digits")["pid"] == standby.pid, "it is the worker")
         as_worker = standby.nice(), score(standby.pid)
 
+    assert (idle, waits) == (os.SCHED_IDLE, os.SCHED_OTHER)
     assert while_loading == (19, psutil.IOPRIO_CLASS_IDLE, 900)
     assert once_ready == (0, psutil.IOPRIO_CLASS_NONE, 900)
     assert as_worker == (0, 100)

@@ -271,7 +271,7 @@ def _job(guest: Guest, name: str, **environment: object) -> Iterator[str]:
     guest.write(
         f"{CONF}/{name}.conf",
         f"[program:{name}]\ncommand = {PYTHON} {JOB}\ncheckpoint_dir = {CHECKPOINTS}/{name}\n"
-        f"environment = {variables}\nautostart = false\nredirect_stderr = true\n",
+        f"environment = {variables}\nautostart = false\nredirect_stderr = true\nstandby = off\n",
     )
     guest.run("supervisorctl", "update", name)
     guest.run("supervisorctl", "start", name)

@@ -25,7 +25,7 @@ def weights_after_a_poweroff_are_bit_equal(guest: Guest) -> None:
             f"{CONF}/{name}.conf",
             f"[program:{name}]\ncommand = {ENVIRONMENT}/bin/python /src/examples/digits.py\n"
             f"environment = PYTHONPATH=/src\ncheckpoint_dir = {CHECKPOINTS}/{name}\nreplicas = 2\n"
-            f"checkpoint_interval = 500 steps\ndeterministic = true\nautostart = false\n",
+            f"checkpoint_interval = 500 steps\ndeterministic = true\nautostart = false\nstandby = off\n",
         )
     guest.run("supervisorctl", "update")
     guest.run("supervisorctl", "start", "undisturbed")

@@ -52,6 +52,16 @@ def wait_for_promotion(attempt: Attempt, kind: str = WARM) -> None:
         restart_process(attempt, f"{changed[0]} changed after the standby had loaded it")
 
 
+def decline(attempt: Attempt, problem: str) -> NoReturn:
+    """Tells the daemon that this standby is of no use, and waits until it is killed. It may be promoted just now: then
+    it executes itself anew."""
+    if attempt.channel is not None:
+        load_s = (time.time_ns() - _began_ns) / 1e9
+        attempt.channel.send_message(Ready(STANDBY, WARM, os.getpid(), load_s, problem))
+        attempt.channel.wait_for_promotion()
+    restart_process(attempt, problem)
+
+
 def restart_process(attempt: Attempt, why: str) -> NoReturn:
     """Replaces this process by a fresh run of the same command, as an attempt that was never a standby."""
     channel = attempt.channel

@@ -202,13 +202,14 @@ class JobConfig(SectionModel):
         "Seconds a start waits for the GPU memory that the last attempt still holds; then it starts anyway. Needs "
         "NVIDIA's driver and the extra `nvml`.",
     )
-    standby: Annotated[Literal["off", "warm", "hot"] | None, parsed_by(values.standby)] = key(
-        None,
-        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `warm` "
-        "has imported TensorFlow and the job's module and waits before it touches a device; `hot` has also built the "
-        "model and run its step, so it holds as much memory as the worker, on its devices too; `off`. None is prepared "
-        "where memory is short. A script of your own (`command`) can have a warm one if it is asked for.",
-        shown="warm with an entrypoint, off with a command",
+    standby: Annotated[Literal["auto", "off", "warm", "hot"], parsed_by(values.standby)] = key(
+        "auto",
+        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `auto` "
+        "keeps a warm one where memory allows; of a script (`command = python train.py`) it imports the packages that "
+        "the script imports first, and runs no line of it. `warm` has imported TensorFlow and the job's module and "
+        "waits before it touches a device; a script is run up to its first use of `worker`. `hot`, with an "
+        "entrypoint only, has also built the model and run its step, so it holds as much memory as the worker, on its "
+        "devices too. `off`: none. `status` says why there is none.",
     )
     on_nan: Annotated[OnNan, parsed_by(values.on_nan)] | None = key(
         None,

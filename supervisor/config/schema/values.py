@@ -55,16 +55,18 @@ def autorestart(text: str) -> AutoRestart:
         raise ValueError(f"is {text!r:.80}; it can be true, false or unexpected") from error
 
 
-def standby(text: str) -> Literal["off", "warm", "hot"]:
-    """`off`, `warm` or `hot`."""
+def standby(text: str) -> Literal["auto", "off", "warm", "hot"]:
+    """`auto`, `off`, `warm` or `hot`."""
     match text.lower():
+        case "auto":
+            return "auto"
         case "off" | "false" | "none":
             return "off"
         case "warm":
             return "warm"
         case "hot":
             return "hot"
-    raise ValueError(f"is {text!r:.80}; it can be off, warm or hot")
+    raise ValueError(f"is {text!r:.80}; it can be auto, off, warm or hot")
 
 
 def on_notice(text: str) -> Literal["stop", "train"]:

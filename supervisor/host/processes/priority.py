@@ -15,23 +15,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lower_priority(group: int) -> None:
-    """Gives a process group that leads a session the lowest priority for CPU and disk; does nothing if it is gone.
+    """Gives a process group that leads a session only the CPU time and disk that nobody else uses (SCHED_IDLE, nice 19,
+    the idle I/O class); does nothing if it is gone.
 
     Where the kernel groups processes by session (sched(7), autogroup), `nice` counts only among those of one session,
-    so the nice value of the session is set too. `nice` is left alone where we could not restore it.
+    so the nice value of the session is set too. `nice` and SCHED_IDLE are left alone where we could not restore them.
     """
-    _set(group, 19, IOPRIO_IDLE)
+    _set(group, 19, IOPRIO_IDLE, os.SCHED_IDLE)
+
+
+def raise_priority(group: int) -> None:
+    """Gives such a group about a tenth of a busy processor: on a host without idle time it would never get anywhere."""
+    _set(group, 10, IOPRIO_IDLE, os.SCHED_OTHER)
 
 
 def restore_priority(group: int) -> bool:
     """Restores normal priority. False if it has to be tried again: plain users may do so ten times a second."""
-    return _set(group, 0, IOPRIO_NONE)
+    return _set(group, 0, IOPRIO_NONE, os.SCHED_OTHER)
 
 
-def _set(group: int, nice: int, io: int) -> bool:
+def _set(group: int, nice: int, io: int, policy: int) -> bool:
     if _can_restore_nice():
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PGRP, group, nice)
+        _set_policy(group, policy)
     if _IOPRIO_SET is not None:
         _libc.syscall(_IOPRIO_SET, IOPRIO_WHO_PGRP, group, io)
     try:
@@ -41,6 +48,17 @@ def _set(group: int, nice: int, io: int) -> bool:
     except OSError:
         pass
     return True
+
+
+def _set_policy(pid: int, policy: int) -> None:
+    """Sets the scheduling policy of all threads of a process: each has its own, and passes it on to those it starts."""
+    known: set[Path] = set()
+    with contextlib.suppress(OSError):
+        while fresh := set(Path(f"/proc/{pid}/task").iterdir()) - known:
+            for thread in fresh:
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(thread.name), policy, os.sched_param(0))
+            known |= fresh
 
 
 def _can_restore_nice() -> bool:

@@ -101,12 +101,16 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it reached."""
+    """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it reached.
+
+    `problem`: why it spares the next attempt nothing, so that the daemon may end it.
+    """
 
     attempt: int
     kind: str
     pid: int
     load_s: float
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

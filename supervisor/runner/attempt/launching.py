@@ -2,9 +2,12 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import (
@@ -19,6 +22,7 @@ from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.messages import WorkerExit
 
 
 def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False) -> Policy:
@@ -53,16 +57,45 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
 
 
 def standby_kind_of(config: ProgramConfig) -> StandbyKind:
-    """The kind of standby that is kept for a program.
+    """The kind of standby that a program's section asks for; off for a program that is no job."""
+    return StandbyKind.OFF if config.job is None else StandbyKind(config.job.standby)
 
-    A script of one's own has one only if it is asked for: what it does before it waits, nobody here knows.
+
+PRELOAD = """\
+import sys
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]
+try:
+    from worker.process import preload
+except ImportError as error:
+    sys.exit(%d)
+preload.main()
+"""
+"""What the interpreter of a script runs in an automatic standby. The folder that `-c` searches first is the working
+directory, which is the user's; the script's own takes its place once the standby is promoted."""
+
+_INTERPRETER = re.compile(r"python(\d(\.\d+)?)?")
+_FLAGS = re.compile(r"-[bBdEOsuv]+")
+
+
+def preload_command(config: ProgramConfig, is_gang: bool = False) -> tuple[str, ...] | str:
+    """What starts an automatic standby of a job; as text: why it can't have one.
+
+    An entry point's command can be a standby as it is. A script is not run: its interpreter imports packages for it.
     """
     job = config.job
-    if job is None or job.strategy in ("multiworker", "tpu"):  # those start others, or open a device, as they load
-        return StandbyKind.OFF
-    if job.standby is None:
-        return StandbyKind.WARM if job.entrypoint is not None else StandbyKind.OFF
-    return StandbyKind(job.standby)
+    if job is None or job.strategy in ("multiworker", "tpu"):
+        return f"strategy = {job.strategy if job else None} starts other processes, or opens a device, as it loads"
+    if is_gang:
+        return "the job trains on several nodes"
+    if job.entrypoint is not None:
+        return config.command
+    python, *rest = config.command
+    flags = list(itertools.takewhile(_FLAGS.fullmatch, rest))
+    script = rest[len(flags) :]
+    if not _INTERPRETER.fullmatch(Path(python).name) or not script or not script[0].endswith(".py"):
+        return "its command is not of the form python SCRIPT.py"
+    return python, *flags, "-c", PRELOAD % WorkerExit.BAD_LAUNCH, *script
 
 
 def command_beside(

@@ -1,6 +1,6 @@
 """What the runners of all programs share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
+from supervisor.host.resources import usage
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
 from supervisor.protocol.allocation import Allocation
@@ -59,3 +60,5 @@ class Services:
     log_reads: BlockingCalls = field(default_factory=BlockingCalls)
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
+    available_memory: Callable[[], tuple[int, int]] = usage.available_memory
+    """Free and total bytes."""

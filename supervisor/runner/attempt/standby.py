@@ -25,16 +25,17 @@ from supervisor.host.processes import marks, priority, tree
 from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError
-from supervisor.host.resources import usage
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.launch import Control, DaemonIdentity
-from supervisor.runner.attempt.launching import launch_of, standby_kind_of
+from supervisor.runner.attempt.launching import launch_of, preload_command, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process
 from supervisor.runner.records.observers import ProgramObserver
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
+_NO_WORKER = "the interpreter of its command finds no stepkeeper"  # or else it says why itself
+IDLE_LOAD_S = 60.0  # it loads in what is left over; a minute is several times what that takes where there is idle time
 ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
 
 
@@ -67,7 +68,15 @@ class StandbyHolder(ProgramObserver):
         self._services = services
         self._live_pid = live_pid
         self._between_failures_s = between_failures_s
-        self._machine = core.Standby(standby_kind_of(config), limit_s)
+        kind = standby_kind_of(config)
+        impossible = None
+        if kind is StandbyKind.AUTO:
+            found = preload_command(config, is_gang=services.generation is not None)
+            impossible = found if isinstance(found, str) else None
+            self._command = None if isinstance(found, str) else found
+        else:
+            self._command = config.command
+        self._machine = core.Standby(kind, limit_s, impossible)
         self._process: StandbyProcess | None = None
         self._measured_bytes = core.WARM_BYTES
         self._timer: asyncio.TimerHandle | None = None
@@ -165,14 +174,16 @@ class StandbyHolder(ProgramObserver):
 
     def _measure_memory(self) -> None:
         self._timer = None
-        available, total = usage.available_memory()
+        available, total = self._services.available_memory()
         turn = self._services.standby_loading.holder in (None, self._config.name)
-        self._handle_event(core.MemoryMeasured(core.MemoryHeadroom(available, total), self._expected_bytes(), turn))
-
-    def _expected_bytes(self) -> int:
         live = self._live_pid()
+        worker = (live and _resident(live)) or 0
+        memory = core.MemoryHeadroom(available, total)
+        self._handle_event(core.MemoryMeasured(memory, self._expected_bytes(worker), turn, worker))
+
+    def _expected_bytes(self, worker: int) -> int:
         if self._machine.wanted is StandbyKind.HOT:
-            return max(self._measured_bytes, (live and _resident(live)) or core.HOT_BYTES)
+            return max(self._measured_bytes, worker or core.HOT_BYTES)
         return self._measured_bytes
 
     def _execute(self, effects: list[core.StandbyEffect]) -> None:
@@ -213,10 +224,19 @@ class StandbyHolder(ProgramObserver):
             undo.callback(channel.close)
             stdio = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)
             place = _folder_id(config.directory)
-            process = start_process(config, services, launch, mark, stdio, partial(self._on_exit, token), OOM_SCORE)
+            process = start_process(
+                config, services, launch, mark, stdio, partial(self._on_exit, token), OOM_SCORE, command=self._command
+            )
             undo.pop_all()
         priority.lower_priority(process.pid)
+        self._loop.call_later(IDLE_LOAD_S, self._hurry, process)
         return StandbyProcess(process, channel, mark, place)
+
+    def _hurry(self, process: Process) -> None:
+        """Gives it some time if it still loads."""
+        is_ours = self._process is not None and self._process.process is process
+        if is_ours and not process.has_ended and self._machine.status.stage is core.StandbyStage.LOADING:
+            priority.raise_priority(process.pid)
 
     def _drop(self, effect: core.DropStandby) -> None:
         self._release_loading_slot()
@@ -251,6 +271,9 @@ class StandbyHolder(ProgramObserver):
 
     def _on_message(self, message: messages.FromWorker) -> None:
         match message:
+            case messages.Ready(problem=str(problem)):
+                self._log.info("standby.useless", why=problem)
+                self._handle_event(core.StandbyUseless(f"{problem:.500}"))
             case messages.Ready() if self._process is not None and message.kind in tuple(StandbyKind):
                 _restore_priority(self._process.process)  # it waits, and has to be quick when it is needed
                 self._measured_bytes = _resident(self._process.process.pid) or self._measured_bytes
@@ -278,10 +301,11 @@ class StandbyHolder(ProgramObserver):
         spare.channel.close()
         self._release_loading_slot()
         how = describe_exit(exit_.code, exit_.signal)
-        text = f"{spare.error} ({how})" if spare.error else how
+        permanent = exit_.code in messages.PERMANENT_EXITS
+        text = f"{spare.error} ({how})" if spare.error and not permanent else spare.error or _NO_WORKER
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
         self._kill_leftovers(spare)
-        self._handle_event(core.StandbyExited(text))
+        self._handle_event(core.StandbyExited(text, permanent))
         self.on_change()
 
     def _release_loading_slot(self) -> None:

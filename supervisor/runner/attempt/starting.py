@@ -66,16 +66,17 @@ def start_process(
     on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
     visible_gpus: str | None = None,
+    command: tuple[str, ...] | None = None,
 ) -> Process:
     """Starts the process. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the program's own;
-    `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own.
+    `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own; `command`: what is run instead of the program's own.
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
     who = cached_credentials(config.user) if config.user else None
     request = SpawnRequest(
         program=config.name,
-        argv=config.command,
+        argv=command or config.command,
         directory=config.directory,
         environment={
             **user_environment(who, launch.without_launch_variables(services.environment)),

@@ -29,16 +29,24 @@ def test_all_threads_of_the_group_yield_and_come_back():
         assert child.stdout is not None and child.stdout.readline()
         threads = [int(each.name) for each in Path(f"/proc/{child.pid}/task").iterdir()]
         priority.lower_priority(child.pid)
-        yielding = {os.getpriority(os.PRIO_PROCESS, each) for each in threads}, psutil.Process(child.pid).ionice()[0]
+        yielding = _ranks(threads), psutil.Process(child.pid).ionice()[0]
+        priority.raise_priority(child.pid)
+        raised = _ranks(threads)
         priority.restore_priority(child.pid)
-        back = {os.getpriority(os.PRIO_PROCESS, each) for each in threads}, psutil.Process(child.pid).ionice()[0]
+        back = _ranks(threads), psutil.Process(child.pid).ionice()[0]
     finally:
         child.kill()
         child.communicate()
 
     assert len(threads) == 3
-    assert yielding == ({19}, psutil.IOPRIO_CLASS_IDLE)
-    assert back == ({0}, psutil.IOPRIO_CLASS_NONE)
+    assert yielding == ({(19, os.SCHED_IDLE)}, psutil.IOPRIO_CLASS_IDLE)
+    assert raised == {(10, os.SCHED_OTHER)}
+    assert back == ({(0, os.SCHED_OTHER)}, psutil.IOPRIO_CLASS_NONE)
+
+
+def _ranks(threads: list[int]) -> set[tuple[int, int]]:
+    """Nice value and scheduling policy of each."""
+    return {(os.getpriority(os.PRIO_PROCESS, each), os.sched_getscheduler(each)) for each in threads}
 
 
 def test_yielding_session_gets_the_remaining_cpu():

@@ -171,7 +171,7 @@ def test_limits_are_those_of_the_configuration_and_a_tenth_more_memory(tmp_path:
 @pytest.mark.integration
 def test_a_whole_daemon_gives_each_attempt_a_group_and_removes_it(given: Path, tmp_path: Path):
     section = (
-        f"[program:t]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={tmp_path}/t\n"
+        f"[program:t]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={tmp_path}/t\nstandby=off\n"
         f'environment=STEPS="100000",GRANDCHILD="1"\n'
     )
     here = members(given)

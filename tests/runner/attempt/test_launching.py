@@ -6,14 +6,14 @@ import pytest
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.standby import StandbyKind
-from supervisor.runner.attempt.launching import config_digest, standby_kind_of
+from supervisor.runner.attempt.launching import PRELOAD, config_digest, preload_command, standby_kind_of
 
 
 @pytest.fixture
 def program(tmp_path: Path):
-    def read(keys: str) -> ProgramConfig:
+    def read(keys: str, command: str = "/bin/true") -> ProgramConfig:
         path = tmp_path / "test.conf"
-        path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\n{keys}\n")
+        path.write_text(f"[supervisord]\n[program:digits]\ncommand={command}\n{keys}\n")
         return load_config(path, {}).programs["digits"]
 
     return read
@@ -22,8 +22,8 @@ def program(tmp_path: Path):
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
-        ("checkpoint_dir=/c\nentrypoint=a:b", StandbyKind.WARM),
-        ("checkpoint_dir=/c\ncommand=a", StandbyKind.OFF),
+        ("checkpoint_dir=/c\nentrypoint=a:b", StandbyKind.AUTO),
+        ("checkpoint_dir=/c\ncommand=a", StandbyKind.AUTO),
         ("checkpoint_dir=/c\ncommand=a\nstandby=warm", StandbyKind.WARM),
         ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=off", StandbyKind.OFF),
         ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=HOT", StandbyKind.HOT),
@@ -35,6 +35,35 @@ def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: StandbyKin
     path.write_text(f"[supervisord]\n[program:digits]\n{keys}\n")
 
     assert standby_kind_of(load_config(path, {}).programs["digits"]) is kind
+
+
+BOOTSTRAP = PRELOAD % 78
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("python train.py", ("python", "-c", BOOTSTRAP, "train.py")),
+        ("/v/python3.11 -u -OO /s/t.py -u 3", ("/v/python3.11", "-u", "-OO", "-c", BOOTSTRAP, "/s/t.py", "-u", "3")),
+        ("python -m train", "its command is not of the form python SCRIPT.py"),
+        ("python -c pass train.py", "its command is not of the form python SCRIPT.py"),
+        ("python", "its command is not of the form python SCRIPT.py"),
+        ("torchrun train.py", "its command is not of the form python SCRIPT.py"),
+        ("python -X dev train.py", "its command is not of the form python SCRIPT.py"),
+    ],
+)  # fmt: skip
+def test_an_automatic_standby_keeps_interpreter_flags_and_arguments(program, command: str, found: object):
+    assert preload_command(program("checkpoint_dir=/c", command)) == found
+
+
+def test_no_automatic_standby_beside_others_that_train_with_it(program):
+    alone, several = (
+        program("checkpoint_dir=/c", "python t.py"),
+        program("checkpoint_dir=/c\nstrategy=tpu", "python t.py"),
+    )
+
+    assert preload_command(alone, is_gang=True) == "the job trains on several nodes"
+    assert "strategy = tpu" in preload_command(several)
 
 
 def test_digest_of_a_configuration_ignores_the_order_of_keys(program):

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from supervisor.config import load_config
+from supervisor.control.commands.descriptions import full_description
 from supervisor.core.fleet.gpus import Gpu
 from supervisor.core.program.facts import State
 from supervisor.host.processes import marks
@@ -70,7 +71,8 @@ async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Pro
     path = tmp_path / "test.conf"
     path.write_text(
         f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand={sys.executable} {TRAINER}\n"
-        f'checkpoint_dir={tmp_path}/c\nenvironment=STEPS="1000000",GRANDCHILD="1",STRAY="1"\nstopwaitsecs=5\n{keys}\n'
+        f'checkpoint_dir={tmp_path}/c\nenvironment=STEPS="1000000",GRANDCHILD="1",STRAY="1"\nstopwaitsecs=5\n'
+        f"{keys or 'standby=off'}\n"
     )
     config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
@@ -141,6 +143,19 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
 
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
     assert standby not in runner.executor.standby.pids
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
+    await until(runner, lambda: not left(services))
+
+
+@pytest.mark.slow  # one that nobody asked for is prepared after ten seconds
+async def test_none_is_prepared_where_memory_is_short_and_status_says_so(tmp_path: Path, services: Services):
+    services = replace(services, available_memory=lambda: (1200 << 20, 16 << 30))
+    programs, runner = await begun(tmp_path, services, "standby=auto")
+
+    reason = await until(runner, lambda: runner.executor.standby.status()["reason"])
+
+    assert reason == "memory: it needs 0.6 GiB, 1.2 GiB is available, and 1.6 GiB of that must stay free"
+    assert f"no standby: {reason}" in full_description(runner) and runner.executor.standby.pid is None
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
 

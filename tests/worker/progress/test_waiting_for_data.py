@@ -75,7 +75,7 @@ SCRIPT = """
 def test_a_slow_dataset_shows_in_the_goodput(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    section = f"[program:t]\ncommand={sys.executable} {script}\ncheckpoint_dir={tmp_path}/t\n"
+    section = f"[program:t]\ncommand={sys.executable} {script}\ncheckpoint_dir={tmp_path}/t\nstandby=off\n"
     with Daemon(tmp_path, section) as daemon:
         daemon.until_state("t", "SUCCEEDED", "FAILED", patience_s=120)
 
