@@ -184,7 +184,14 @@ def _listener(reader: SectionReader) -> ListenerConfig | None:
     if reader.texts.get("redirect_stderr", "").lower() in TRUE:
         text = "redirect_stderr is true, but an event listener answers on its standard output; delete the line"
         reader.add_problem(text, "redirect_stderr")
-    return reader.build_model(ListenerConfig, {})
+    listener = reader.build_model(ListenerConfig, {})
+    if listener is not None and listener.has_foreign_handler:
+        loads_none = "and the daemon loads no code of others: what this listener answers is dropped"
+        text = f"result_handler is {listener.result_handler:.80}, {loads_none}"
+        if any(each.startswith("PROCESS_LOG") for each in listener.events):
+            text += "; if it is to be printed, set stdout_logfile = /dev/stdout in the programs instead"
+        reader.add_remark(text, "result_handler")
+    return listener
 
 
 def _computed(

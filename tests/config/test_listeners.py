@@ -54,7 +54,7 @@ def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[...
     assert "is empty" in of("events=,")
     for key in ("stdout_events_enabled=true", "stdout_capture_maxbytes=1"):
         assert "is not for event listeners, which answer on standard output" in of("events=EVENT", key)
-    assert "the daemon loads no code of others" in of("events=EVENT", "result_handler=mine:handler")
+    assert "not MODULE:FUNCTION" in of("events=EVENT", "result_handler=handler")
     assert "buffer_size" in of("events=EVENT", "buffer_size=0")
     assert "an event listener answers on its standard output" in of("events=EVENT", "redirect_stderr=true")
     assert "has no key 'checkpoint_dir'" in of("events=EVENT", "checkpoint_dir=/x")
@@ -62,6 +62,20 @@ def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[...
     assert "has the same name as [program:ear]" in of("events=EVENT", head=twins)
     assert "has no name; write [eventlistener:NAME]" in of("events=EVENT", head="[eventlistener]\ncommand=x\n")
     assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
+
+
+def test_a_handler_of_others_is_remarked_on(read: Callable[..., Config]):
+    printing = EAR.replace("PROCESS_STATE", "PROCESS_LOG") + "result_handler=supervisor_stdout:event_handler\n"
+
+    config = read(DAEMON + printing)
+
+    ear = config.programs["ear"].listener
+    assert ear is not None
+    assert ear.has_foreign_handler
+    (remark,) = config.warnings
+    assert (
+        "what this listener answers is dropped; if it is to be printed, set stdout_logfile = /dev/stdout" in remark.text
+    )
 
 
 def test_output_events_need_captured_output(read: Callable[..., Config], complaints: Callable[..., list[str]]):
@@ -107,5 +121,5 @@ def test_migrate_says_what_is_different(tmp_path: Path):
         MigrationOutcome.CHANGED,
         MigrationOutcome.KEPT,
         MigrationOutcome.CHANGED,
-        MigrationOutcome.REFUSED,
+        MigrationOutcome.NO_EFFECT,
     ]

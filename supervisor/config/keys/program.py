@@ -1,5 +1,6 @@
 """Programs and their groups: the sections [program:NAME] and [group:NAME]."""
 
+import re
 import signal
 from typing import Annotated
 
@@ -83,11 +84,8 @@ def _events(text: str) -> tuple[str, ...]:
 
 
 def _handler(text: str) -> str:
-    if text != DEFAULT_HANDLER:
-        raise ValueError(
-            f"is {text!r:.80}, and only {DEFAULT_HANDLER} is known: the daemon loads no code of others; have the "
-            f"listener answer RESULT 2 and OK, or RESULT 4 and FAIL"
-        )
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise ValueError(f"is {text!r:.80}, not MODULE:FUNCTION; delete the line")
     return text
 
 
@@ -104,8 +102,15 @@ class ListenerConfig(SectionModel):
         "`status` report it.",
     )
     result_handler: Annotated[str, parsed_by(_handler)] = key(
-        DEFAULT_HANDLER, "Accepted with this value only: an answer of OK is done with, any other is sent again."
+        DEFAULT_HANDLER,
+        "With this value an event is done with if the answer is OK, and sent again if not. The daemon loads no code of "
+        "others: with any other value an event is sent again only after FAIL, and what is answered is dropped.",
     )
+
+    @property
+    def has_foreign_handler(self) -> bool:
+        """Whether its answers are for code that the daemon does not load."""
+        return self.result_handler != DEFAULT_HANDLER
 
 
 @section_model

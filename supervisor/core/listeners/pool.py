@@ -10,7 +10,7 @@ from enum import StrEnum
 
 PROTOCOL = "3.0"
 READY = b"READY\n"
-ACCEPTED = b"OK"
+ACCEPTED, REJECTED = b"OK", b"FAIL"
 RESULT = b"RESULT "
 
 MAX_BYTES = 16 << 20  # of payloads that wait in one pool; `buffer_size` events of a megabyte would be too many
@@ -92,12 +92,14 @@ class Listener:
 class ListenerPool:
     """Events in the order in which they happened, and the listeners that get them. Times are monotonic seconds.
 
-    `server`: the daemon's identifier. `capacity`: how many events may wait.
+    `server`: the daemon's identifier. `capacity`: how many events may wait. `takes_data`: its answers are for code that
+    is not here, so an event is done with unless the answer is FAIL.
     """
 
-    def __init__(self, name: str, server: str, capacity: int) -> None:
+    def __init__(self, name: str, server: str, capacity: int, *, takes_data: bool = False) -> None:
         self.name = name
         self.capacity = capacity
+        self.takes_data = takes_data
         self.accepted = self.refused = self.dropped = 0
         self._server = server
         self._waiting: deque[PoolEvent] = deque()
@@ -219,7 +221,7 @@ class ListenerPool:
         answer = rest[:length]
         del listener.received[: len(line) + 1 + length]
         listener.state = ListenerState.ACKNOWLEDGED
-        if answer == ACCEPTED:
+        if answer == ACCEPTED or (self.takes_data and answer != REJECTED):
             listener.event = None
             self.accepted += 1
             return []

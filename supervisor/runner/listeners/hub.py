@@ -100,9 +100,11 @@ class ListenerHub:
         events = frozenset(config.events)
         desk = self._pools.get(pool)
         if desk is None:
-            self._pools[pool] = _PoolEntry(ListenerPool(pool, self._server, config.buffer_size), events)
+            made = ListenerPool(pool, self._server, config.buffer_size, takes_data=config.has_foreign_handler)
+            self._pools[pool] = _PoolEntry(made, events)
         else:
             desk.events, desk.pool.capacity = events, config.buffer_size
+            desk.pool.takes_data = config.has_foreign_handler
         self._start_or_stop_ticks()
 
     def unsubscribe(self, pool: str) -> None:

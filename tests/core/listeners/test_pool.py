@@ -109,6 +109,17 @@ def test_an_event_that_is_refused_again_waits_a_second():
     assert made.deadline() is None
 
 
+def test_an_answer_for_code_that_is_not_here_is_no_refusal():
+    made = pool("a")
+    made.takes_data = True
+    offer(made, 0)
+    offer(made, 1)
+
+    assert sent(made.listener_wrote("a", b"RESULT 5\nlinesREADY\n", 0.0)) == [("a", "E1")]
+    assert made.listener_wrote("a", FAIL, 0.0) == [EventRejected("a", "E1", b"FAIL")]
+    assert (made.accepted, made.refused) == (1, 1)
+
+
 def test_any_other_answer_is_a_refusal_too():
     made = pool("a")
     offer(made, 0)
