@@ -74,10 +74,11 @@ def main(folder: Path, system: str) -> None:
     own = folder / "ckpt" if rank == 0 else folder / f"ckpt-of-{rank}"  # all have to save; the others' is not used
     manager = tf.train.CheckpointManager(tracked, own, max_to_keep=3)
     tracked.restore(tf.train.latest_checkpoint(folder / "ckpt"))
-    while int(tracked.step) < STEPS:
+    number = int(tracked.step.numpy())
+    while number < STEPS:
         step()
         tracked.step.assign_add(1)
-        number = int(tracked.step)
+        number += 1
         if number % SAVE_EVERY == 0:
             manager.save()
         done(number)

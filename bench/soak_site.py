@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import http.client
 import os
 import shutil
 import subprocess
@@ -188,7 +189,7 @@ class Site:
         while True:
             try:
                 return self.daemon.call(command, **arguments)
-            except (OSError, ValueError):
+            except (OSError, ValueError, http.client.HTTPException):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -199,7 +200,7 @@ class Site:
 
     def try_call(self, command: str, **arguments: Any) -> None:
         """Asks, and takes a refusal for an answer: programs end meanwhile."""
-        with contextlib.suppress(Refused, OSError, ValueError):
+        with contextlib.suppress(Refused, OSError, ValueError, http.client.HTTPException):
             self.daemon.call(command, **arguments)
 
     def workers(self) -> list[Running]:
@@ -215,7 +216,7 @@ class Site:
     def _trains(self, standby: Running) -> bool:
         try:
             programs = self.daemon.call("status")["programs"]
-        except (OSError, ValueError, Refused):
+        except (OSError, ValueError, http.client.HTTPException, Refused):
             return False
         return any(each["name"] == standby.program and each["pid"] == standby.pid for each in programs)
 

@@ -186,7 +186,7 @@ class _Application:
 def _arguments(request: web.Request) -> dict[str, object]:
     """The JSON object in the request's body. Raises CommandError."""
     try:
-        arguments = json.loads(request.body) if request.body else {}
+        arguments = json.loads(request.body.decode()) if request.body else {}
     except (ValueError, RecursionError) as error:
         raise CommandError(Code.BAD_ARGUMENTS, f"the body is not JSON: {error}") from error
     if not isinstance(arguments, dict):

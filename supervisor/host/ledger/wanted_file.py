@@ -87,7 +87,7 @@ class WantedFile:
 def _read(path: Path) -> Wanted | None:
     """The file's content; None if there is none, or it is damaged."""
     try:
-        found = json.loads(durable.read_file(path, MAX_BYTES))
+        found = json.loads(durable.read_file(path, MAX_BYTES).decode())
         programs = {str(name): wanted for name, wanted in found["programs"].items() if isinstance(wanted, bool)}
         return Wanted(programs, frozenset(str(name) for name in found["removed"]))
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):

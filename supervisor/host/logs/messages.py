@@ -152,7 +152,7 @@ def encode(message: LoggerMessage) -> bytes:
 def decode(packet: bytes) -> LoggerMessage:
     """The message in a packet, without the fields that this version does not know. Raises LogProtocolError."""
     try:
-        content = json.loads(packet)
+        content = json.loads(packet.decode())
     except (ValueError, RecursionError) as error:
         raise LogProtocolError(f"cannot read a packet of {len(packet)} bytes: {error}") from error
     if not isinstance(content, dict) or not isinstance(name := content.get("type"), str) or name not in _TYPES:

@@ -82,7 +82,7 @@ def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     try:
-        fields = json.loads(content)
+        fields = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON ({error})") from None
     if not isinstance(fields, dict) or fields.get("version") != VERSION:

@@ -90,7 +90,7 @@ def parse_manifest(content: bytes) -> Manifest:
     if len(content) > MAX_BYTES:
         raise ManifestError(f"{layout.MANIFEST} is {len(content)} bytes, more than the {MAX_BYTES} allowed")
     try:
-        body = json.loads(content)
+        body = json.loads(content.decode())  # json would guess others than UTF-8, and import what this user can't read
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{layout.MANIFEST} is not JSON: {error}") from error
     if not isinstance(body, dict):

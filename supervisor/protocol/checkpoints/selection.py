@@ -175,7 +175,7 @@ def read_data_position(folder: Path) -> str | None:
         content = durable.read_file(folder / layout.STATE, MAX_STATE_BYTES + 1)
         if len(content) > MAX_STATE_BYTES:
             return None
-        state = json.loads(content)
+        state = json.loads(content.decode())
         position = state.get("position", state)  # runs without TensorFlow have it at the top
         epoch, batch = position["epoch"], position["batch"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

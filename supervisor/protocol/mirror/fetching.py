@@ -89,7 +89,7 @@ def local_checkpoints(folder: Path) -> list[CheckpointName]:
 def held_epoch(folder: Path) -> int | None:
     """The epoch under which this folder's checkpoints were written; None if it never had one."""
     try:
-        body = json.loads(durable.read_file(folder / layout.EPOCH_HELD, MAX_HELD_BYTES))
+        body = json.loads(durable.read_file(folder / layout.EPOCH_HELD, MAX_HELD_BYTES).decode())
         number = body["epoch"]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return None

@@ -59,7 +59,7 @@ def encode_record(record: Any) -> str:
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """The JSON object in a text. Raises ProtocolError."""
     try:
-        body = json.loads(text)
+        body = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not JSON: {error}: {text[:80]!r}") from error
     if not isinstance(body, dict):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import (
     FileRecord,
     Manifest,
@@ -185,3 +185,15 @@ def test_errors_about_a_manifest_are_short() -> None:
             parse_manifest(json.dumps(body).encode())
 
         assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+def test_only_utf_8_is_read_as_other_encodings_are_modules_that_a_user_may_not_be_able_to_import(encoding: str) -> None:
+    with pytest.raises(ManifestError, match="not JSON"):
+        parse_manifest(_signed().decode().encode(encoding))
+
+
+def test_position_in_another_encoding_is_none(tmp_path: Path) -> None:
+    for encoding, found in (("utf-8", "epoch 0, batch 7"), ("utf-16", None), ("utf-32-be", None)):
+        (tmp_path / layout.STATE).write_bytes(json.dumps({"epoch": 0, "batch": 7}).encode(encoding))
+        assert selection.read_data_position(tmp_path) == found
