@@ -76,7 +76,7 @@ bench-preempt: $(INSTALLED)  ## notices beside TensorFlow's PreemptionCheckpoint
 bench-relaunch: $(INSTALLED)  ## kill -9 to the first new step, with and without standby, beside Supervisor (half an hour)
 	$(BIN)/python -m bench.relaunch $(ARGS)
 
-bench-goodput: $(INSTALLED)  ## goodput under kills, hangs and damage, beside two peers (9 minutes; long: ARGS=--long)
+bench-goodput: $(INSTALLED)  ## goodput under kills, hangs and damage, beside two peers (20 minutes; long: ARGS=--long)
 	$(BIN)/python -m bench.goodput $(ARGS)
 
 bench-soak: $(INSTALLED)  ## every fault at random moments (ARGS="--minutes 10"; or ARGS="--daemon-kills 200")

@@ -1,13 +1,15 @@
 """Measures for how much of the time a job trains under repeated failures: stepkeeper and the usual alternatives.
 
-Run with `python -m bench.goodput` (one mean time between failures, 60 s; 9 minutes; `--long`: 30, 60 and 300 s and five
-traces each, about 5 hours). Prints a table and writes bench/results/goodput.json.
+Run with `python -m bench.goodput` (one mean time between failures, 60 s; 20 minutes; `--long`: 30, 60 and 300 s and
+five traces each, about 5 hours). Prints what each reaches and which seconds are missing, by category, and writes
+bench/results/goodput.json.
 
-All systems train the same model on the same data to the same step, and meet the same seeded trace of failures: moments
-of a Poisson process, seven in ten kill -9, the rest in equal parts SIGSTOP for good, and the newest checkpoint damaged
-(a flipped bit, or cut in half) before a kill -9; the only one that a system has is left whole. A run ends at its last
-step or when its time is over, which is all that ends a hang that nobody sees. Goodput is useful step time by wall time:
-the steps that the run has in the end, times its own time of a step, the median over seconds in which it trained.
+All systems train the same model on the same data to the same step, on one device under TensorFlow's default strategy,
+and meet the same seeded trace of failures: moments of a Poisson process, seven in ten kill -9, the rest in equal parts
+SIGSTOP for good, and the newest checkpoint damaged (a flipped bit, or cut in half) before a kill -9; the only one that
+a system has is left whole. A run ends at its last step or when its time is over, which is all that ends a hang that
+nobody sees. Goodput is useful step time by wall time: the steps that the run has in the end, times its own time of a
+step, the median over seconds in which it trained.
 
 Bound: with M the mean time between failures, C the stall of a save, T the interval and R the time from a death to the
 next step, all measured here but M, a system that survives everything has at first order, for T and R well below M,
@@ -46,7 +48,7 @@ from tests.system.killing import Damage, spoil
 LOOK_S = 0.05
 HANG_S = 10.0  # ours: hang_timeout; the default's ten minutes would be as long as the whole run
 WINDOW_S = 1.0  # of training, over which the time of a step is taken; progress is told every 0.1 s
-SEED = 3  # the first whose trace has as many failures in the default run as its mean says, one with damage
+SEED = 5  # as many failures in the default run as its mean says, three kills and one damage, none before the first save
 FIRST_S = 180.0  # until the first step; a busy machine imports TensorFlow in half a minute
 
 
@@ -80,8 +82,8 @@ class Runs(Protocol):
     def costs(self) -> tuple[float | None, float | None]:
         """Seconds for which a save stops training, and between two saves; None: unknown."""
 
-    def spent_s(self) -> dict[str, float]:
-        """Where the time went, by category; empty for systems that do not record it."""
+    def spent_s(self, until: float) -> dict[str, float]:
+        """Where the time went from the beginning on until `until` (monotonic), by category (core/goodput.py)."""
 
 
 class Ours:
@@ -108,8 +110,8 @@ class Ours:
         interval_s: float | None = self._daemon.status("t")["job"]["interval_s"]
         return (spent["saving"] / saves if saves else None), interval_s
 
-    def spent_s(self) -> dict[str, float]:
-        return {each: seconds for each, seconds in self._daemon.call("goodput", name="t")["spent_s"].items() if seconds}
+    def spent_s(self, until: float) -> dict[str, float]:
+        return dict(self._daemon.call("goodput", name="t")["spent_s"])
 
 
 class Theirs:
@@ -152,8 +154,24 @@ class Theirs:
         saved = [number for _, what, number in self.told() if what == "saved"]
         return (statistics.median(saved) if saved else None), self._every_s
 
-    def spent_s(self) -> dict[str, float]:
-        return {}
+    def spent_s(self, until: float) -> dict[str, float]:
+        return spent_by(self.told(), until)
+
+
+def spent_by(story: list[tuple[float, str, float]], until: float) -> dict[str, float]:
+    """The seconds by category in what a peer's job recorded; each lasts from the event before."""
+    spent_s = dict.fromkeys(("starting", "training", "replaying", "saving", "down"), 0.0)
+    before: tuple[float, str] | None = None
+    furthest = 0.0
+    for at, what, number in (*((at, what, number) for at, what, number in story if at <= until), (until, "end", 0.0)):
+        if before is not None:
+            name = {"saved": "saving", "begin": "down", "end": "down", "done": "saving"}.get(what)
+            if what == "step":
+                name = "starting" if before[1] == "begin" else "training" if number > furthest else "replaying"
+            spent_s[name or "down"] += at - before[0]
+        furthest = max(furthest, number) if what == "step" else furthest
+        before = at, what
+    return spent_s
 
 
 @dataclass(frozen=True)
@@ -230,7 +248,7 @@ def _value(system: System) -> str:
 class Outcome:
     """Of one run, seconds. `relaunch_s`: from each death (or SIGSTOP) to the next attempt's first step.
 
-    `spent_s`: ours, from its start on; steps that a loading standby slows are training there.
+    `spent_s`: by category, from the first step on; steps that a loading standby slows are training there.
     """
 
     system: str
@@ -250,6 +268,12 @@ class Outcome:
     @property
     def goodput(self) -> float:
         return min(1.0, self.steps * self.step_s / self.wall_s) if self.step_s and self.wall_s else 0.0
+
+    def missing_s(self) -> dict[str, float]:
+        """The seconds that were not useful step time, by category; `slower`: what steps took above their median."""
+        found = {each: seconds for each, seconds in self.spent_s.items() if each != "training"}
+        found["slower"] = self.spent_s.get("training", 0.0) - self.goodput * self.wall_s
+        return found
 
     def bound(self) -> float | None:
         """The estimate that the module's docstring describes; None if its inputs were not measured."""
@@ -290,6 +314,7 @@ def measured(
                 return outcome
             time.sleep(LOOK_S)
         began, (pid, first) = time.monotonic(), runs.look()
+        spent_before = runs.spent_s(began)
         failures = trace(mean_s, limit_s, seed)
         window, step_times = (began, first, pid), []
         broken_at: float | None = None
@@ -316,7 +341,8 @@ def measured(
         )
         outcome.step_s = statistics.median(step_times) if step_times else None
         outcome.stall_s, outcome.interval_s = runs.costs()
-        outcome.spent_s = runs.spent_s()
+        spent_s = runs.spent_s(began + outcome.wall_s)
+        outcome.spent_s = {each: max(0.0, seconds - spent_before.get(each, 0.0)) for each, seconds in spent_s.items()}
     return outcome
 
 
@@ -358,7 +384,7 @@ def main() -> None:
     seeds = options.seeds or (list(range(1, 6)) if options.long else [SEED])
     outcomes: list[Outcome] = []
     for mean_s in means:
-        limit_s = options.limit or (max(240.0, 2 * mean_s) if options.long else 110.0)
+        limit_s = options.limit or (max(240.0, 2 * mean_s) if options.long else 240.0)
         steps = options.steps or int(0.55 * limit_s / options.step_s)
         for seed in seeds:
             for system in SYSTEMS:
@@ -393,6 +419,14 @@ def show(outcomes: list[Outcome]) -> None:
                 ", ".join(f"{kind} {count}" for kind, count in kinds.items() if count), "; ".join(sorted(remarks)),
             )  # fmt: skip
     Console(width=160).print(table)
+    categories = sorted({name for each in outcomes for name in each.missing_s()})
+    missing = Table("mean", "system", *categories, title="missing, % of the time")
+    for mean_s, name in dict.fromkeys((each.mean_s, each.system) for each in outcomes):
+        of_both = [each for each in outcomes if (each.mean_s, each.system) == (mean_s, name) and each.wall_s]
+        wall_s = sum(each.wall_s for each in of_both) or 1.0
+        shares = (sum(each.missing_s().get(key, 0.0) for each in of_both) / wall_s for key in categories)
+        missing.add_row(f"{mean_s:g} s", name, *(f"{100 * each:.1f}" for each in shares))
+    Console(width=160).print(missing)
 
 
 def _spread(values: list[float]) -> str:

@@ -61,6 +61,18 @@ def test_bound_is_youngs(mean_s: float, interval_s: float, stall_s: float, relau
     assert outcome.bound() == pytest.approx(bound, abs=0.006)
 
 
+def test_every_second_of_a_peers_run_has_a_category():
+    story = [(0.0, "begin", 7.0), (3.0, "step", 1.0), (4.0, "step", 2.0), (4.5, "saved", 0.5), (5.5, "step", 3.0),
+             (9.0, "begin", 8.0), (12.0, "step", 3.0), (13.0, "step", 4.0)]  # fmt: skip
+
+    assert goodput.spent_by(story, 20.0) == {
+        "starting": 6.0, "training": 3.0, "replaying": 0.0, "saving": 0.5, "down": 10.5,
+    }  # fmt: skip
+    assert goodput.spent_by([*story[:6], (12.0, "step", 2.0), (14.0, "step", 3.0)], 14.0)["replaying"] == 2.0
+    outcome = Outcome("t", 60.0, 1, steps=100, wall_s=10.0, step_s=0.08, spent_s={"training": 8.5, "down": 1.5})
+    assert outcome.missing_s() == pytest.approx({"slower": 0.5, "down": 1.5})
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path, tuple(each for each in KINDS if each.name == "count"))
