@@ -15,7 +15,7 @@ from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.ownership import problems_of_ownership
 from supervisor.config.schema.check import SectionReader
-from supervisor.config.schema.values import MAX_COUNT, TRUE, absolute_path
+from supervisor.config.schema.values import FALSE, MAX_COUNT, TRUE, absolute_path
 from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.placeholders import program_placeholders
 from supervisor.ini.problems import nearest_word
@@ -30,6 +30,7 @@ _NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
 JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfig.ini_keys())
 PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
 LISTENER_KEYS = frozenset(ListenerConfig.ini_keys())
+NO_BYTES = ("0", "0b", "0kb", "0mb", "0gb")
 LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listeners get the events of their starts
 
 
@@ -184,6 +185,10 @@ def _listener(reader: SectionReader) -> ListenerConfig | None:
     if reader.texts.get("redirect_stderr", "").lower() in TRUE:
         text = "redirect_stderr is true, but an event listener answers on its standard output; delete the line"
         reader.add_problem(text, "redirect_stderr")
+    for key, asks_for_nothing in (("stdout_events_enabled", FALSE), ("stdout_capture_maxbytes", NO_BYTES)):
+        if reader.texts.get(key, "0").lower() not in asks_for_nothing:
+            del reader.texts[key]
+            reader.add_remark(f"{key} has no effect for event listeners, which answer on standard output", key)
     listener = reader.build_model(ListenerConfig, {})
     if listener is not None and listener.has_foreign_handler:
         loads_none = "and the daemon loads no code of others: what this listener answers is dropped"
@@ -274,6 +279,8 @@ def build_groups(
                 meant = nearest_word(program, programs)
                 hint = f"did you mean {meant!r}?" if meant else f"add a section [program:{program:.80}]"
                 reader.add_problem(f"programs names {program!r:.80}, which does not exist; {hint}", "programs")
+            elif program in members and members[program].name == name:
+                reader.add_remark(f"programs names {program!r} twice, which is the same as once", "programs")
             elif program in members:
                 text = f"programs names {program!r}, which is already in [group:{members[program].name}]"
                 reader.add_problem(f"{text}; delete it from one of them", "programs")

@@ -25,7 +25,6 @@ _OUR_NAMES = re.compile(r"\bworker\.(Run|strategy|Examples|keras|torch|tf1|files
 """What a script uses of the package `worker`."""
 
 _OUTPUT_KEYS = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
-_PROTOCOL_KEYS = frozenset({"stdout_events_enabled", "stdout_capture_maxbytes"})
 
 _EVENTS_OF_OUTPUT = {
     f"{channel}_{key}": f"{event}_{channel.upper()}"
@@ -197,13 +196,9 @@ def _check_log(program: ProgramConfig, reader: SectionReader, channel: str) -> N
     for log in (f"{channel}_{each}" for each in _OUTPUT_KEYS):
         if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
             reader.add_remark(f"{log} has no effect while redirect_stderr is true", log)
-        elif getattr(program, log) and getattr(program, key) in DAEMON_STREAMS:
-            if log not in _EVENTS_OF_OUTPUT:  # these are judged when all listeners are known
-                reader.add_problem(f"{_no_output(log, key)}; set {key} = NONE, or delete {log}", log)
-        elif getattr(program, log) and log in _PROTOCOL_KEYS and program.listener is not None:
-            reader.add_problem(
-                f"{log} is not for event listeners, which answer on standard output; delete the line", log
-            )
+        elif getattr(program, log) and getattr(program, key) in DAEMON_STREAMS and log not in _EVENTS_OF_OUTPUT:
+            # events are judged when all listeners are known
+            reader.add_problem(f"{_no_output(log, key)}; set {key} = NONE, or delete {log}", log)
     file, size = getattr(program, key), getattr(program, f"{key}_maxbytes")
     if channel == "stderr" and program.redirect_stderr:
         if key in reader and reader.ini.entries[key].value.upper() not in ("AUTO", "NONE"):

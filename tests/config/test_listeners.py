@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from supervisor.config import Config
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from tests.config.conftest import DAEMON
@@ -52,8 +54,6 @@ def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[...
     assert "has no 'events'; add it" in of()
     assert "which is no event type; did you mean PROCESS_STATE?" in of("events=PROCESS_STAT")
     assert "is empty" in of("events=,")
-    for key in ("stdout_events_enabled=true", "stdout_capture_maxbytes=1"):
-        assert "is not for event listeners, which answer on standard output" in of("events=EVENT", key)
     assert "not MODULE:FUNCTION" in of("events=EVENT", "result_handler=handler")
     assert "buffer_size" in of("events=EVENT", "buffer_size=0")
     assert "an event listener answers on its standard output" in of("events=EVENT", "redirect_stderr=true")
@@ -62,6 +62,16 @@ def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[...
     assert "has the same name as [program:ear]" in of("events=EVENT", head=twins)
     assert "has no name; write [eventlistener:NAME]" in of("events=EVENT", head="[eventlistener]\ncommand=x\n")
     assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
+
+
+@pytest.mark.parametrize("line", ["stdout_events_enabled=true", "stdout_capture_maxbytes=1MB"])
+def test_the_answers_of_a_listener_are_no_events(read: Callable[..., Config], line: str):
+    config = read(f"{DAEMON}{EAR}{line}\n")
+
+    (remark,) = config.warnings
+    assert "has no effect for event listeners, which answer on standard output" in remark.text
+    ear = config.programs["ear"]
+    assert (ear.stdout_events_enabled, ear.stdout_capture_maxbytes) == (False, 0)
 
 
 def test_a_handler_of_others_is_remarked_on(read: Callable[..., Config]):

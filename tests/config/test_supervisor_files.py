@@ -105,6 +105,13 @@ def test_a_section_that_supervisor_ignores_too_is_a_remark(read, complaints):
         assert remedy in found
 
 
+def test_a_program_twice_in_its_group_is_a_remark(read: Callable[..., Config]):
+    config = read("[supervisord]\n[group:g]\nprograms=x,x\n[program:x]\ncommand=/bin/cat\n")
+
+    assert list(config.programs) == ["g:x"]
+    assert [each.text for each in config.warnings] == ["[group:g] programs names 'x' twice, which is the same as once"]
+
+
 def test_off_is_no_log_file(read: Callable[..., Config]):
     assert (
         read("[supervisord]\n[program:x]\ncommand=/bin/cat\nstdout_logfile=off\n").programs["x"].stdout_logfile is None
