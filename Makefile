@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -78,6 +78,15 @@ bench-relaunch: $(INSTALLED)  ## kill -9 to the first new step, with and without
 
 bench-goodput: $(INSTALLED)  ## goodput under kills, hangs and damage, beside two peers (20 minutes; long: ARGS=--long)
 	$(BIN)/python -m bench.goodput $(ARGS)
+
+bench-mirror: $(INSTALLED)  ## a checkpoint's way to an object store, beside obstore and aws s3 cp (10 minutes)
+	$(BIN)/python -m bench.mirror $(ARGS)
+
+bench-gang: $(INSTALLED)  ## a rank's death under a real Slurm, beside TensorFlow's detection and a requeue (as root, 15 minutes)
+	$(BIN)/python -m bench.gang $(ARGS)
+
+bench-page: $(INSTALLED)  ## what the page costs an idle daemon, beside Supervisor's (6 minutes)
+	$(BIN)/python -m bench.page $(ARGS)
 
 bench-soak: $(INSTALLED)  ## every fault at random moments (ARGS="--minutes 10"; or ARGS="--daemon-kills 200")
 	$(BIN)/python -m bench.soak $(ARGS)
