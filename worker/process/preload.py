@@ -91,7 +91,11 @@ def _load(module: ModuleType | None, names: Iterable[str]) -> None:
 
 def _shadowed(folder: str) -> str | None:
     """Names a file of the script's folder that Python would have taken for one of the modules imported by now."""
-    for each in Path(folder).iterdir():
+    try:
+        beside = list(Path(folder).iterdir())
+    except OSError as error:
+        return f"cannot list the script's folder: {error}"
+    for each in beside:
         name = each.stem if each.suffix == ".py" else each.name if (each / "__init__.py").is_file() else None
         loaded = (
             sys.modules.get(name) if name is not None and name not in ("__main__", "worker", "supervisor") else None

@@ -34,7 +34,7 @@ from supervisor.runner.attempt.starting import open_control_pipes, open_output_p
 from supervisor.runner.records.observers import ProgramObserver
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
-_NO_WORKER = "the interpreter of its command finds no stepkeeper"  # or else it says why itself
+_NO_WORKER = "the interpreter of its command finds no stepkeeper that can preload"  # or else it says why itself
 IDLE_LOAD_S = 60.0  # it loads in what is left over; a minute is several times what that takes where there is idle time
 ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
 
