@@ -1,8 +1,12 @@
 """What holds for all tests."""
 
+import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +16,19 @@ from tests.fuzzing import CASES, QUICK
 
 pytest_plugins = ("tests.tiers", "tests.mirror.fixtures")
 
+# Workers that tests start without a daemon leave nothing in the home of who runs the tests. Set before any module of
+# tests is imported: some make this process a worker as they are.
+os.environ["XDG_STATE_HOME"] = STATE_HOME = tempfile.mkdtemp(prefix="stepkeeper-state-home-")
+
 # the same cases in every run, however busy the machine is: a suite that fails by chance tells nothing
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)
 settings.load_profile("quick" if QUICK else "suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Removes the folder at the end."""
+    config.add_cleanup(partial(shutil.rmtree, STATE_HOME, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -39,14 +52,6 @@ def _no_blocked_signals() -> Iterator[None]:
     yield
     blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     assert not blocked, f"the test left {', '.join(sorted(map(str, blocked)))} blocked"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Workers that tests start without a daemon leave nothing in the home of who runs the tests."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state-home")))
-        yield
 
 
 @pytest.fixture
