@@ -110,16 +110,16 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
     prefix = str(folder / layout.PREFIX)
     try:
         status = tracked.read(prefix, options=host_io_options())
-        status.assert_existing_objects_matched()
+        try:
+            status.assert_consumed()
+            return []
+        except AssertionError:  # the checkpoint holds more than the program has, or less
+            status.assert_existing_objects_matched()
     except (ValueError, AssertionError) as error:
         cause = compare_variables(tracked, prefix).describe() or " ".join(str(error).split())[:500]
         raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {_REMEDY}") from error
-    try:
-        status.assert_consumed()
-    except AssertionError:
-        extra = compare_variables(tracked, prefix).only_stored
-        return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
-    return []
+    extra = compare_variables(tracked, prefix).only_stored
+    return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
 
 
 def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, folder: Path, replicas: int) -> list[str]:
