@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -63,6 +63,9 @@ azurite: $(AZURITE)  ## an Azure store in .venv for the tests of the mirror; nee
 bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; saves beside TensorFlow's, Keras' and Orbax
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
+
+bench-all: $(INSTALLED)  ## every bench, twice, into docs/benchmarks.md (hours; ARGS="saves daemon" picks)
+	$(BIN)/python -m bench.all_benches $(ARGS)
 
 fuzz: $(INSTALLED)  ## every parser, 100,000 cases each (some hours; FUZZ_CASES says how many; tests/test_mutations.py takes minutes)
 	FUZZ_CASES=$${FUZZ_CASES:-100000} $(BIN)/python -m pytest --timeout=0 tests
