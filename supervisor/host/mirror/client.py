@@ -29,9 +29,10 @@ Wanted = TypeVar("Wanted", messages.FetchAnswer, messages.EpochAnswer, messages.
 class MirrorError(Exception):
     """The mirror did not do it; the text says why."""
 
-    def __init__(self, text: str, is_gone: bool = False) -> None:
+    def __init__(self, text: str, is_gone: bool = False, epoch_lost: bool = False) -> None:
         super().__init__(text)
         self.is_gone = is_gone
+        self.epoch_lost = epoch_lost
 
 
 class RunFenced(Exception):
@@ -93,7 +94,7 @@ class MirrorClient:
         if isinstance(answer, messages.FencedAnswer):
             raise RunFenced(answer)
         if isinstance(answer, messages.FailureAnswer):
-            raise MirrorError(answer.error, answer.is_gone)
+            raise MirrorError(answer.error, answer.is_gone, answer.epoch_lost)
         if not isinstance(answer, kind):
             raise MirrorError(f"the mirror process answered with {type(answer).__name__}")
         return answer

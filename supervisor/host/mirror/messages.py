@@ -104,11 +104,13 @@ class FencedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FailureAnswer:
-    """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more."""
+    """It could not be done; nothing is half done. `is_gone`: the local checkpoint is not there any more;
+    `epoch_lost`: the store lacks the epoch under which this host writes."""
 
     id: int
     error: str
     is_gone: bool = False
+    epoch_lost: bool = False
 
 
 Answer = FetchAnswer | EpochAnswer | UploadAnswer | FencedAnswer | FailureAnswer

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.rate_limit import RateLimiter
-from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.host.mirror.run import EpochLost, MirroredRun, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
@@ -59,7 +59,8 @@ def main() -> None:
         except TakenOver as error:
             answer = messages.FencedAnswer(question.id, error.epoch.number, error.epoch.holder[:MAX_TEXT])
         except (StoreError, ManifestError, OSError) as error:
-            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], isinstance(error, FileNotFoundError))
+            is_gone, epoch_lost = isinstance(error, FileNotFoundError), isinstance(error, EpochLost)
+            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost)
         sys.stdout.buffer.write(messages.encode(answer))
         sys.stdout.buffer.flush()
 

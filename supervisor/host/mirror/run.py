@@ -29,6 +29,16 @@ from supervisor.protocol.mirror.store import Store, StoreError
 UNFINISHED_AGE = timedelta(hours=24)  # longer than any upload; files without a manifest may go after that
 
 
+class EpochLost(StoreError):
+    """The store lacks the epoch under which this host writes: what is uploaded under it would never be chosen."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"epoch {number} of this run is gone from the store, as if the prefix was emptied; a new one is begun, and "
+            f"the newest checkpoint uploaded again"
+        )
+
+
 class TakenOver(Exception):
     """Another host has begun a later epoch."""
 
@@ -83,7 +93,7 @@ class MirroredRun(RemoteRun):
     def upload(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
         """Copies a local checkpoint; gives its bytes, and all that count then, newest first.
 
-        Raises TakenOver, and FileNotFoundError if it is not there (any more); ManifestError if it is damaged.
+        Raises TakenOver and EpochLost; FileNotFoundError if it is not there (any more), ManifestError if it is damaged.
         """
         folder = self.folder / str(name)
         content = durable.read_file(folder / layout.MANIFEST, MAX_BYTES + 1)
@@ -92,8 +102,7 @@ class MirroredRun(RemoteRun):
         self._refuse_after(epoch)
         for file in manifest.files:
             self._upload_file(remote, folder, file)
-        self.epochs()
-        self._refuse_after(epoch)
+        self._require(epoch)
         if not self.store.create(remote.manifest, content):
             raise StoreError(f"cannot commit {remote}: there is another checkpoint of that name")
         files = self.files()
@@ -107,6 +116,14 @@ class MirroredRun(RemoteRun):
         stored = self.store.size(key)
         if stored != file.size:
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")
+
+    def _require(self, epoch: int) -> None:
+        """Raises TakenOver if there is a later epoch, EpochLost if this one is gone, which no list proves."""
+        self.epochs()
+        self._refuse_after(epoch)
+        if self.store.size(epoch_key(epoch)) is None:
+            self._epochs.clear()
+            raise EpochLost(epoch)
 
     def _refuse_after(self, epoch: int) -> None:
         latest = max(self._epochs, default=0)

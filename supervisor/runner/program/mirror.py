@@ -254,6 +254,8 @@ class JobMirror(ProgramObserver):
             except MirrorError as error:
                 if self.error is None:
                     self._log.warning("mirror.failed", error=str(error), retry_in_s=RETRY_S)
+                if error.epoch_lost:
+                    self._epoch, self._remote = None, ()
                 self.error = str(error)
                 self.failures += 1
                 self._report()

@@ -1,6 +1,7 @@
 """`durable = remote`: what waits for the mirror before a host goes away, or the daemon leaves."""
 
 import asyncio
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from supervisor.control.commands.notices import notice_description
 from supervisor.core.program import notice_plan
 from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
+from supervisor.host.mirror.run import MirroredRun
+from supervisor.protocol.mirror.store import Store
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.program import mirror as mirror_module
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
 from tests.runner.fleet.test_notice_dispatcher import (
@@ -145,12 +149,34 @@ async def test_it_is_known_for_how_long_the_mirror_has_lacked_a_checkpoint(tmp_p
     await asyncio.wait_for(runner.wait_until(lambda: mirror.error), PATIENCE_S)
     first, second = mirror.status.behind_s, mirror.status.behind_s
     (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
     mirror.retry_now()
     await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
 
     assert never == 0
     assert second > first > 0
     assert mirror.status.behind_s == 0
+
+
+async def test_store_that_was_emptied_is_filled_again(tmp_path: Path, programs: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mirror_module, "RETRY_S", 0.1)
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
+    await made.start_all()
+    await training(made, "count")
+    runner = made.runners["count"]
+    mirror = runner.executor.mirror
+    assert mirror is not None
+    runner.post(FlushRequested("test"))
+    first = await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
+    shutil.rmtree(tmp_path / "store" / "count")
+    runner.post(FlushRequested("test"))
+    await asyncio.wait_for(
+        runner.wait_until(lambda: ((mirror.newest or first) > first and not mirror.waits) or None), PATIENCE_S
+    )
+    elsewhere = MirroredRun(Store(f"file://{tmp_path}/store/count"), tmp_path / "other", 5)
+    (tmp_path / "other").mkdir()
+
+    assert elsewhere.fetch(None, None, frozenset()).fetched == mirror.newest
 
 
 async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: Make):
