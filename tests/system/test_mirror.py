@@ -75,6 +75,7 @@ def test_the_next_daemon_goes_on_with_the_worker_and_its_uploads(tmp_path: Path)
         assert daemon.status("j")["pid"] == pid
 
 
+@pytest.mark.slow
 def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path: Path):
     host = tmp_path / "host"
     host.mkdir()
