@@ -104,7 +104,7 @@ class SectionReader:
         """
         # a file that is not a configuration may have thousands, and each search is slow
         is_searched = len(self.problems) < SHOWN and len(self.remarks) < REMARKED
-        if not is_searched or self._is_meant_for_us(key):
+        if not is_searched or self._is_meant_for_us(key) or self._is_meant_as_command(key, known):
             meant = nearest_word(key, known) if is_searched else None
             self.add_problem(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
         else:
@@ -117,6 +117,11 @@ class SectionReader:
         if own is None or own & self.ini.entries.keys():
             return True
         return _nearest(key, frozenset(own), SURELY_MEANT) is not None
+
+    def _is_meant_as_command(self, key: str, known: Set[str]) -> bool:
+        """Whether it is what the section lacks, also for Supervisor."""
+        is_missing = "command" in known and "command" not in self.ini.entries
+        return is_missing and _nearest(key, frozenset({"command"})) is not None
 
     def expand_values(self, keys: set[str], known: Mapping[str, str]) -> None:
         """Fills the placeholders in the values of these keys."""
