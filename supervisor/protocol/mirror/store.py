@@ -17,7 +17,11 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import from_url
 
 PART_BYTES = 8 << 20  # S3 takes 5 MiB and more; a part is what is sent again after an error
+MAX_PARTS = 9000  # S3 allows 10,000: of a file beyond 70 GB the parts are larger
+PARALLEL_PARTS = 4  # enough to fill a line, few enough for a slow one to be done with each in time
 CONNECT_TIMEOUT = "10s"
+SILENCE_TIMEOUT = "2 minutes"  # nothing comes, or a part is not sent in that time: a line with less than 300 KB/s
+REQUEST_TIMEOUT = "1 day"  # the library's is 30 s for a whole request, which would be the end of a large download
 RETRIES = 3
 RETRY_TIMEOUT_S = 60.0  # then the error is reported, and the daemon decides when to try again
 MAX_KEYS = 200_000  # of one run: retention keeps a few hundred
@@ -36,7 +40,12 @@ class Store:
     def __init__(self, url: str, creates: bool = False) -> None:
         options: dict[str, Any] = {
             # obstore takes the endpoint from the environment, but not that it may be one without TLS
-            "client_options": {"connect_timeout": CONNECT_TIMEOUT, "allow_http": _names_plain_http(os.environ)},
+            "client_options": {
+                "connect_timeout": CONNECT_TIMEOUT,
+                "read_timeout": SILENCE_TIMEOUT,
+                "timeout": REQUEST_TIMEOUT,
+                "allow_http": _names_plain_http(os.environ),
+            },
             "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
         }
         if url.startswith("file:"):
@@ -83,7 +92,9 @@ class Store:
     def upload(self, key: str, path: Path, pieces_of: Callable[[RawIOBase], Iterable[bytes]]) -> None:
         """Copies a file, as fast as `pieces_of` gives its content; pieces of PART_BYTES are sent as they are."""
         with _as_store_error(f"upload {key}"), path.open("rb", buffering=0) as file:
-            obstore.put(self._store, key, iter(pieces_of(file)), chunk_size=PART_BYTES)
+            part_bytes = max(PART_BYTES, os.fstat(file.fileno()).st_size // MAX_PARTS + 1)
+            pieces = iter(pieces_of(file))
+            obstore.put(self._store, key, pieces, chunk_size=part_bytes, max_concurrency=PARALLEL_PARTS)
 
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none."""

@@ -302,10 +302,9 @@ class StandbyHolder(ProgramObserver):
         self._release_loading_slot()
         how = describe_exit(exit_.code, exit_.signal)
         permanent = exit_.code in messages.PERMANENT_EXITS
+        text = f"{spare.error} ({how})" if spare.error else how
         if permanent:
             text = spare.error or _NO_WORKER
-        else:
-            text = f"{spare.error} ({how})" if spare.error else how
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
         self._kill_leftovers(spare)
         self._handle_event(core.StandbyExited(text, permanent))
