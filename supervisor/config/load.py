@@ -56,11 +56,15 @@ class Config(SectionModel):
 def load_config(path: Path, environment: Mapping[str, str], overrides: Mapping[str, IniKey] = NO_OVERRIDES) -> Config:
     """The configuration in a file. `environment`: for `%(ENV_X)s`; `overrides`: keys of [supervisord] that win over it.
 
-    Raises ConfigError with every problem of the file and of those it includes, in the order of their lines.
+    Raises ConfigError with every problem of the file and of those it includes, in the order of their lines;
+    SectionsBroken, which is one, if nothing but sections of programs is wrong.
     """
     checked = check_config(path, environment, overrides)
-    if checked.problems or checked.config is None:
+    if checked.config is None:
         raise ConfigError(checked.problems)
+    if checked.problems:
+        is_of_programs = all(_is_of_program(problem.section) for problem in checked.problems)
+        raise SectionsBroken(checked, checked.config) if is_of_programs else ConfigError(checked.problems)
     return checked.config
 
 
@@ -71,6 +75,20 @@ class CheckedConfig:
     config: Config | None
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
+    sections: Mapping[str, IniSection] = field(default_factory=dict)
+    """Those of programs, by name."""
+
+
+class SectionsBroken(ConfigError):
+    """Only sections of programs are wrong. `config` has what could be loaded, `sections` every section of programs."""
+
+    def __init__(self, checked: CheckedConfig, config: Config) -> None:
+        super().__init__(checked.problems)
+        self.config, self.sections = config, checked.sections
+
+
+def _is_of_program(section: str | None) -> bool:
+    return section is not None and section.startswith(("program:", "eventlistener:"))
 
 
 def check_config(
@@ -86,7 +104,9 @@ def check_config(
         section.entries |= overrides
     reading = _ConfigReader(source, dict(environment), source.problems)
     config = reading.read_config()
-    return CheckedConfig(config, tuple(sorted(source.problems, key=_file_and_line)), reading.sorted_warnings())
+    problems = tuple(sorted(source.problems, key=_file_and_line))
+    sections = {name: each for name, each in source.sections.items() if _is_of_program(name)}
+    return CheckedConfig(config, problems, reading.sorted_warnings(), sections)
 
 
 def _file_and_line(problem: Problem) -> tuple[str, int]:
@@ -122,7 +142,7 @@ class _ConfigReader:
             unix_http_servers=unix,
             inet_http_servers=inet,
             supervisorctl=ctl or CtlConfig.build({}),
-            programs={each.name: each for each in sorted(programs.values(), key=_start_order)},
+            programs={each.name: each for each in sorted(programs.values(), key=start_order)},
             inherited=self.inherited,
             warnings=self.sorted_warnings(),
         )
@@ -283,7 +303,8 @@ class _ConfigReader:
         self.problems.append(Problem(section.location, text))
 
 
-def _start_order(program: ProgramConfig) -> tuple[int, str, int, str]:
+def start_order(program: ProgramConfig) -> tuple[int, str, int, str]:
+    """A sort key: by priority of the group, then of the program."""
     return (program.group_priority, program.group, program.priority, program.process)
 
 

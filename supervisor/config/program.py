@@ -209,6 +209,7 @@ def _computed(
         "group": group,
         "process": process,
         "group_priority": 0,
+        "section": reader.ini.name,
         "job": job,
     }
     if "command" not in reader and ("entrypoint" in reader or "checkpoint_dir" in reader):

@@ -23,10 +23,14 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: what, why and what to do about it, in words."""
+    """One thing that is wrong: what, why and what to do about it, in words.
+
+    `section`: the one that can't be loaded for it; None if it concerns more than that.
+    """
 
     location: Location
     text: str
+    section: str | None = None
 
     def __str__(self) -> str:
         return f"{self.location}: {self.text}"

@@ -19,18 +19,39 @@ def test_bad_configuration_is_refused_with_everything_that_is_wrong_at_once(tmp_
     assert "startsecs" in str(refused.value)
 
 
-def test_bad_configuration_at_a_reload_changes_nothing(tmp_path: Path):
+def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
         pid = daemon.until_step("count", 1)["pid"]
-        daemon.write("[program:count]\ncomand=x\n")
+        daemon.write("[program:count]\ncomand=x\n[program:more]\ncommand=/bin/sleep 100000\n")
+
+        answer = daemon.call("update")
+
+        assert answer["actions"] == [{"name": "more", "action": "added"}]
+        (broken,) = answer["broken"]
+        assert (broken["section"], broken["kept"]) == ("program:count", ["count"])
+        assert any("comand" in each for each in broken["problems"])
+        assert daemon.status("count")["pid"] == pid
+        daemon.until_state("more", "RUNNING")
+
+        daemon.write(
+            job("count", tmp_path, STEPS=100_000) + "[program:more]\ncommand=\n[program:last]\ncommand=/bin/cat\n"
+        )
         assert daemon.process is not None
-        daemon.process.send_signal(signal.SIGHUP)
+        daemon.process.send_signal(signal.SIGHUP)  # does the same
+        daemon.until_state("last", "RUNNING")
+        assert daemon.status("more")["state"] == "RUNNING"
+        assert daemon.status("count")["pid"] == pid
+
+
+def test_bad_section_of_the_daemon_changes_nothing(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
+        pid = daemon.until_step("count", 1)["pid"]
+        daemon.write("[unix_http_server]\nchmod=9\n[program:more]\ncommand=/bin/sleep 100000\n")
 
         with pytest.raises(Refused) as refused:
             daemon.call("update")
 
         assert refused.value.code == "CANT_REREAD"
-        assert "comand" in refused.value.message
         assert daemon.status("count")["pid"] == pid
 
 
@@ -43,7 +64,7 @@ def test_update_touches_only_what_changed(tmp_path: Path):
         announced = daemon.call("reread")
         done = daemon.call("update")
 
-        assert announced == {"added": ["c"], "changed": ["b"], "removed": ["gone"]}
+        assert announced == {"added": ["c"], "changed": ["b"], "removed": ["gone"], "broken": []}
         assert {each["name"] for each in done["actions"]} == {"b", "c", "gone"}
         assert daemon.status("a")["pid"] == kept
         assert daemon.until_step("b", 1)["pid"] != changed

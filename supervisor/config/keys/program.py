@@ -121,6 +121,7 @@ class ProgramConfig(HookKeys):
     group: str = internal("The group it is in; a program that no [group:NAME] lists makes one of its own.")
     process: str = internal("What it is called inside its group.")
     group_priority: int = internal("When its group starts.")
+    section: str = internal("The section that it comes from, without brackets.")
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], parsed_by(values.command)] = required(

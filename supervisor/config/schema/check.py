@@ -67,7 +67,7 @@ class SectionReader:
         """Adds a problem; with `key`, at its line."""
         if key is not None:
             self.bad_keys.add(key)
-        self.problems.append(Problem(self.location(key), f"[{self.ini.name}] {text}"))
+        self.problems.append(Problem(self.location(key), f"[{self.ini.name}] {text}", self.ini.name))
 
     def add_remark(self, text: str, key: str) -> None:
         """Adds what the user should know about a key, though the file can be used as it is."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from supervisor.config import ConfigError
+from supervisor.config.broken_sections import BrokenSection
 from supervisor.control.base.context import CommandContext, ProgramName, require_recorded
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
@@ -46,9 +47,10 @@ class UpdateAction:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAnswer:
-    """What `update` did, in order."""
+    """What `update` did, in order, and the sections that it left out, as they can't be loaded."""
 
     actions: tuple[UpdateAction, ...]
+    broken: tuple[BrokenSection, ...]
 
 
 async def avail(context: CommandContext) -> AvailablePrograms:
@@ -65,16 +67,21 @@ async def avail(context: CommandContext) -> AvailablePrograms:
 
 
 async def reread(context: CommandContext) -> Changes:
-    """Reads the configuration and lists what `update` would change."""
+    """Reads the configuration and lists what `update` would change, and the sections that can't be loaded."""
+    return await reread_with(context, is_whole=False)
+
+
+async def reread_with(context: CommandContext, *, is_whole: bool) -> Changes:
+    """`reread`; `is_whole`: one section that can't be loaded is an error, as in Supervisor. Raises CommandError."""
     try:
-        return await context.programs.reread()
+        return await context.programs.reread(is_whole=is_whole)
     except ConfigError as error:
         raise CommandError(Code.CANT_REREAD, str(error)) from error
 
 
 async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswer:
     """Reads the configuration and applies it; programs whose section did not change keep running."""
-    await reread(context)
+    broken = (await reread(context)).broken
     named = None if request.names is None else _programs_of(context, request.names)
     try:
         actions = await context.programs.update(named)
@@ -83,7 +90,7 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
     if actions:
         done = f"{', '.join(sorted({name for name, _ in actions})):.500} updated"
         await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
-    return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions))
+    return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions), broken)
 
 
 def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:

@@ -79,7 +79,7 @@ async def restart(context: CommandContext) -> bool:
 
 async def reload_config(context: CommandContext) -> list[list[list[str]]]:
     """Reads the configuration, changes nothing; gives the names of groups that would be added, changed, removed."""
-    await with_faults(configuration.reread(context))
+    await with_faults(configuration.reread_with(context, is_whole=True))
     return [list(groups.changed(context.programs, context.programs.changes()))]
 
 

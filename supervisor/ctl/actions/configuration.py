@@ -41,8 +41,17 @@ def reread(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     no_arguments("reread", arguments)
     answer = terminal.client.call("reread")
     lines = sorted(f"{name}: {word}" for key, word in _CHANGES.items() for name in answer[key])
-    terminal.print_result(answer, lines or ["No config updates to processes"])
-    return ExitStatus.OK
+    terminal.print_result(answer, [*(lines or ["No config updates to processes"]), *_broken_lines(answer)])
+    return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
+
+
+def _broken_lines(answer: Mapping[str, Any]) -> list[str]:
+    """The sections that were left out, with what is wrong with each."""
+    lines = list[str]()
+    for each in answer.get("broken", ()):
+        kept = f"; {', '.join(each['kept'])} as before" if each["kept"] else ""
+        lines += [f"ERROR: [{each['section']}] is left out{kept}", *(f"  {text}" for text in each["problems"])]
+    return lines
 
 
 def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -57,8 +66,8 @@ def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         terminal.print_line("ERROR: already shutting down" if is_leaving else f"ERROR: no such group: {error}")
         return ExitStatus.ERROR
     lines = [f"{each['name']}: {_action_text(each['name'], each['action'])}" for each in answer["actions"]]
-    terminal.print_result(answer, lines)
-    return ExitStatus.OK
+    terminal.print_result(answer, [*lines, *_broken_lines(answer)])
+    return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
 
 
 def _action_text(name: str, action: str) -> str:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from supervisor.config import Config, ProgramConfig
+from supervisor.config.broken_sections import BrokenSection, leave_out_broken
+from supervisor.config.load import SectionsBroken
 from supervisor.core.failures.restart import Cause
 from supervisor.core.fleet import dependencies
 from supervisor.core.fleet.exit_conditions import ProgramOutcome
@@ -37,11 +39,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a new configuration would change, by program name."""
+    """What a new configuration would change, by program name, and the sections that can't be loaded."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
+    broken: tuple[BrokenSection, ...] = ()
 
 
 class Programs:
@@ -162,18 +165,27 @@ class Programs:
                 group.create_task(self._takeover.end_unconfigured(name, left[name]))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
 
-    async def reread(self) -> Changes:
+    async def reread(self, *, is_whole: bool = False) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError.
 
-        What is to be said of the file, and was not before, is logged.
+        Sections of programs that can't be loaded are left out, unless it has to be whole. What is to be said of the
+        file, and was not before, is logged.
         """
-        config = await asyncio.to_thread(self._read)
+        broken: tuple[BrokenSection, ...] = ()
+        try:
+            config = await asyncio.to_thread(self._read)
+        except SectionsBroken as error:
+            if is_whole:
+                raise
+            in_use = {name: each.config for name, each in self.runners.items()}
+            config, broken = await asyncio.to_thread(leave_out_broken, error, in_use)
+            log.error("configuration.partly_refused", error=str(error), sections=[each.section for each in broken])
         self._configured = config.programs
         for each in config.warnings:
             if each not in self._remarks:
                 log.warning("configuration.remark", text=str(each))
         self._remarks = frozenset(config.warnings)
-        return self.changes()
+        return replace(self.changes(), broken=broken)
 
     async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
         """Makes the programs what the configuration last read says, side by side, touching only what differs.

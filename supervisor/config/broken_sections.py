@@ -1,0 +1,90 @@
+"""What of a file can be applied although sections of programs in it can't be loaded.
+
+A daemon that runs must not lose a program to a mistake in its section, and a mistake in one section must not keep the
+others from being applied. So while a section is broken, its programs keep the configuration that they have, and so do
+those whose section is gone: a header that was damaged looks the same. What is left is then compared once more, old
+beside new: two jobs in one checkpoint folder, or a program that depends on one that can't be loaded, breaks a section
+too.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from supervisor.config import relations
+from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.load import Config, SectionsBroken, start_order
+from supervisor.config.schema.check import SectionReader
+from supervisor.core.fleet import dependencies
+from supervisor.ini.problems import Problem
+from supervisor.ini.reader import IniSection
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSection:
+    """A section that can't be loaded: `problems` says why, `kept` which programs keep their configuration for it."""
+
+    section: str
+    problems: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def leave_out_broken(
+    error: SectionsBroken, in_use: Mapping[str, ProgramConfig]
+) -> tuple[Config, tuple[BrokenSection, ...]]:
+    """The configuration with the programs in use in the place of those that can't be loaded, and what was left out.
+
+    Raises `error` if the rest does not fit together either.
+    """
+    problems: dict[str, list[Problem]] = defaultdict(list)
+    for problem in error.problems:
+        problems[str(problem.section)].append(problem)
+    while True:
+        whole = {name: each for name, each in error.config.programs.items() if each.section not in problems}
+        kept = {
+            name: each
+            for name, each in in_use.items()
+            if name not in whole and (each.section in problems or each.section not in error.sections)
+        }
+        found = _conflicts(error, whole, kept)
+        if not found:
+            break
+        if any(each.section not in error.sections or each.section in problems for each in found):
+            raise error  # what runs contradicts itself under the new [supervisord]
+        for problem in found:
+            problems[str(problem.section)].append(problem)
+    programs = sorted((whole | kept).values(), key=start_order)
+    config = replace(error.config, programs={each.name: each for each in programs})
+    return config, tuple(
+        BrokenSection(section, tuple(map(str, found)), _names(kept, section)) for section, found in problems.items()
+    )
+
+
+def _names(programs: Mapping[str, ProgramConfig], section: str) -> tuple[str, ...]:
+    return tuple(sorted(name for name, each in programs.items() if each.section == section))
+
+
+def _conflicts(
+    error: SectionsBroken, whole: Mapping[str, ProgramConfig], kept: Mapping[str, ProgramConfig]
+) -> list[Problem]:
+    """What the programs of whole sections contradict: each other, or what is kept, which comes first."""
+    found: list[Problem] = []
+    together = {**kept, **whole}
+    nowhere = IniSection("", next(iter(error.problems)).location)
+    written = {
+        name: SectionReader(error.sections.get(each.section, replace(nowhere, name=each.section)), found, [])
+        for name, each in together.items()
+    }
+    every_name = {needed for each in together.values() for needed in each.depends_on}
+    relations.check_across_sections(error.config.supervisord, together, written, _as_sections(every_name))
+    groups = {name: each.group for name, each in together.items()}
+    for name, program in whole.items():
+        for needed in program.depends_on:
+            if not dependencies.resolve_name(needed, groups):
+                written[name].add_problem(f"depends_on names {needed!r:.80}, which can't be loaded", "depends_on")
+    return found
+
+
+def _as_sections(names: Iterable[str]) -> list[str]:
+    """Sections of these names, so that the check takes none of them for a typing error."""
+    return [f"program:{each.partition(':')[0]}" for each in names]
