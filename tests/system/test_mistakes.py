@@ -34,11 +34,12 @@ def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path:
         daemon.until_state("more", "RUNNING")
 
         daemon.write(
-            job("count", tmp_path, STEPS=100_000) + "[program:more]\ncommand=\n[program:last]\ncommand=/bin/cat\n"
+            job("count", tmp_path, STEPS=100_000)
+            + "[program:more]\ncommand=\n[program:last]\ncommand=/bin/sleep 100000\n"
         )
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGHUP)  # does the same
-        daemon.until_state("last", "RUNNING")
+        daemon.until(lambda: "last" in [each["name"] for each in daemon.call("status")["programs"]], "it is added")
         assert daemon.status("more")["state"] == "RUNNING"
         assert daemon.status("count")["pid"] == pid
 
