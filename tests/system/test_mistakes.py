@@ -44,6 +44,18 @@ def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path:
         assert daemon.status("count")["pid"] == pid
 
 
+def test_reload_with_a_bad_section_keeps_the_daemon(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
+        pid = daemon.until_step("count", 1)["pid"]
+        daemon.write("[program:count]\ncomand=x\n[program:more]\ncommand=/bin/sleep 100000\n")
+
+        with pytest.raises(Refused) as refused:
+            daemon.call("reload")
+
+        assert refused.value.code == "CANT_REREAD"
+        assert daemon.status("count")["pid"] == pid
+
+
 def test_bad_section_of_the_daemon_changes_nothing(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
         pid = daemon.until_step("count", 1)["pid"]

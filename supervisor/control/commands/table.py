@@ -81,7 +81,7 @@ async def version(context: CommandContext) -> DaemonVersion:
 async def reload(context: CommandContext) -> Accepted:
     """Replaces the daemon by a new one that reads the configuration; programs whose section did not change keep
     running."""
-    await configuration.reread(context)  # with an unusable file the present daemon stays
+    await configuration.reread_with(context, is_whole=True)  # with an unusable file the present daemon stays
     context.reload()
     return Accepted()
 
