@@ -112,7 +112,8 @@ class ControlPipes:
         try_to_remove_folder(self._folder)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
-        """Reads the last message, which the worker wrote to the file beside the pipes in case no daemon ran."""
+        """Reads the last message, which the worker also wrote to the file beside the pipes: no daemon may have run, or
+        the pipe been full."""
         return read_last_words(self._folder, self._attempt)
 
     def detach(self) -> None:

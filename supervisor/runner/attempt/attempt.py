@@ -45,7 +45,6 @@ class LiveAttempt:
     memory: OomWatch
     mark: str
     began_at: float
-    is_adopted: bool = False
     listener: ListenerPipes | None = None
     io: ProgramIO | None = None  # of a plain program
     cgroup: Cgroup | None = None
@@ -56,12 +55,12 @@ class LiveAttempt:
             self.channel.send(message)
 
     def close_and_read(self) -> list[messages.FromWorker]:
-        """Closes what led to the process, which is gone. What an adopted one left unread, if that was nobody's yet."""
+        """Closes what led to the process, which is gone. Gives its last words: the pipe may have been full."""
         words: list[messages.FromWorker] = []
         if self.io is not None:
             self.io.close_and_remove()
         if self.channel is not None:
-            words = self.channel.read_last_words() if self.is_adopted else []
+            words = self.channel.read_last_words()
             self.channel.close()
         return words
 
@@ -217,9 +216,7 @@ class AttemptFactory:
             program_io = self._program_io(number, mark)
             program_io.reopen(found.pid)
         memory, cgroup = OomWatch(found.pid), self._existing_cgroup(number)
-        return LiveAttempt(
-            number, process, channel, memory, mark, began_at, is_adopted=True, io=program_io, cgroup=cgroup
-        )
+        return LiveAttempt(number, process, channel, memory, mark, began_at, io=program_io, cgroup=cgroup)
 
     def close_listener(self, attempt: LiveAttempt) -> None:
         """A listener's process is gone, or let go: its last word counts."""
