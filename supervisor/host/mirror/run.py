@@ -21,10 +21,18 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, parse_manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.fetching import FetchResult, fetch, held_epoch, hold_epoch
-from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, encode_epoch, epoch_key
+from supervisor.protocol.mirror.keys import (
+    MAX_EPOCH_BYTES,
+    Epoch,
+    RemoteCheckpoint,
+    decode_epoch,
+    encode_epoch,
+    epoch_key,
+)
 from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before, to_delete
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.wire.codec import ProtocolError
 
 UNFINISHED_AGE = timedelta(hours=24)  # longer than any upload; files without a manifest may go after that
 
@@ -58,6 +66,7 @@ class MirroredRun(RemoteRun):
         self.folder = folder
         self.keep = keep
         self._limiter = limiter or RateLimiter()
+        self._tried: Epoch | None = None  # what was to be created last
 
     def fetch(
         self,
@@ -80,13 +89,15 @@ class MirroredRun(RemoteRun):
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
         epochs, known = self.epochs(), max(known, held_epoch(self.folder) or 0)
+        if self._tried is not None and epochs.get(self._tried.number) == self._tried:
+            known = max(known, self._tried.number)  # it was created, and only the answer was lost
         self._refuse_after(known)
         number = max(epochs, default=0) + 1
         line = checkpoints_on_line(epochs, committed(self.files()))
         epoch = Epoch(number, newest_at_or_before(line, start), platform.node(), time.time())
+        self._tried = epoch
         if not self.store.create(epoch_key(number), encode_epoch(epoch)):
-            self.epochs()
-            self._refuse_after(known)
+            self._refuse_other(epoch)
         hold_epoch(self.folder, number)
         return number
 
@@ -116,6 +127,18 @@ class MirroredRun(RemoteRun):
         stored = self.store.size(key)
         if stored != file.size:
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")
+
+    def _refuse_other(self, epoch: Epoch) -> None:
+        """Raises TakenOver unless the epoch of this number is `epoch`. The object says so: a list may leave it out."""
+        content = self.store.read(epoch_key(epoch.number), MAX_EPOCH_BYTES)
+        if content is None:
+            raise StoreError(f"cannot begin epoch {epoch.number}: the store has and has not an object of that name")
+        try:
+            found = decode_epoch(epoch.number, content)
+        except ProtocolError as error:
+            raise StoreError(f"cannot read who holds this run: {error}; delete or repair it") from error
+        if found != epoch:
+            raise TakenOver(found)
 
     def _require(self, epoch: int) -> None:
         """Raises TakenOver if there is a later epoch, EpochLost if this one is gone, which no list proves."""

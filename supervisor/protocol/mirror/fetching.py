@@ -17,7 +17,7 @@ from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind
 from supervisor.protocol.mirror.remote_run import RemoteRun, check_file, committed, read_file, read_manifest
-from supervisor.protocol.mirror.store import Store
+from supervisor.protocol.mirror.store import Store, StoreError
 
 MAX_HELD_BYTES = 4096
 
@@ -54,6 +54,11 @@ def fetch(
     """
     epochs, found = run.epochs(), committed(run.files())
     line = checkpoints_on_line(epochs, found)
+    if not (line or only_look) and epochs and (parent := epochs[max(epochs)].parent) is not None:
+        raise StoreError(
+            f"the store lists no checkpoint of this run, although its last host went on from {parent}; wait until it "
+            f"lists all again, or begin anew on purpose (start --from-scratch)"
+        )
     local = local_checkpoints(folder)
     behind = left_behind(local, held_epoch(folder), epochs)
     if newer_than in behind:

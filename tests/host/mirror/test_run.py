@@ -205,6 +205,50 @@ def test_of_hosts_that_begin_at_once_one_holds_the_run(tmp_path: Path, url: str)
     assert (held_epoch(first.folder), held_epoch(second.folder)) == (None, 1)
 
 
+class Hiding(Store):
+    """Its lists leave out what is below `hidden`."""
+
+    def __init__(self, url: str, hidden: str) -> None:
+        super().__init__(url, creates=True)
+        self._hidden = hidden
+
+    def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        return (each for each in super().list_keys(prefix) if not each[0].startswith(self._hidden))
+
+
+def test_rival_that_no_list_shows_holds_the_run(tmp_path: Path, url: str):
+    host(url, tmp_path / "a").begin_epoch(None, 0)
+
+    with pytest.raises(TakenOver, match="epoch 1"):
+        MirroredRun(Hiding(url, "epoch/"), tmp_path / "b", 5).begin_epoch(None, 0)
+
+    assert held_epoch(tmp_path / "b") is None
+
+
+def test_lost_answer_to_the_begin_of_an_epoch_is_no_other_host(tmp_path: Path, url: str):
+    store = FailingStore(url, 2, after=True, error=StoreError)  # two lists before it
+    run = MirroredRun(store, tmp_path / "a", 5)
+    with pytest.raises(StoreError):
+        run.begin_epoch(None, 0)
+    assert (tmp_path / "store" / "epoch" / "0001").exists()
+
+    assert run.begin_epoch(None, 0) == 2
+
+
+def test_empty_host_waits_for_a_list_that_lacks_what_the_last_host_went_on_from(tmp_path: Path, url: str):
+    shared = made(tmp_path / "a", 100)
+    first = host(url, tmp_path / "a")
+    first.upload(shared, first.begin_epoch(None, 0))
+    second = host(url, tmp_path / "b")
+    second.fetch(None, None)
+    second.begin_epoch(shared, 1)
+
+    with pytest.raises(StoreError, match="step-0000000100"):
+        MirroredRun(Hiding(url, "e0001/"), tmp_path / "c", 5).fetch(None, None)
+
+    assert host(url, tmp_path / "c").fetch(None, None).fetched == shared
+
+
 def test_host_that_holds_the_run_goes_on_without_a_look_until_another_has_it(tmp_path: Path, url: str):
     shared = made(tmp_path / "a", 100)
     assert host(url, tmp_path / "a").begin_epoch(shared, 0) == 1
