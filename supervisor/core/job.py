@@ -73,10 +73,7 @@ from supervisor.core.actions.launching import (
 )
 from supervisor.core.actions.notices import (
     flushing_expired,
-    notice_changed_running,
     notice_ended,
-    notice_ended_flushing,
-    notice_ended_running,
     notice_ended_starting,
     notice_ended_waiting,
     notice_flushing,
@@ -86,11 +83,9 @@ from supervisor.core.actions.notices import (
     record_notice,
     running_expired,
     saves_measured,
-    saves_measured_flushing,
-    saves_measured_running,
     uploads_changed,
-    uploads_changed_flushing,
-    uploads_changed_running,
+    while_flushing,
+    while_running,
 )
 from supervisor.core.actions.stopping import (
     close_flushing,
@@ -226,22 +221,22 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
 
     (events.NoticeChanged,       (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),
     (events.NoticeChanged,       (STARTING,),                             notice_starting),
-    (events.NoticeChanged,       (RUNNING,),                              notice_changed_running),
+    (events.NoticeChanged,       (RUNNING,),                              while_running(record_notice)),
     (events.NoticeChanged,       (FLUSHING,),                             notice_flushing),
     (events.NoticeChanged,       (BACKOFF,),                              notice_waiting),
 
     (events.NoticeEnded,         (*OVER, STOPPING, KILLING, ADOPTING),    notice_ended),
     (events.NoticeEnded,         (STARTING,),                             notice_ended_starting),
-    (events.NoticeEnded,         (RUNNING,),                              notice_ended_running),
-    (events.NoticeEnded,         (FLUSHING,),                             notice_ended_flushing),
+    (events.NoticeEnded,         (RUNNING,),                              while_running(notice_ended)),
+    (events.NoticeEnded,         (FLUSHING,),                             while_flushing(notice_ended)),
     (events.NoticeEnded,         (BACKOFF,),                              notice_ended_waiting),
 
-    (events.SavesMeasured,       (RUNNING,),                              saves_measured_running),
-    (events.SavesMeasured,       (FLUSHING,),                             saves_measured_flushing),
+    (events.SavesMeasured,       (RUNNING,),                              while_running(saves_measured)),
+    (events.SavesMeasured,       (FLUSHING,),                             while_flushing(saves_measured)),
     (events.SavesMeasured,       (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), saves_measured),
 
-    (events.UploadsChanged,      (RUNNING,),                              uploads_changed_running),
-    (events.UploadsChanged,      (FLUSHING,),                             uploads_changed_flushing),
+    (events.UploadsChanged,      (RUNNING,),                              while_running(uploads_changed)),
+    (events.UploadsChanged,      (FLUSHING,),                             while_flushing(uploads_changed)),
     (events.UploadsChanged,      (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), uploads_changed),
 
     # --- the process is gone ---

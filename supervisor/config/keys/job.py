@@ -89,8 +89,8 @@ class JobConfig(SectionModel):
     )
     replicas_min: Positive | None = key(
         None,
-        "Fewest devices to train on, if GPUs are missing or broken: 1 or more. With fewer it is not started, and tried "
-        "again every minute; with fewer than `replicas`, `status` says so, and the next start takes what is there "
+        "Fewest devices to train on, if GPUs are missing or broken: 1 or more. With fewer, training does not begin "
+        "(docs/strategies.md); with fewer than `replicas`, `status` says so, and the next start takes what is there "
         "then. The learning rate's scaling is the script's.",
         shown="none: a GPU that was there before and is gone or broken is waited for",
     )

@@ -1,6 +1,9 @@
 """Notices: flush at once, train on, flush again at the last safe moment. `program/notice_plan.py` has the times."""
 
-from supervisor.core.actions.base import Effects, leads_to
+from functools import wraps
+from typing import Any
+
+from supervisor.core.actions.base import Action, Effects, leads_to
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import end_hung_worker
 from supervisor.core.actions.transitions import (
@@ -64,13 +67,6 @@ def flush_for_notice(facts: ProgramFacts, now: float) -> Effects:
     return _flush(facts, now)
 
 
-def notice_changed_running(facts: ProgramFacts, event: NoticeChanged, now: float) -> Effects:
-    """Moves the last flush."""
-    record_notice(facts, event, now)
-    facts.deadline_at = running_deadline(facts, now)
-    return []
-
-
 def notice_flushing(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """Takes the checkpoint that is being written for the first flush; the last flush comes at its own time."""
     record_notice(facts, event, now)
@@ -104,21 +100,6 @@ def notice_ended_starting(facts: ProgramFacts, event: Event, now: float) -> Effe
     return []
 
 
-def notice_ended_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Forgets the notice; training goes on."""
-    notice_ended(facts, event, now)
-    facts.deadline_at = running_deadline(facts, now)
-    return []
-
-
-def notice_ended_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Lets the flush finish; a worker that was told to stop then stops, and the next attempt starts at once."""
-    notice_ended(facts, event, now)
-    if _goes_on(facts):
-        facts.deadline_at = flushing_deadline(facts, now)
-    return []
-
-
 @leads_to(State.STARTING, State.STOPPED)
 def notice_ended_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Starts a job that waited for the host, since the host stays."""
@@ -126,24 +107,34 @@ def notice_ended_waiting(facts: ProgramFacts, event: Event, now: float) -> Effec
     return launch(facts, now) if facts.waits_for_host else []
 
 
+def while_running(record: Action) -> Action:
+    """`record` in a job that trains: its last flush is planned anew."""
+
+    @wraps(record)
+    def action(facts: ProgramFacts, event: Any, now: float) -> Effects:
+        record(facts, event, now)
+        facts.deadline_at = running_deadline(facts, now)
+        return []
+
+    return action
+
+
+def while_flushing(record: Action) -> Action:
+    """`record` while a flush is under way: the next one is planned anew, if the job goes on after this."""
+
+    @wraps(record)
+    def action(facts: ProgramFacts, event: Any, now: float) -> Effects:
+        record(facts, event, now)
+        if _goes_on(facts):
+            facts.deadline_at = flushing_deadline(facts, now)
+        return []
+
+    return action
+
+
 def saves_measured(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """Records how long a save is expected to take."""
     facts.save_s = event.save_s
-    return []
-
-
-def saves_measured_running(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
-    """Records the expected save time and moves the last flush."""
-    saves_measured(facts, event, now)
-    facts.deadline_at = running_deadline(facts, now)
-    return []
-
-
-def saves_measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
-    """Records the expected save time and moves the last flush, while the first one is under way."""
-    saves_measured(facts, event, now)
-    if _goes_on(facts):
-        facts.deadline_at = flushing_deadline(facts, now)
     return []
 
 
@@ -159,21 +150,6 @@ def uploads_changed(facts: ProgramFacts, event: UploadsChanged, now: float) -> E
         planned_at = notice_plan.last_flush_at(facts)
         is_still = facts.upload_fits and planned_at is not None and now <= planned_at
         facts.upload_fits = is_still or notice_plan.fits_uploads(facts, now, before)
-    return []
-
-
-def uploads_changed_running(facts: ProgramFacts, event: UploadsChanged, now: float) -> Effects:
-    """Records how the mirror stands and moves the last flush."""
-    uploads_changed(facts, event, now)
-    facts.deadline_at = running_deadline(facts, now)
-    return []
-
-
-def uploads_changed_flushing(facts: ProgramFacts, event: UploadsChanged, now: float) -> Effects:
-    """Records how the mirror stands and moves the last flush, while the first one is under way."""
-    uploads_changed(facts, event, now)
-    if _goes_on(facts):
-        facts.deadline_at = flushing_deadline(facts, now)
     return []
 
 
