@@ -44,6 +44,19 @@ def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path:
         assert daemon.status("count")["pid"] == pid
 
 
+def test_update_of_one_program_speaks_of_its_section_alone(tmp_path: Path):
+    with Daemon(tmp_path, "[program:a]\ncommand=/bin/sleep 100000\n") as daemon:
+        daemon.until_state("a", "RUNNING")
+        daemon.write("[program:a]\ncommand=/bin/sleep 200000\n[program:b]\ncommand=/bin/true\nstartsecs=soon\n")
+
+        (new,) = daemon.call("update", names=["b"])["broken"]
+        changed = daemon.call("update", names=["a"])
+
+        assert new["section"] == "program:b" and "startsecs" in new["problems"][0]
+        assert [each["action"] for each in changed["actions"]] == ["stopped", "updated"]
+        assert changed["broken"] == []
+
+
 def test_reload_with_a_bad_section_keeps_the_daemon(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
         pid = daemon.until_step("count", 1)["pid"]

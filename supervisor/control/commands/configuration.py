@@ -81,8 +81,11 @@ async def reread_with(context: CommandContext, *, is_whole: bool) -> Changes:
 
 async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswer:
     """Reads the configuration and applies it; programs whose section did not change keep running."""
-    broken = (await reread(context)).broken
-    named = None if request.names is None else _programs_of(context, request.names)
+    broken, named = (await reread(context)).broken, None
+    if request.names is not None:
+        broken = tuple(each for each in broken if _concerns(each, request.names))
+        new = {_name_in(each) for each in broken if not each.kept}
+        named = _programs_of(context, tuple(name for name in request.names if name not in new))
     try:
         actions = await context.programs.update(named)
     except LedgerError as error:
@@ -91,6 +94,15 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
         done = f"{', '.join(sorted({name for name, _ in actions})):.500} updated"
         await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
     return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions), broken)
+
+
+def _concerns(broken: BrokenSection, names: tuple[str, ...]) -> bool:
+    """Whether one of these programs or groups is of the section."""
+    return not {_name_in(broken), *broken.kept}.isdisjoint(map(groups.group_of, names))
+
+
+def _name_in(broken: BrokenSection) -> str:
+    return broken.section.partition(":")[2].strip()
 
 
 def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
