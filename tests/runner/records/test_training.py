@@ -1,0 +1,18 @@
+"""What is known of a job's training."""
+
+from supervisor.protocol.wire import messages
+from supervisor.runner.records.training import TrainingStatus
+
+
+def test_checkpoint_is_known_through_attempts_until_training_begins_from_scratch():
+    training = TrainingStatus()
+    training.on_message(messages.Restored(1, 0, None, 0.0), 0.0)
+    training.on_message(messages.Committed(1, 40, "step-0000000040.a1", 10, 0.1, 0.1), 0.0)
+    training.reset_for_attempt()
+    training.on_message(messages.Restored(2, 40, "step-0000000040.a1", 0.1), 0.0)
+    assert training.checkpoint is not None and training.checkpoint.step == 40
+
+    training.reset_for_attempt()
+    training.on_message(messages.Restored(3, 0, None, 0.0), 0.0)
+
+    assert training.checkpoint is None, "a crash would lose all that this attempt has done"
