@@ -51,6 +51,7 @@ class Spawned:
     def close(self) -> None:
         """Leaves nothing behind."""
         self.process.kill_tree()
+        self.process.kill_session()
         os.close(self._output)
 
 

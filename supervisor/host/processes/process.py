@@ -11,6 +11,7 @@ import os
 import select
 import signal as signals
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,7 +165,17 @@ class Process:
     `start_time`: kernel ticks after boot. `exit`: how it ended, None while it runs.
     """
 
-    __slots__ = ("_descendants", "_group_ends_with_it", "_loop", "_on_exit", "_pidfd", "exit", "pid", "start_time")
+    __slots__ = (
+        "_descendants",
+        "_group_ends_with_it",
+        "_killing",
+        "_loop",
+        "_on_exit",
+        "_pidfd",
+        "exit",
+        "pid",
+        "start_time",
+    )
 
     def __init__(
         self, pid: int, start_time: int, pidfd: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]
@@ -173,6 +184,7 @@ class Process:
         self.start_time = start_time
         self.exit: Exit | None = None
         self._descendants: frozenset[psutil.Process] = frozenset()  # those that were seen and may still live
+        self._killing: threading.Thread | None = None
         self._pidfd = pidfd
         self._group_ends_with_it = group_ends_with_it
         self._on_exit = on_exit
@@ -209,10 +221,20 @@ class Process:
         """Sends SIGKILL to the process and all its descendants, also those that left its process group or session.
 
         Before any of them is killed, all are stopped (SIGSTOP) and listed until no new one appears: once a parent is
-        dead, its children can't be told from other processes.
+        dead, its children can't be told from other processes. Returns at once: this reads all of /proc, in a thread.
         """
+        if self._killing is None or not self._killing.is_alive():
+            killing = threading.Thread(target=self._kill_tree, name="kill-tree", daemon=True)
+            try:
+                killing.start()
+            except RuntimeError:  # the host has no thread to spare, perhaps because of these very processes
+                self._kill_tree()
+            else:
+                self._killing = killing
+
+    def _kill_tree(self) -> None:
         if self.exit is not None:
-            self.kill_session()
+            self._kill_session()
             return
         victims = tree.stop_tree(self.pid, self.start_time)
         self._kill_group()
@@ -228,8 +250,13 @@ class Process:
         """After its end, sends SIGKILL to the rest of its session and group and to the descendants that were noted.
 
         Returns how many processes that were. Reads all of /proc: call it from a thread. Descendants that left the
-        session and were not noted are found only by `kill_tree`.
+        session and were not noted are found only by `kill_tree`, which is waited for.
         """
+        if self._killing is not None:
+            self._killing.join()
+        return self._kill_session()
+
+    def _kill_session(self) -> int:
         left = [each for each in self._descendants if each.is_running()]
         return tree.kill_session(self.pid, self.start_time) + tree.kill_all(left)
 

@@ -6,16 +6,19 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from supervisor.host.processes import tree
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind
-from tests.host.conftest import Spawned, gone
+from tests.host.conftest import PATIENCE_S, Spawned, gone
 from tests.reading import descriptors
 
 Start = Callable[..., Spawned]
@@ -231,6 +234,43 @@ async def test_a_kill_takes_all_descendants_with_it(start_child: Start) -> None:
 
 
 @pytest.mark.integration
+async def test_a_slow_look_at_all_processes_delays_nobody_and_is_waited_for(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, may_end = tree.stop_tree, threading.Event()
+
+    def slow(pid: int, start_time: int) -> list[psutil.Process]:
+        may_end.wait(PATIENCE_S)
+        return look(pid, start_time)
+
+    monkeypatch.setattr(tree, "stop_tree", slow)
+    spawned = start("sleep", "100")
+
+    spawned.process.kill_tree()
+    spawned.process.kill_tree()  # nothing more: the first one is at it
+    assert not spawned.process.has_ended
+    rest = asyncio.create_task(asyncio.to_thread(spawned.process.kill_session))
+    await asyncio.sleep(0.1)
+    assert not rest.done()
+
+    may_end.set()
+    await rest
+    assert await spawned.exit() == Exit(None, signal.SIGKILL)
+
+
+@pytest.mark.integration
+async def test_processes_are_killed_even_where_the_host_has_no_thread_to_spare(
+    start: Start, no_threads: pytest.MonkeyPatch
+) -> None:
+    spawned = start("sleep", "100")
+
+    spawned.process.kill_tree()
+    no_threads.undo()
+
+    assert await spawned.exit() == Exit(None, signal.SIGKILL)
+
+
+@pytest.mark.integration
 async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Start) -> None:
     spawned = start_child("family.py", "die")
     in_group, in_own_session, orphan = (int(pid) for pid in (await spawned.line()).split())
@@ -322,6 +362,7 @@ async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alon
 
     stranger.start_time = real - 1  # as if an earlier process of this number had been ours
     stranger.kill_tree()
+    await asyncio.to_thread(stranger.kill_session)  # waits for it
     stranger.start_time = real
     stranger.send_signal(signal.SIGTERM, group=False)
 
