@@ -86,7 +86,7 @@ class JobMirror(ProgramObserver):
         self._wanted: str | None = None  # the newest local checkpoint, while it is not in the store
         self._lacking: list[tuple[CheckpointName, float]] = []  # those that the store lacks, oldest first, since when
         self._task: asyncio.Task[None] | None = None
-        self._is_over = False  # the program is gone for good
+        self.is_over = False  # the program is gone for good: nothing is tried again
         self._name = config.name
         self._is_limited = config.job.mirror_rate_limit is not None
         self._durations = services.upload_durations
@@ -228,7 +228,7 @@ class JobMirror(ProgramObserver):
         try:
             await self._upload_newest()
         finally:
-            if self._is_over:
+            if self.is_over:
                 self._client.close()
         if not self.waits:
             self.on_change()
@@ -260,7 +260,7 @@ class JobMirror(ProgramObserver):
                 self.failures += 1
                 self._report()
                 self.on_change()
-                if self._is_over:
+                if self.is_over:
                     return
                 await self._pause()
 
@@ -302,7 +302,7 @@ class JobMirror(ProgramObserver):
 
     def finish(self) -> None:
         """The program is gone for good: what is being uploaded may end, and nothing is tried again."""
-        self._is_over = True
+        self.is_over = True
         if self._task is None or self._task.done():
             self._client.close()
         self._retry_now.set()

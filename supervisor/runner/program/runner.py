@@ -267,7 +267,7 @@ class Runner:
         await self.wait_until(lambda: True if self._is_gone() else None)
         mirror = self.executor.mirror
         if mirror is not None:
-            if mirror.is_awaited:
+            if mirror.is_awaited and not mirror.is_over:
                 await self._wait_for_mirror(mirror)
             mirror.finish()
 

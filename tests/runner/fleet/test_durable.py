@@ -192,3 +192,5 @@ async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: 
 
     assert mirror.waits
     assert mirror.error is not None
+    await asyncio.sleep(0.1)  # what was tried last is given up
+    await asyncio.wait_for(made.stop_all(), PATIENCE_S)  # asked twice, it has nothing more to wait for
