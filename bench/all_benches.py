@@ -1,4 +1,4 @@
-"""Runs the benches, each twice, and writes what they printed into docs/benchmarks.md.
+"""Runs the benches, each twice, and writes what they printed into docs/benchmarks.md, with pictures.
 
 Run with `python -m bench.all_benches` (all of them: hours; `saves daemon` picks). The second run says how much a figure
 differs on one machine on one day. The page keeps what stands outside of the markers, and the results of other benches.
@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from bench import harness
+from bench import harness, pictures
 
 PAGE = harness.ROOT / "docs" / "benchmarks.md"
+IMAGES = PAGE.parent / "images"
 RUNS = 2
 BENCHES = {
     "daemon": "--rounds 4 --idle 10",
@@ -30,6 +31,7 @@ BENCHES = {
     "preempt": "",
     "relaunch": "",
     "goodput": "",
+    "mirror": "--rounds 2",
 }
 WIDTH = 180  # of the tables that benches print
 
@@ -74,15 +76,16 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     return f"Of {len(apart)} medians in two runs, half differ by less than {middle:.0f} %, the worst by {most:.0f} %."
 
 
-def block(name: str, arguments: str, printed: str, runs: list[dict[str, Any]]) -> str:
-    """The part of the page about one bench."""
+def block(name: str, arguments: str, printed: str, runs: list[dict[str, Any]], picture: str | None) -> str:
+    """The part of the page about one bench. `picture`: its file, below the page's folder."""
     command = f"python -m bench.{name} {arguments}".strip()
     lines = [line.rstrip() for line in printed.splitlines() if line.strip() and str(harness.ROOT) not in line]
     machine = harness.describe(runs[-1]["machine"])
     tables = "\n".join(line for line in lines if line != machine)
     day = datetime.now(UTC).date()
+    shown = f"![{name}: medians of each run as bars, all values as dots]({picture})\n\n" if picture else ""
     return (
-        f"<!-- {name}: begin -->\n### {name}\n\n`{command}` on {day}: {machine}. {difference(*runs)}\n\n"
+        f"<!-- {name}: begin -->\n### {name}\n\n`{command}` on {day}: {machine}. {difference(*runs)}\n\n{shown}"
         f"```text\n{tables}\n```\n<!-- {name}: end -->\n"
     )
 
@@ -108,7 +111,9 @@ def main() -> None:
             print(f"{name}, run {number + 1} of {RUNS}", flush=True)
             printed, results = measured(name, BENCHES[name])
             runs.append(results)
-        PAGE.write_text(with_block(PAGE.read_text(), name, block(name, BENCHES[name], printed, runs)))
+        path = IMAGES / f"bench-{name}.svg"
+        picture = str(path.relative_to(PAGE.parent)) if pictures.draw(name, runs, path) else None
+        PAGE.write_text(with_block(PAGE.read_text(), name, block(name, BENCHES[name], printed, runs, picture)))
 
 
 if __name__ == "__main__":
