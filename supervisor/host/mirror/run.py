@@ -11,6 +11,7 @@ How it comes back is in `protocol/mirror/fetching.py`.
 
 import contextlib
 import platform
+import secrets
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -20,19 +21,18 @@ from supervisor.host.mirror.rate_limit import RateLimiter
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, parse_manifest
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import FetchResult, fetch, held_epoch, hold_epoch
-from supervisor.protocol.mirror.keys import (
-    MAX_EPOCH_BYTES,
-    Epoch,
-    RemoteCheckpoint,
-    decode_epoch,
-    encode_epoch,
-    epoch_key,
+from supervisor.protocol.mirror.fetching import (
+    FetchResult,
+    begun_epoch,
+    fetch,
+    held_epoch,
+    hold_epoch,
+    record_begin,
 )
+from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, committed_key, encode_epoch, epoch_key
 from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before, to_delete
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
 from supervisor.protocol.mirror.store import Store, StoreError
-from supervisor.protocol.wire.codec import ProtocolError
 
 UNFINISHED_AGE = timedelta(hours=24)  # longer than any upload; files without a manifest may go after that
 
@@ -66,7 +66,8 @@ class MirroredRun(RemoteRun):
         self.folder = folder
         self.keep = keep
         self._limiter = limiter or RateLimiter()
-        self._tried: Epoch | None = None  # what was to be created last
+        self._proven: set[RemoteCheckpoint] = set()  # whose manifest was seen, not only listed
+        self._marked = 0  # the epoch of which the store knows that it has a checkpoint
 
     def fetch(
         self,
@@ -85,19 +86,23 @@ class MirroredRun(RemoteRun):
         """Takes the run over, going on from `start`; the number of the new epoch. `known`: the highest known one.
 
         An epoch that this folder holds is known too: a daemon that goes on with a running worker looks at nothing else.
+        What is going to be created is noted in the folder first, so that the next process knows it again if this one is
+        killed, or its answer lost.
 
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
-        epochs, known = self.epochs(), max(known, held_epoch(self.folder) or 0)
-        if self._tried is not None and epochs.get(self._tried.number) == self._tried:
-            known = max(known, self._tried.number)  # it was created, and only the answer was lost
-        self._refuse_after(known)
+        epochs, before = self.epochs(), begun_epoch(self.folder)
+        self._refuse_after(max(known, held_epoch(self.folder, epochs) or 0))
         number = max(epochs, default=0) + 1
         line = checkpoints_on_line(epochs, committed(self.files()))
-        epoch = Epoch(number, newest_at_or_before(line, start), platform.node(), time.time())
-        self._tried = epoch
+        parent, holder = newest_at_or_before(line, start), platform.node()
+        if before is not None and (before.number, before.parent, before.holder) == (number, parent, holder):
+            epoch = before  # the request of that time may still arrive
+        else:
+            epoch = Epoch(number, parent, holder, time.time(), secrets.token_hex(8))
+            record_begin(self.folder, epoch)
         if not self.store.create(epoch_key(number), encode_epoch(epoch)):
-            self._refuse_other(epoch)
+            self._refuse_other(epoch, before)
         hold_epoch(self.folder, number)
         return number
 
@@ -116,10 +121,26 @@ class MirroredRun(RemoteRun):
         self._require(epoch)
         if not self.store.create(remote.manifest, content):
             raise StoreError(f"cannot commit {remote}: there is another checkpoint of that name")
+        self._proven.add(remote)
+        self._mark(epoch, name)
         files = self.files()
-        line = checkpoints_on_line(self._epochs, committed(files))
+        line = checkpoints_on_line(self._epochs, committed(files) | {remote})
+        line = tuple(each for each in line if each <= remote or self._exists(each))
         self._tidy(files, line, epoch)
         return manifest.size_bytes, line
+
+    def _mark(self, epoch: int, name: CheckpointName) -> None:
+        """Leaves an object that says that this epoch has a checkpoint: an empty list alone can't be believed."""
+        if self._marked != epoch:
+            with contextlib.suppress(StoreError):  # the next upload tries again
+                self.store.create(committed_key(epoch), f"{name}\n".encode())
+                self._marked = epoch
+
+    def _exists(self, remote: RemoteCheckpoint) -> bool:
+        """Whether a checkpoint is there, and not only in a list."""
+        if remote not in self._proven and self.store.size(remote.manifest) is not None:
+            self._proven.add(remote)
+        return remote in self._proven
 
     def _upload_file(self, remote: RemoteCheckpoint, folder: Path, file: FileRecord) -> None:
         key = remote.key(file.name)
@@ -128,15 +149,17 @@ class MirroredRun(RemoteRun):
         if stored != file.size:
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")
 
-    def _refuse_other(self, epoch: Epoch) -> None:
-        """Raises TakenOver unless the epoch of this number is `epoch`. The object says so: a list may leave it out."""
-        content = self.store.read(epoch_key(epoch.number), MAX_EPOCH_BYTES)
-        if content is None:
+    def _refuse_other(self, epoch: Epoch, before: Epoch | None) -> None:
+        """Raises TakenOver unless the epoch of this number is `epoch`. The object says so: a list may leave it out.
+
+        `before`: what this host was about to begin earlier. If it is that, StoreError: the next try goes on from it.
+        """
+        found = self.read_epoch(epoch.number)
+        if found is None:
             raise StoreError(f"cannot begin epoch {epoch.number}: the store has and has not an object of that name")
-        try:
-            found = decode_epoch(epoch.number, content)
-        except ProtocolError as error:
-            raise StoreError(f"cannot read who holds this run: {error}; delete or repair it") from error
+        if found == before != epoch:
+            hold_epoch(self.folder, found.number)
+            raise StoreError(f"cannot begin epoch {epoch.number}: an earlier try of this host came through late")
         if found != epoch:
             raise TakenOver(found)
 
@@ -156,11 +179,19 @@ class MirroredRun(RemoteRun):
     def _tidy(
         self, files: Mapping[RemoteCheckpoint, Mapping[str, datetime]], line: tuple[RemoteCheckpoint, ...], epoch: int
     ) -> None:
-        """Deletes what retention leaves no room for, the manifest first, and what was never finished."""
+        """Deletes what retention leaves no room for, the manifest first, and what was never finished.
+
+        Nothing is deleted because a list names checkpoints that are not there, or leaves out a manifest that is.
+        """
         oldest = datetime.now(UTC) - UNFINISHED_AGE
         unfinished = {each for each, names in files.items() if layout.MANIFEST not in names}
         abandoned = {each for each in unfinished if max(files[each].values()) < oldest}
         with contextlib.suppress(StoreError):  # the next upload tries again
+            if len(line) > self.keep:
+                line = tuple(each for each in line if self._exists(each))
             for each in sorted(abandoned.union(to_delete(line, epoch, self.keep))):
+                if each in abandoned and self._exists(each):
+                    continue
+                self._proven.discard(each)
                 names = sorted(files.get(each, ()), key=lambda name: name != layout.MANIFEST)
                 self.store.delete(each.key(name) for name in names)

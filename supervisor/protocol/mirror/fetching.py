@@ -4,9 +4,10 @@ Into `….partial`, hashed while it is written, compared with the manifest, sync
 checkpoints are. What does not agree is refused, and the next older one is tried.
 """
 
+import contextlib
 import json
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import FileRecord, ManifestError
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.keys import RemoteCheckpoint
+from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, decode_epoch, encode_epoch
 from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind
 from supervisor.protocol.mirror.remote_run import RemoteRun, check_file, committed, read_file, read_manifest
 from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.wire.codec import ProtocolError
 
-MAX_HELD_BYTES = 4096
+MAX_HELD_BYTES = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,10 @@ def fetch(
     """
     epochs, found = run.epochs(), committed(run.files())
     line = checkpoints_on_line(epochs, found)
-    if not (line or only_look) and epochs and (parent := epochs[max(epochs)].parent) is not None:
-        raise StoreError(
-            f"the store lists no checkpoint of this run, although its last host went on from {parent}; wait until it "
-            f"lists all again, or begin anew on purpose (start --from-scratch)"
-        )
+    if not (line or only_look) and epochs:
+        _refuse_empty_list(run, epochs[max(epochs)])
     local = local_checkpoints(folder)
-    behind = left_behind(local, held_epoch(folder), epochs)
+    behind = left_behind(local, held_epoch(folder, epochs), epochs)
     if newer_than in behind:
         newer_than = max((each for each in local if each not in behind), default=None)
     wanted = [each for each in line if (below is None or each.name.step < below) and str(each.name) not in unwanted]
@@ -78,9 +77,24 @@ def fetch(
             continue
         fetched = each.name
         break
-    newest = wanted[0].name if wanted else None
+    refused = {each for each, _ in bad}
+    newest = next((each.name for each in wanted if each not in refused), None)
     attempt = max((each.name.attempt for each in found), default=0)
     return FetchResult(fetched, max(epochs, default=0), attempt, newest, behind, tuple(bad))
+
+
+def _refuse_empty_list(run: RemoteRun, latest: Epoch) -> None:
+    """Raises StoreError if a run of which no checkpoint is listed has one, or had."""
+    if latest.parent is not None:
+        why = f"its last host went on from {latest.parent}"
+    elif run.has_committed(latest.number):
+        why = f"its last host has uploaded some (epoch {latest.number})"
+    else:
+        return
+    raise StoreError(
+        f"the store lists no checkpoint of this run, although {why}; wait until it lists all again, or begin anew on "
+        f"purpose (start --from-scratch)"
+    )
 
 
 def local_checkpoints(folder: Path) -> list[CheckpointName]:
@@ -91,20 +105,48 @@ def local_checkpoints(folder: Path) -> list[CheckpointName]:
         return []
 
 
-def held_epoch(folder: Path) -> int | None:
-    """The epoch under which this folder's checkpoints were written; None if it never had one."""
-    try:
-        body = json.loads(durable.read_file(folder / layout.EPOCH_HELD, MAX_HELD_BYTES).decode())
-        number = body["epoch"]
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
-        return None
-    return number if isinstance(number, int) and number > 0 else None
+def held_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int | None:
+    """The epoch under which this folder's checkpoints were written; None if it never had one.
+
+    One that this host was about to begin is held if the store has it: the process was killed before it knew.
+    """
+    held, begun = _read_record(folder)
+    return begun.number if begun is not None and epochs.get(begun.number) == begun else held
+
+
+def begun_epoch(folder: Path) -> Epoch | None:
+    """The epoch that this host was about to begin when it was last heard of; None: it knows what became of it."""
+    return _read_record(folder)[1]
+
+
+def record_begin(folder: Path, epoch: Epoch) -> None:
+    """Notes, before it is created, which epoch is going to be begun. Raises OSError."""
+    held, _ = _read_record(folder)
+    _write_record(folder, {"epoch": held, "begins": epoch.number, "object": encode_epoch(epoch).decode()})
 
 
 def hold_epoch(folder: Path, number: int) -> None:
     """Notes under which epoch the folder's checkpoints are written from now on. Raises OSError."""
+    _write_record(folder, {"epoch": number})
+
+
+def _write_record(folder: Path, record: Mapping[str, object]) -> None:
     durable.make_folder(folder)
-    durable.write_file(folder / layout.EPOCH_HELD, json.dumps({"epoch": number}).encode())
+    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(record).encode())
+
+
+def _read_record(folder: Path) -> tuple[int | None, Epoch | None]:
+    """The epoch that is held, and the one that was about to be begun."""
+    try:
+        body = json.loads(durable.read_file(folder / layout.EPOCH_HELD, MAX_HELD_BYTES).decode())
+        held, begins = body["epoch"], body.get("begins")
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return None, None
+    begun = None
+    if isinstance(begins, int) and begins > 0:
+        with contextlib.suppress(ProtocolError, KeyError, AttributeError):
+            begun = decode_epoch(begins, body["object"].encode())
+    return held if isinstance(held, int) and held > 0 else None, begun
 
 
 def _download(store: Store, remote: RemoteCheckpoint, target: Path) -> None:

@@ -1,6 +1,7 @@
 """The keys of one run in an object store, below the run's own prefix.
 
     epoch/0004                                  who began epoch 4, and from which checkpoint; never changed
+    epoch/0004.committed                        epoch 4 has, or had, a checkpoint, whatever a list says
     e0004/step-0000012800.a3/ckpt.index         the files of a checkpoint, as they are on the local disk
     e0004/step-0000012800.a3/MANIFEST.json      created last, by one create-only put: with it the checkpoint exists
 
@@ -50,13 +51,15 @@ class RemoteCheckpoint:
 class Epoch:
     """One holder of the run. `parent`: the newest remote checkpoint of what it began from; None: it began anew.
 
-    `holder`: the host, for people. `began_wall_at`: Unix time, for people; nothing is decided by it.
+    `holder`: the host, for people. `began_wall_at`: Unix time, for people; nothing is decided by it. `token`: random,
+    so that a host knows its own epoch again.
     """
 
     number: int
     parent: RemoteCheckpoint | None
     holder: str = ""
     began_wall_at: float = 0.0
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class _EpochBody:
     parent: str | None
     holder: str = ""
     began_wall_at: float = 0.0
+    token: str = ""
 
 
 def _epoch_folder(number: int) -> str:
@@ -73,6 +77,11 @@ def _epoch_folder(number: int) -> str:
 def epoch_key(number: int) -> str:
     """The key of the object that begins an epoch."""
     return f"{EPOCHS}{number:04d}"
+
+
+def committed_key(number: int) -> str:
+    """The key of the object that says that an epoch has, or had, a checkpoint."""
+    return f"{epoch_key(number)}.committed"
 
 
 def parse_epoch_key(key: str) -> int | None:
@@ -93,7 +102,8 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
 
 def encode_epoch(epoch: Epoch) -> bytes:
     """The content of the object that begins an epoch."""
-    body = _EpochBody(None if epoch.parent is None else str(epoch.parent), epoch.holder, epoch.began_wall_at)
+    parent = None if epoch.parent is None else str(epoch.parent)
+    body = _EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token)
     return json.dumps(asdict(body), allow_nan=False).encode()
 
 
@@ -108,7 +118,7 @@ def decode_epoch(number: int, content: bytes) -> Epoch:
         if found is None or found[0].epoch >= number:
             raise ProtocolError(f"epoch {number} began from {body.parent!r:.80}, which is no checkpoint before it")
         parent = found[0]
-    return Epoch(number, parent, body.holder, body.began_wall_at)
+    return Epoch(number, parent, body.holder, body.began_wall_at, body.token)
 
 
 def store_url(text: str) -> str:

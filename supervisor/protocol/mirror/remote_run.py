@@ -1,4 +1,8 @@
-"""What a store has of one run: its epochs, its checkpoints, their bytes. Reads only."""
+"""What a store has of one run: its epochs, its checkpoints, their bytes. Reads only.
+
+A list may be wrong: leave out what is there, or name what is not. So no decision that loses something rests on a list
+alone; what an object itself says is believed.
+"""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -10,6 +14,7 @@ from supervisor.protocol.mirror.keys import (
     MAX_EPOCH_BYTES,
     Epoch,
     RemoteCheckpoint,
+    committed_key,
     decode_epoch,
     epoch_key,
     parse_epoch_key,
@@ -27,17 +32,39 @@ class RemoteRun:
         self._epochs: dict[int, Epoch] = {}
 
     def epochs(self) -> Mapping[int, Epoch]:
-        """All epochs. What one object says never changes, so each is read once."""
+        """All epochs. What one object says never changes, so each is read once.
+
+        What a list leaves out is asked for: the epochs after the last one, and those that precede it on the line.
+        """
         numbers = {number for key, _, _ in self.store.list_keys(EPOCHS) if (number := parse_epoch_key(key)) is not None}
         for number in sorted(numbers - self._epochs.keys()):
-            content = self.store.read(epoch_key(number), MAX_EPOCH_BYTES)
-            if content is None:
-                continue
-            try:
-                self._epochs[number] = decode_epoch(number, content)
-            except ProtocolError as error:
-                raise StoreError(f"cannot read who holds this run: {error}; delete or repair it") from error
+            self._find_epoch(number)
+        while self._find_epoch(max(self._epochs, default=0) + 1):
+            pass
+        number = max(self._epochs, default=0)
+        while (epoch := self._epochs.get(number)) is not None and epoch.parent is not None:
+            number = epoch.parent.epoch
+            if number not in self._epochs:
+                self._find_epoch(number)
         return self._epochs
+
+    def _find_epoch(self, number: int) -> bool:
+        found = self.read_epoch(number)
+        if found is not None:
+            self._epochs[number] = found
+        return found is not None
+
+    def read_epoch(self, number: int) -> Epoch | None:
+        """What the object of an epoch says; None if there is none."""
+        content = self.store.read(epoch_key(number), MAX_EPOCH_BYTES)
+        try:
+            return None if content is None else decode_epoch(number, content)
+        except ProtocolError as error:
+            raise StoreError(f"cannot read who holds this run: {error}; delete or repair it") from error
+
+    def has_committed(self, epoch: int) -> bool:
+        """Whether a checkpoint was ever committed under an epoch."""
+        return self.store.size(committed_key(epoch)) is not None
 
     def files(self) -> dict[RemoteCheckpoint, dict[str, datetime]]:
         """Every checkpoint of which anything is there, whether it counts or not: its files, and when each was written.

@@ -86,7 +86,7 @@ class Store:
             with _as_store_error(f"create {key}"):
                 obstore.put(self._store, key, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
-            return self.read(key, len(content) + 1) == content
+            return self.size(key) == len(content) and self.read(key, len(content)) == content
         return True
 
     def upload(self, key: str, path: Path, pieces_of: Callable[[RawIOBase], Iterable[bytes]]) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from io import RawIOBase
 from pathlib import Path
 
@@ -180,7 +180,8 @@ def test_rival_that_commits_after_its_look_does_not_count(tmp_path: Path, url: s
 
     class Slow(FailingStore):
         def create(self, key: str, content: bytes) -> bool:
-            second.begin_epoch(shared, epoch)  # between the last look and the commit
+            if key.endswith(layout.MANIFEST):
+                second.begin_epoch(shared, epoch)  # between the last look and the commit
             return super().create(key, content)
 
     MirroredRun(Slow(url, -1, after=False), tmp_path / "a", 5).upload(late, epoch)
@@ -202,27 +203,172 @@ def test_of_hosts_that_begin_at_once_one_holds_the_run(tmp_path: Path, url: str)
     with pytest.raises(TakenOver):
         MirroredRun(Rival(url, -1, after=False), tmp_path / "a", 5).begin_epoch(None, 0)
 
-    assert (held_epoch(first.folder), held_epoch(second.folder)) == (None, 1)
+    assert (held_epoch(first.folder, first.epochs()), held_epoch(second.folder, first.epochs())) == (None, 1)
+    with pytest.raises(TakenOver):
+        host(url, tmp_path / "a").begin_epoch(None, 0)
 
 
-class Hiding(Store):
-    """Its lists leave out what is below `hidden`."""
+Listed = tuple[str, int, datetime]
 
-    def __init__(self, url: str, hidden: str) -> None:
+
+class Lying(Store):
+    """Its lists are what `lie` makes of them."""
+
+    def __init__(self, url: str, lie: Callable[[list[Listed]], Iterable[Listed]]) -> None:
         super().__init__(url, creates=True)
-        self._hidden = hidden
+        self._lie = lie
 
-    def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        return (each for each in super().list_keys(prefix) if not each[0].startswith(self._hidden))
+    def list_keys(self, prefix: str) -> Iterator[Listed]:
+        yield from self._lie(list(super().list_keys(prefix)))
+
+
+def hiding(url: str, part: str) -> Store:
+    """Its lists leave out the keys with this part."""
+    return Lying(url, lambda listed: (each for each in listed if part not in each[0]))
+
+
+def inventing(url: str, *keys: str) -> Store:
+    """Its lists have these keys too."""
+    return Lying(url, lambda listed: [*listed, *[(each, 1, datetime.now(UTC)) for each in keys]])
 
 
 def test_rival_that_no_list_shows_holds_the_run(tmp_path: Path, url: str):
     host(url, tmp_path / "a").begin_epoch(None, 0)
 
     with pytest.raises(TakenOver, match="epoch 1"):
-        MirroredRun(Hiding(url, "epoch/"), tmp_path / "b", 5).begin_epoch(None, 0)
+        MirroredRun(hiding(url, "epoch/"), tmp_path / "b", 5).begin_epoch(None, 0)
 
-    assert held_epoch(tmp_path / "b") is None
+    assert held_epoch(tmp_path / "b", {}) is None
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_host_that_is_killed_while_it_begins_an_epoch_knows_it_again(tmp_path: Path, after: bool):
+    for at in itertools.count():
+        url, folder = f"file://{tmp_path}/store{at}", tmp_path / f"a{at}"
+        older, newer = made(folder, 100), made(folder, 200)
+        host(url, folder).upload(older, host(url, folder).begin_epoch(older, 0))
+        try:
+            MirroredRun(FailingStore(url, at, after), folder, 5).begin_epoch(newer, 1)
+            is_cut = False
+        except Cut:
+            is_cut = True
+
+        found = host(url, folder).fetch(newer, None)
+        assert found.left_behind == ()
+        assert host(url, folder).begin_epoch(newer, 1) == found.epoch + 1
+        if not is_cut:
+            break
+    assert at > 2
+
+
+def test_host_whose_own_epoch_no_list_shows_is_not_taken_over(tmp_path: Path, url: str):
+    shared = made(tmp_path / "a", 100)
+    host(url, tmp_path / "a").begin_epoch(shared, 0)
+
+    assert MirroredRun(hiding(url, "epoch/"), tmp_path / "a", 5).begin_epoch(shared, 0) == 2
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_request_that_arrives_late_is_no_other_host(tmp_path: Path, url: str, goes_on: bool):
+    """The first try seems to fail, the second, from the same checkpoint or another, finds nothing of it; it arrives."""
+    shared = made(tmp_path / "a", 100)
+    host(url, tmp_path / "a").upload(shared, host(url, tmp_path / "a").begin_epoch(None, 0))
+    sent: list[tuple[str, bytes]] = []
+
+    class Late(FailingStore):
+        def create(self, key: str, content: bytes) -> bool:
+            if not sent:
+                sent.append((key, content))
+                raise StoreError("timed out")
+            Store(url, creates=True).create(*sent[0])
+            return super().create(key, content)
+
+    run = MirroredRun(Late(url, -1, after=False), tmp_path / "a", 5)
+    with pytest.raises(StoreError, match="timed out"):
+        run.begin_epoch(shared, 1)
+    if not goes_on:
+        with pytest.raises(StoreError, match="came through late"):
+            run.begin_epoch(None, 1)
+
+    assert run.begin_epoch(shared if goes_on else None, 1) == (2 if goes_on else 3)
+
+
+def test_empty_host_finds_the_last_epoch_although_no_list_shows_it(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 100)
+    first.upload(shared, first.begin_epoch(None, 0))
+    second.fetch(None, None)
+    second.upload(newer := made(tmp_path / "b", 200, 2), second.begin_epoch(shared, 1))
+
+    found = MirroredRun(hiding(url, "epoch/0002"), tmp_path / "c", 5).fetch(None, None)
+
+    assert (found.fetched, found.epoch) == (newer, 2)
+
+
+@pytest.mark.parametrize("hidden", ["", "e0001/"])
+def test_empty_host_does_not_begin_anew_where_a_list_hides_what_the_first_host_did(
+    tmp_path: Path, url: str, hidden: str
+):
+    shared = made(tmp_path / "a", 100)
+    first = host(url, tmp_path / "a")
+    first.upload(shared, first.begin_epoch(None, 0))
+
+    with pytest.raises(StoreError, match=r"lists no checkpoint of this run.*\(epoch 1\); wait"):
+        MirroredRun(hiding(url, hidden), tmp_path / "b", 5).fetch(None, None)
+
+
+def test_host_that_died_before_its_first_upload_keeps_nobody_waiting(tmp_path: Path, url: str):
+    host(url, tmp_path / "a").begin_epoch(None, 0)
+
+    assert host(url, tmp_path / "b").fetch(None, None).fetched is None
+
+
+def test_checkpoint_that_only_a_list_has_is_not_chosen_nor_shown(tmp_path: Path, url: str):
+    older, newer = made(tmp_path / "a", 100), made(tmp_path / "a", 200)
+    store = inventing(
+        url, "e0001/step-0000000900.a7/MANIFEST.json", "epoch/0009", "e0009/step-0000000950.a1/MANIFEST.json"
+    )
+    run = MirroredRun(store, tmp_path / "a", 5)
+    run.upload(older, epoch := run.begin_epoch(None, 0))
+
+    _, line = run.upload(newer, epoch)
+    found = MirroredRun(store, tmp_path / "b", 5).fetch(None, None)
+
+    assert epoch == 1
+    assert [each.name for each in line] == [newer, older]
+    assert (found.fetched, found.newest) == (newer, newer)
+
+
+def test_retention_deletes_nothing_because_of_a_list_that_is_wrong(tmp_path: Path, url: str):
+    older, newer = made(tmp_path / "a", 100), made(tmp_path / "a", 200)
+    first = host(url, tmp_path / "a")
+    first.upload(older, epoch := first.begin_epoch(None, 0))
+    first.upload(newer, epoch)
+    last = made(tmp_path / "a", 300)
+
+    def old_without_manifests(listed: list[Listed]) -> list[Listed]:
+        long_ago = datetime.now(UTC) - timedelta(days=9)
+        return [(key, size, long_ago) for key, size, _ in listed if not key.endswith("MANIFEST.json")]
+
+    MirroredRun(Lying(url, old_without_manifests), tmp_path / "a", 5).upload(last, epoch)
+    invented = [f"e0001/step-0000000{step}.a1/MANIFEST.json" for step in range(900, 910)]
+    MirroredRun(inventing(url, *invented), tmp_path / "a", 3).upload(last, epoch)
+
+    for name in (older, newer, last):
+        found = host(url, tmp_path / f"b{name.step}").fetch(None, name.step + 1)
+        assert (found.fetched, found.bad) == (name, ())
+
+
+def test_list_that_says_everything_twice_changes_nothing(tmp_path: Path, url: str):
+    store = Lying(url, lambda listed: [*listed, *listed])
+    run = MirroredRun(store, tmp_path / "a", 2)
+    names = [made(tmp_path / "a", step) for step in (100, 200, 300)]
+    epoch = run.begin_epoch(None, 0)
+    for name in names:
+        _, line = run.upload(name, epoch)
+
+    assert [each.name for each in line][:2] == names[:0:-1]
+    assert MirroredRun(store, tmp_path / "b", 2).fetch(None, None).fetched == names[-1]
 
 
 def test_lost_answer_to_the_begin_of_an_epoch_is_no_other_host(tmp_path: Path, url: str):
@@ -244,7 +390,7 @@ def test_empty_host_waits_for_a_list_that_lacks_what_the_last_host_went_on_from(
     second.begin_epoch(shared, 1)
 
     with pytest.raises(StoreError, match="step-0000000100"):
-        MirroredRun(Hiding(url, "e0001/"), tmp_path / "c", 5).fetch(None, None)
+        MirroredRun(hiding(url, "e0001/"), tmp_path / "c", 5).fetch(None, None)
 
     assert host(url, tmp_path / "c").fetch(None, None).fetched == shared
 
