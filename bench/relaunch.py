@@ -1,7 +1,8 @@
 """Measures the time from `kill -9` of a worker to its first new step: stepkeeper cold, warm and hot, and Supervisor.
 
 Run with `python -m bench.relaunch` (`--kills 1 --rounds 1` for a quick try). Prints a table and writes
-bench/results/relaunch.json.
+bench/results/relaunch.json. A script is measured as people write it (bench/relaunch_script.py), once with a
+configuration that says nothing of a standby; the ready-made loop with each kind of standby.
 
 The same network everywhere (bench/relaunch_job.py), MirroredStrategy over two logical CPU devices. The peers run under
 PyPI's Supervisor with `autorestart=true` and `startsecs=0`: a loop with TensorFlow's CheckpointManager, and model.fit
@@ -55,13 +56,12 @@ file = {folder}/s.sock
 [supervisorctl]
 serverurl = unix://{folder}/s.sock
 [program:job]
-entrypoint = bench.relaunch_job:described
-python = {python}
+{what}
 directory = {root}
 checkpoint_dir = {folder}/job
 checkpoint_interval = {every} steps
 replicas = 2
-standby = {kind}
+{standby}
 startretries = 1000
 environment = STORY="{folder}/story",WIDTH="{width}",EVERY="{every}"
 stdout_logfile = {folder}/job.log
@@ -84,14 +84,27 @@ redirect_stderr = true
 """
 
 
+ENTRYPOINT = f"entrypoint = bench.relaunch_job:described\npython = {sys.executable}"
+SCRIPT = f"command = {sys.executable} bench/relaunch_script.py"
+
+
 @dataclass(frozen=True)
 class System:
+    """`kind`: of a standby of ours (empty: the configuration says nothing), or the peer's loop."""
+
     name: str
     kind: str
     is_ours: bool
+    what: str = ENTRYPOINT
+
+    @property
+    def has_standby(self) -> bool:
+        return self.is_ours and self.kind != "off"
 
 
 SYSTEMS = (
+    System("stepkeeper, a script, nothing configured", "", True, SCRIPT),
+    System("stepkeeper, a script, cold", "off", True, SCRIPT),
     System("stepkeeper, cold", "off", True),
     System("stepkeeper, warm", "warm", True),
     System("stepkeeper, hot", "hot", True),
@@ -99,7 +112,13 @@ SYSTEMS = (
     System("Supervisor, BackupAndRestore", "backup", False),
 )
 REFERENCE = "Supervisor, CheckpointManager"
-TARGETS = {"stepkeeper, warm": 0.6, "stepkeeper, hot": 0.1}
+TARGETS = {
+    "stepkeeper, a script, nothing configured": 0.4,
+    "stepkeeper, a script, cold": 0.7,
+    "stepkeeper, cold": 0.7,
+    "stepkeeper, warm": 0.4,
+    "stepkeeper, hot": 0.08,
+}
 REACTION_MS = 10.0
 
 
@@ -139,7 +158,14 @@ def supervised(system: System, options: argparse.Namespace) -> Iterator[tuple[Pa
     with tempfile.TemporaryDirectory(prefix="stepkeeper-bench-") as name:
         folder = Path(name)
         text = (OURS if system.is_ours else THEIRS).format(
-            folder=folder, python=sys.executable, root=ROOT, kind=system.kind, width=options.width, every=options.every
+            folder=folder,
+            python=sys.executable,
+            root=ROOT,
+            kind=system.kind,
+            what=system.what,
+            standby=f"standby = {system.kind}" if system.kind else "",
+            width=options.width,
+            every=options.every,
         )
         (folder / "bench.conf").write_text(text)
         ours = [sys.executable, "-m", "supervisor.daemon"]
@@ -192,7 +218,7 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> dict[
     done = steps[-1].number if steps else 0
     until(lambda: [e for e in told(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN], "steps", folder)
     spare = None
-    if system.kind in ("warm", "hot"):
+    if system.has_standby:
         until(lambda: standby_pid(folder), "its standby", folder)
         spare = standby_pid(folder)
         time.sleep(1.0)  # it is quiet again
@@ -234,7 +260,7 @@ def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) ->
     story = [each for each in told(folder) if each.pid == first.pid and each.at <= first.at]
     last = {each.what: each.at for each in story}  # a process that began anew said all of it twice
     if spare is not None:
-        spawned_at = last["promoted"]
+        spawned_at = last.get("promoted", last["began"])  # a script that is not run before says no more than that
     marks = [killed_at, reaped_at, spawned_at, last["imported"], last["built"], last["restored"], first.at]
     for number in range(1, len(marks)):  # what was done before the kill took no time after it
         marks[number] = max(marks[number], marks[number - 1])
