@@ -164,7 +164,7 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
             threading.Thread(target=sweep_folders, args=(state.path,), name="sweep", daemon=True).start()
         state.lock()
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
-        if not (settings.nodaemon or settings.engine == "slurm"):
+        if not (settings.nodaemon or settings.engine != "alone"):
             background = detach()
             if not settings.silent:
                 background.announcement = _announcement(config)
@@ -247,7 +247,7 @@ def _run_daemon(config: Config, read_config: Callable[[], Config], background: B
         settings.logfile,
         settings.logfile_maxbytes,
         settings.logfile_backups,
-        foreground=(settings.nodaemon or settings.engine == "slurm") and not settings.silent,
+        foreground=(settings.nodaemon or settings.engine != "alone") and not settings.silent,
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
         supervisor_format=settings.log_format == "supervisor",

@@ -11,6 +11,7 @@ import structlog
 
 from supervisor import __version__
 from supervisor.config import Config, SupervisordConfig
+from supervisor.config.several_nodes import refuse_several_nodes
 from supervisor.control.base.context import CommandContext
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
@@ -93,8 +94,9 @@ class DaemonLifecycle:
         if ledger.repaired:
             log.error("ledger.repaired", attempts=ledger.repaired, reason="no attempt can have their numbers")
         output = OutputPublisher()
-        found = await asyncio.to_thread(self._find_gang) if self._is_slurm else None
-        services = self._make_services(ledger, output, found)
+        place = await asyncio.to_thread(self._find_place)
+        found = place if place is not None and place.size > 1 else None
+        services = self._make_services(ledger, output, place)
         logs = services.logs
         programs = Programs(self._config, self._read_config, services)
         if found is not None:
@@ -117,7 +119,7 @@ class DaemonLifecycle:
         signals = SignalHandlers(
             exit_request, programs, notices, logs, self._daemon_log, self._systemd, settings.power_timeout
         )
-        signals.trap(leaves_allocation=self._is_slurm)
+        signals.trap(leaves_allocation=place is not None)
         context = CommandContext(
             programs,
             ledger,
@@ -151,21 +153,26 @@ class DaemonLifecycle:
             await signals.release()
         if exit_request.is_reload:
             return None
-        if self._is_slurm:
+        if place is not None:
             return await self._status_of_step(programs, signals.allocation_ends)
         return exit_status(exit_request.exit_status, self._exit_on, programs.exit_conditions())
 
-    def _find_gang(self) -> Allocation | None:
-        """The allocation, if it has several nodes. Raises AllocationError or SlurmError."""
-        if os.environ.get("SLURM_NTASKS") == "1":
-            return None
-        from supervisor.host import slurm  # only here: most daemons are alone
+    def _find_place(self) -> Allocation | None:
+        """Among the nodes that were given to the job; None if nobody gave any. Raises AllocationError or SlurmError."""
+        match self._settings.engine:
+            case "alone":
+                return None
+            case "slurm":
+                from supervisor.host import slurm  # only here: most daemons are alone
 
-        found = slurm.find_allocation(os.environ)
-        return found if found.size > 1 else None
+                place = slurm.find_allocation(os.environ)
+            case "jobset":
+                place = allocation.read_jobset(os.environ)
+        refuse_several_nodes(self._config, place.size)
+        return place
 
     async def _status_of_step(self, programs: Programs, allocation_ends: bool) -> int:
-        """What the batch script is told."""
+        """What is told to who started this daemon."""
         are_done = daemon_exit([ExitOn.DONE], programs.exit_conditions()) is DaemonExit.DONE
         is_over = self._gang.ends_with if self._gang is not None else None
         status = daemon_status(self._exit_request.exit_status, are_done, allocation_ends, is_over)
@@ -174,15 +181,12 @@ class DaemonLifecycle:
         return status
 
     @property
-    def _is_slurm(self) -> bool:
-        return self._settings.engine == "slurm"
-
-    @property
     def _exit_on(self) -> list[ExitOn]:
-        return list(ExitOn) if self._is_slurm else [ExitOn(each) for each in self._settings.exit_on]
+        return list(ExitOn) if self._settings.engine != "alone" else [ExitOn(each) for each in self._settings.exit_on]
 
-    def _make_services(self, ledger: Ledger, output: OutputPublisher, found: Allocation | None) -> Services:
-        """What all programs share; starts the capture of their output. `found`: the gang's allocation."""
+    def _make_services(self, ledger: Ledger, output: OutputPublisher, place: Allocation | None) -> Services:
+        """What all programs share; starts the capture of their output. `place`: this node's in an allocation."""
+        gang = place if place is not None and place.size > 1 else None
         settings = self._settings
         logs = LogCapture(settings.state_dir)
         logs.subscribers.on_output, logs.subscribers.on_missed = output.on_output, output.on_missed
@@ -194,11 +198,11 @@ class DaemonLifecycle:
             state_dir=settings.state_dir,
             runtime_dir=settings.runtime_dir,
             environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
-            lowest_attempt=allocation.lowest_attempt(os.environ) if self._is_slurm else 1,
-            daemon=DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1) if self._is_slurm else None,
-            generation=found.generation if found is not None else None,
-            place=found,
-            is_chief=found is None or found.rank == 0,
+            lowest_attempt=place.lowest_attempt if place is not None else 1,
+            daemon=None if place is None else DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
+            generation=gang.generation if gang is not None else None,
+            place=gang,
+            is_chief=gang is None or gang.rank == 0,
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
             cgroups=cgroup.prepare_cgroups(),
@@ -215,7 +219,7 @@ class DaemonLifecycle:
             if cluster is None:
                 return
             services.environment[allocation.CLUSTER] = cluster
-        elif self._is_slurm:
+        elif self._settings.engine != "alone":
             from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone
 
             for name, value in cluster_of_one(programs.runners.values()).items():

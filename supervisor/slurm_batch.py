@@ -20,6 +20,7 @@ from types import FrameType
 
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.options import COMMAND_LINE
+from supervisor.config.several_nodes import refuse_several_nodes
 from supervisor.core.fleet.steps import StepHistory, Verdict
 from supervisor.host import slurm
 from supervisor.host.processes import leftovers, marks
@@ -27,7 +28,6 @@ from supervisor.ini.reader import IniKey
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import SPACING, AllocationError, StepExit
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.plurals import counted
 
 EXIT_CONFIG = 78  # EX_CONFIG
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "PREEMPTED"})  # Slurm can queue these again
@@ -50,30 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.clean:
             return clean_node(config)
         nodes = slurm.read_nodes(os.environ)
-        refuse_unfit(config, len(nodes))
+        refuse_several_nodes(config, len(nodes))
         return BatchRun(config, path, len(nodes)).run()
     except (ConfigError, AllocationError, slurm.SlurmError) as error:
         _say(str(error))
         return EXIT_CONFIG
-
-
-def refuse_unfit(config: Config, nodes: int) -> None:
-    """Raises AllocationError if the configuration can't use so many nodes."""
-    if nodes == 1:
-        return
-    cannot = f"cannot train on {nodes} nodes"
-    if len(config.programs) != 1:
-        raise AllocationError(
-            f"{cannot}: there are {counted(len(config.programs), 'program')}, and all nodes train one; "
-            f"leave one [program:x] in the file, or set --nodes=1"
-        )
-    (program,) = config.programs.values()
-    if program.job is None or program.job.strategy != "multiworker":
-        raise AllocationError(f"{cannot}: set strategy = multiworker in [program:{program.name}], or --nodes=1")
-    if program.job.workers is not None:
-        raise AllocationError(f"{cannot}: workers is for several processes of one host; delete it, or set --nodes=1")
-    if allocation.CLUSTER in {**config.supervisord.environment, **program.environment}:
-        raise AllocationError(f"{cannot}: environment sets {allocation.CLUSTER}, which Slurm's nodes decide; delete it")
 
 
 class BatchRun:

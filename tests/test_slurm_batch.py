@@ -8,8 +8,9 @@ import pytest
 
 from supervisor import slurm_batch
 from supervisor.config import load_config
+from supervisor.config.several_nodes import refuse_several_nodes
 from supervisor.protocol.allocation import AllocationError, StepExit
-from supervisor.slurm_batch import BatchRun, refuse_unfit
+from supervisor.slurm_batch import BatchRun
 
 GANG = "[program:a]\ncommand=x\ncheckpoint_dir=/c\nstrategy=multiworker\n"
 
@@ -18,7 +19,7 @@ def refusal(folder: Path, programs: str, nodes: int = 2, settings: str = "") -> 
     conf = folder / "test.conf"
     conf.write_text(f"[supervisord]\n{settings}\n{programs}")
     try:
-        refuse_unfit(load_config(conf, {}), nodes)
+        refuse_several_nodes(load_config(conf, {}), nodes)
     except AllocationError as error:
         return str(error)
     return None

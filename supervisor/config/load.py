@@ -174,7 +174,7 @@ class _ConfigReader:
             reader.texts["pidfile"] = "NONE"  # the daemon deletes its pid file when it exits
         daemon = reader.build_model(SupervisordConfig, default | to_syslog)
         if daemon is not None and "state_dir" in reader:
-            logs = {} if daemon.engine == "alone" else {each: default[each] for each in ("childlogdir", "logfile")}
+            logs = {} if daemon.engine != "slurm" else {each: default[each] for each in ("childlogdir", "logfile")}
             daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | logs | to_syslog)
         with contextlib.suppress(UnknownValue):
             usable = daemon or reader.build_partial(SupervisordConfig, default | to_syslog)

@@ -32,7 +32,7 @@ _VALUES = (
     ("-q", "childlogdir", "FOLDER", "folder for the logs of programs that configure none"),
     ("-a", "minfds", "NUMBER", "minimum limit of open files"),
     (None, "minprocs", "NUMBER", "minimum limit of processes"),
-    (None, "engine", "ENGINE", "who owns the hosts: alone (nobody) or slurm"),
+    (None, "engine", "ENGINE", "who owns the hosts: alone (nobody), slurm or jobset"),
 )
 """Keys of [supervisord]: short option, key, what stands for the value, help."""
 

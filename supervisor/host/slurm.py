@@ -42,7 +42,8 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
             "cannot use engine = slurm: SLURM_JOB_ID is not set; start the daemon with sbatch or srun, "
             "or set engine = alone"
         )
-    return allocation.read_allocation(environment, read_nodes(environment))
+    is_one = allocation.is_one_node(environment)
+    return allocation.read_allocation(environment, ("localhost",) if is_one else read_nodes(environment))
 
 
 def job_state(job_id: int) -> str | None:

@@ -1,5 +1,5 @@
-"""What Slurm gave a job: its nodes, and which of them this is. And with what a daemon tells the batch script how it
-ended.
+"""What Slurm, or a JobSet of Kubernetes, gave a job: its nodes, and which of them this is. And with what a daemon tells
+who started it how it ended.
 
 Everything is read from environment variables, which a job's user can set as well: numbers have limits, and names are
 checked before anything is done with them. The list of nodes is compressed (`gpu[01-04,7]`); `scontrol show hostnames`
@@ -17,6 +17,10 @@ MAX_LIST_CHARACTERS = 64 * 1024  # of the compressed list: a thousand names that
 MAX_NUMBER = 1 << 40
 GENERATION = "STEPKEEPER_GENERATION"
 SECRET = "STEPKEEPER_GANG_SECRET"  # noqa: S105 - its name
+NODES, RANK, RESTARTS = "STEPKEEPER_NODES", "STEPKEEPER_RANK", "STEPKEEPER_RESTARTS"
+"""What the manifest of a JobSet sets: all pods' host names with commas between them, this one's place in the list, and
+how often the gang was started again."""
+MIN_SECRET_CHARACTERS = 16  # whoever knows it can join the gang
 CLUSTER = "TF_CONFIG"  # TensorFlow's variable
 SPACING = 1000
 """Attempts and generations of one run of the batch script: the next run, after a requeue, begins above them."""
@@ -63,6 +67,11 @@ class Allocation:
         """The number of nodes."""
         return len(self.nodes)
 
+    @property
+    def lowest_attempt(self) -> int:
+        """The first attempt's number in this run: above those of the runs before, whose ledgers may be elsewhere."""
+        return self.restarts * SPACING + 1
+
     def describe(self, rank: int) -> str:
         """A node, for people."""
         return f"rank {rank} ({self.nodes[rank]})"
@@ -96,12 +105,6 @@ def log_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("SLURM_SUBMIT_DIR") or ".") / f"stepkeeper-{job_id(environment)}" / node
 
 
-def lowest_attempt(environment: Mapping[str, str]) -> int:
-    """The first attempt's number in this run of the batch script: above all of the runs before, whose ledgers may lie
-    on other nodes. Raises AllocationError."""
-    return restart_count(environment) * SPACING + 1
-
-
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less what is between the daemons alone."""
     return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET)}
@@ -117,15 +120,12 @@ def compressed_nodes(environment: Mapping[str, str]) -> str:
 
 def parse_nodes(output: str) -> tuple[str, ...]:
     """The names that `scontrol show hostnames` printed. Raises AllocationError."""
-    names = tuple(output.split())
-    if not names or len(names) > MAX_NODES:
-        raise AllocationError(f"cannot train on {len(names)} nodes: it can be 1 to {MAX_NODES}")
-    for name in names:
-        if _NAME.fullmatch(name) is None:
-            raise AllocationError(f"cannot use the node name {name[:80]!r}: it is no host name; see SLURM_JOB_NODELIST")
-    if len(set(names)) < len(names):
-        raise AllocationError("cannot use SLURM_JOB_NODELIST: a node is in it twice")
-    return names
+    return _host_names(output.split(), "SLURM_JOB_NODELIST")
+
+
+def is_one_node(environment: Mapping[str, str]) -> bool:
+    """Whether Slurm says that the job has one task; then nobody asks for names."""
+    return environment.get("SLURM_NTASKS") == "1"
 
 
 def read_allocation(environment: Mapping[str, str], nodes: Sequence[str]) -> Allocation:
@@ -143,10 +143,39 @@ def read_allocation(environment: Mapping[str, str], nodes: Sequence[str]) -> All
     return Allocation(job_id(environment), rank, tuple(nodes), restarts, generation)
 
 
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+def read_jobset(environment: Mapping[str, str]) -> Allocation:
+    """This pod's place in its JobSet, each of whose restarts is a generation. Raises AllocationError."""
+    nodes = _host_names([each for each in environment.get(NODES, "").split(",") if each], NODES)
+    rank, restarts = _number(environment, RANK, remedy=_MANIFEST), _number(environment, RESTARTS, remedy=_MANIFEST)
+    if rank >= len(nodes):
+        raise AllocationError(f"cannot use {RANK}: it is {rank}, and {NODES} names {len(nodes)}")
+    if len(nodes) > 1 and len(environment.get(SECRET, "")) < MIN_SECRET_CHARACTERS:
+        raise AllocationError(
+            f"cannot use {SECRET}: whoever guesses it can join the gang; give all pods the same "
+            f"{MIN_SECRET_CHARACTERS} random characters or more"
+        )
+    return Allocation(0, rank, nodes, restarts, restarts * SPACING + 1)
+
+
+def _host_names(names: Sequence[str], variable: str) -> tuple[str, ...]:
+    if not names or len(names) > MAX_NODES:
+        raise AllocationError(f"cannot train on {len(names)} nodes: it can be 1 to {MAX_NODES}; see {variable}")
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            raise AllocationError(f"cannot use the node name {name[:80]!r}: it is no host name; see {variable}")
+    if len(set(names)) < len(names):
+        raise AllocationError(f"cannot use {variable}: a node is in it twice")
+    return tuple(names)
+
+
+_SLURM = "start this with sbatch or srun"
+_MANIFEST = "the manifest of the pod sets it, see deploy/kubernetes/jobset.yaml"
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None, remedy: str = _SLURM) -> int:
     text = environment.get(name)
     if text is None and default is not None:
         return default
     if text is None or _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
-        raise AllocationError(f"cannot use {name}: it is {text!r:.80}; start this with sbatch or srun")
+        raise AllocationError(f"cannot use {name}: it is {text!r:.80}; {remedy}")
     return int(text)

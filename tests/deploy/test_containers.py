@@ -1,4 +1,5 @@
-"""Dockerfile and Kubernetes manifest: judged by hadolint and kubernetes-validate, and held to the configuration."""
+"""Dockerfile and Kubernetes manifests: judged by hadolint, kubernetes-validate and Kubeflow's models of a JobSet, and
+held to the configuration."""
 
 import re
 from pathlib import Path
@@ -8,19 +9,36 @@ import pytest
 import yaml
 
 from supervisor.config import Config, load_config
+from supervisor.config.several_nodes import refuse_several_nodes
 from supervisor.core.fleet.exit_conditions import EXIT_FATAL, EXIT_INTERRUPTED
 from supervisor.daemon import EXIT_CONFIG
+from supervisor.protocol import allocation
 from tests.deploy.tools import DEPLOY, judge, tool
 
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 KUBERNETES = DEPLOY / "kubernetes"
-MANIFESTS = {"StatefulSet": KUBERNETES / "stepkeeper.yaml", "Job": KUBERNETES / "job.yaml"}
+MANIFESTS = {
+    "StatefulSet": KUBERNETES / "stepkeeper.yaml",
+    "Job": KUBERNETES / "job.yaml",
+    "JobSet": KUBERNETES / "jobset.yaml",
+}
 KINDS = pytest.mark.parametrize("kind", MANIFESTS)
 
 
 def manifests(kind: str) -> dict[str, Any]:
     """The manifests beside and with the one of this kind."""
     return {each["kind"]: each for each in yaml.safe_load_all(MANIFESTS[kind].read_text())}
+
+
+def job_of(kind: str) -> dict[str, Any]:
+    """What makes the pods: the workload itself, or the job of a JobSet."""
+    found: dict[str, Any] = manifests(kind)[kind]["spec"]
+    return found["replicatedJobs"][0]["template"]["spec"] if kind == "JobSet" else found
+
+
+def pod_of(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = job_of(kind)["template"]["spec"]
+    return found
 
 
 def configuration(folder: Path, kind: str) -> Config:
@@ -64,7 +82,7 @@ def test_the_image_runs_the_daemon_as_pid_1_in_the_foreground():
 @KINDS
 def test_docker_and_kubernetes_wait_for_the_longest_flush(tmp_path: Path, kind: str):
     leave_s = longest_leave_s(configuration(tmp_path, kind))
-    pod = manifests(kind)[kind]["spec"]["template"]["spec"]
+    pod = pod_of(kind)
     said = re.search(r"--stop-timeout (\d+)", DOCKERFILE.read_text())
 
     assert pod["terminationGracePeriodSeconds"] >= leave_s + 10
@@ -73,18 +91,53 @@ def test_docker_and_kubernetes_wait_for_the_longest_flush(tmp_path: Path, kind: 
 
 
 @KINDS
-def test_kubernetes_validate_accepts_every_manifest(kind: str):
+def test_kubernetes_validate_accepts_every_manifest(tmp_path: Path, kind: str):
     validate = tool("kubernetes-validate", "PyPI: kubernetes-validate")
+    known = [each for each in manifests(kind).values() if each["kind"] != "JobSet"]
+    if kind == "JobSet":  # it knows no custom resources, but the job within
+        known.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": job_of(kind)})
+    judged = tmp_path / "judged.yaml"
+    judged.write_text(yaml.safe_dump_all(known))
 
-    said = judge([validate, "--strict", MANIFESTS[kind]])
+    said = judge([validate, "--strict", judged])
 
-    assert said.count(" passed for resource ") == len(manifests(kind))
+    assert said.count(" passed for resource ") == len(known)
+
+
+def test_kubeflow_knows_every_field_of_the_jobset():
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="PyPI: kubeflow-trainer-api is not installed")
+    found = manifests("JobSet")["JobSet"]
+
+    read = models.JobsetV1alpha2JobSet.from_dict(found)
+
+    assert read.to_dict() == found  # what a model doesn't know is left out
+
+
+def test_pods_of_a_jobset_are_told_what_the_engine_reads(tmp_path: Path):
+    config, found = configuration(tmp_path, "JobSet"), manifests("JobSet")["JobSet"]
+    job, (container,) = job_of("JobSet"), pod_of("JobSet")["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    name, (replicated,) = found["metadata"]["name"], found["spec"]["replicatedJobs"]
+    hosts = [f"{name}-{replicated['name']}-0-{index}.{name}" for index in range(job["completions"])]
+
+    assert config.supervisord.engine == "jobset"
+    assert told[allocation.NODES] == ",".join(hosts)
+    assert {allocation.RANK, allocation.RESTARTS, allocation.SECRET} <= told.keys()
+    assert allocation.read_jobset({**told, allocation.RANK: "1", allocation.RESTARTS: "0", allocation.SECRET: "x" * 64})
+    refuse_several_nodes(config, job["completions"])
+    assert (job["parallelism"], job["backoffLimit"]) == (job["completions"], 0)
+
+
+def test_the_jobset_fails_with_the_exit_statuses_after_which_nothing_can_follow():
+    rules = [each["onExitCodes"] for each in job_of("JobSet")["podFailurePolicy"]["rules"] if "onExitCodes" in each]
+
+    assert [set(each["values"]) for each in rules] == [set(allocation.FINAL)]
 
 
 @KINDS
 def test_the_pod_mounts_every_folder_that_the_configuration_names(tmp_path: Path, kind: str):
     config = configuration(tmp_path, kind)
-    container = manifests(kind)[kind]["spec"]["template"]["spec"]["containers"][0]
+    container = pod_of(kind)["containers"][0]
     mounted = [Path(each["mountPath"]) for each in container["volumeMounts"] if not each.get("readOnly")]
     written = [config.supervisord.state_dir, config.supervisord.runtime_dir, config.supervisord.childlogdir]
     written += [each.job.checkpoint_dir for each in config.programs.values() if each.job]

@@ -54,3 +54,42 @@ def test_names_that_are_no_hosts_are_refused(printed: str):
 def test_secrets_stay_between_the_daemons():
     given = {"PATH": "/bin", allocation.SECRET: "x", allocation.GENERATION: "1"}
     assert allocation.without_secrets(given) == {"PATH": "/bin"}
+
+
+PODS = {
+    allocation.NODES: "d-node-0-0.d,d-node-0-1.d",
+    allocation.RANK: "1",
+    allocation.RESTARTS: "3",
+    allocation.SECRET: "0123456789abcdef",
+}
+
+
+def test_a_pod_finds_its_place_in_a_jobset_and_each_restart_is_a_generation():
+    found = allocation.read_jobset(PODS)
+
+    assert (found.rank, found.nodes, found.generation) == (1, ("d-node-0-0.d", "d-node-0-1.d"), 3001)
+    assert found.lowest_attempt == 3001
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (allocation.NODES, ""),
+        (allocation.NODES, "d-0,d-0"),
+        (allocation.NODES, "d-0,-v"),
+        (allocation.NODES, ",".join(f"d-{each}" for each in range(2000))),
+        (allocation.RANK, "2"),
+        (allocation.RANK, ""),
+        (allocation.RESTARTS, "-1"),
+        (allocation.SECRET, "short"),
+    ],
+)
+def test_what_a_manifest_says_wrongly_is_named(name: str, value: str):
+    with pytest.raises(AllocationError, match=name):
+        allocation.read_jobset({**PODS, name: value})
+
+
+def test_one_pod_needs_no_secret():
+    alone = {**PODS, allocation.NODES: "d-node-0-0.d", allocation.RANK: "0", allocation.SECRET: ""}
+
+    assert allocation.read_jobset(alone).size == 1

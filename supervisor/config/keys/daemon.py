@@ -150,16 +150,17 @@ class SupervisordConfig(HookKeys):
         "Seconds after the deadline of a notice for which jobs that stopped for it still wait. If the host is still "
         "there then, they start again. A minute, as providers may take a host somewhat late.",
     )
-    engine: Annotated[Literal["alone", "slurm"], parsed_by(values.engine)] = key(
+    engine: Annotated[values.Engine, parsed_by(values.engine)] = key(
         "alone",
-        "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a job of Slurm's (docs/slurm.md). "
-        "Under Slurm the daemon stays in the foreground, exits as with `exit_on = fatal, done`, and keeps its state on "
-        "the node's own disk. The same as the option --engine, which deploy/slurm/train.sbatch gives. Never guessed "
-        "from Slurm's variables: a daemon that somebody starts by hand in an allocation is to run on.",
+        "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a job of Slurm's (docs/slurm.md); "
+        "`jobset`, a JobSet of Kubernetes (deploy/README.md). With these two the daemon stays in the foreground, and "
+        "exits as with `exit_on = fatal, done`; under Slurm it keeps its state on the node's own disk. The same as the "
+        "option --engine, which deploy/slurm/train.sbatch gives. Never guessed from Slurm's variables: a daemon that "
+        "somebody starts by hand in an allocation is to run on.",
     )
     rendezvous_timeout: Timeout = key(
         120.0,
-        "Seconds within which the daemons of all nodes have to meet before a gang starts under Slurm; then the log "
+        "Seconds within which the daemons of all nodes have to meet before a gang starts; then the log "
         "names those that are missing. Long enough for a shared file system that is slow to read Python.",
     )
     exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(

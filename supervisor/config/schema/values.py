@@ -9,7 +9,7 @@ import resource
 import shlex
 import signal
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from supervisor.ini.problems import nearest_word
 from supervisor.protocol.wire.launch import ON_NAN, STRATEGIES, UNITS, Interval, OnNan, Strategy, parse_interval
@@ -24,6 +24,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 LogLevel = Literal["critical", "error", "warn", "info", "debug", "trace", "blather"]
 AutoRestart = Literal["true", "false", "unexpected"]
+Engine = Literal["alone", "slurm", "jobset"]
 
 _LEVELS: tuple[LogLevel, ...] = ("critical", "error", "warn", "info", "debug", "trace", "blather")
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -87,14 +88,12 @@ def durable(text: str) -> Literal["local", "remote"]:
     raise ValueError(f"is {text!r:.80}; it can be local or remote")
 
 
-def engine(text: str) -> Literal["alone", "slurm"]:
-    """`alone` or `slurm`."""
-    match text.lower():
-        case "alone":
-            return "alone"
-        case "slurm":
-            return "slurm"
-    raise ValueError(f"is {text!r:.80}; it can be alone or slurm")
+def engine(text: str) -> Engine:
+    """`alone`, `slurm` or `jobset`."""
+    for each in get_args(Engine):
+        if text.lower() == each:
+            return each  # type: ignore[no-any-return]
+    raise ValueError(f"is {text!r:.80}; it can be alone, slurm or jobset")
 
 
 def exit_on(text: str) -> tuple[str, ...]:
