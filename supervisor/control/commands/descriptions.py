@@ -49,14 +49,14 @@ def _description(runner: Runner) -> str:
             return f"{pid}, started by an earlier daemon, waiting for its answer"
         case State.BACKOFF | State.FAILED:
             reason = ", at ".join([runner.reason or "unknown error", *_innermost_frame(runner)])
-            return ", ".join([reason, *(_mirror(runner) if runner.facts.upload_waits else [])])
+            return ", ".join([reason, *_awaited_upload(runner)])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
             ended = (
                 _local_time(runner.executor.ended_wall_at)
                 if runner.executor.ended_wall_at is not None
                 else "Not started"
             )
-            return ", ".join(filter(None, [ended, *_training(runner), runner.reason]))
+            return ", ".join(filter(None, [ended, *(_training(runner) or _awaited_upload(runner)), runner.reason]))
         case _:
             return ""
 
@@ -78,6 +78,11 @@ def _mirror(runner: Runner) -> list[str]:
     elif mirror.is_awaited and mirror.status.waits is not None:
         parts.append(f"uploading {mirror.status.waits}")
     return parts
+
+
+def _awaited_upload(runner: Runner) -> list[str]:
+    """How far the mirror is, if a job without a worker waits for it."""
+    return _mirror(runner) if runner.facts.upload_waits else []
 
 
 def _notice(runner: Runner) -> list[str]:

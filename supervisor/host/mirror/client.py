@@ -23,7 +23,9 @@ MAX_WORDS = 400  # characters of its last words
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.host.mirror.process import main; main()"
 
-Wanted = TypeVar("Wanted", messages.FetchAnswer, messages.EpochAnswer, messages.UploadAnswer)
+Wanted = TypeVar(
+    "Wanted", messages.FetchAnswer, messages.NewestLocalAnswer, messages.EpochAnswer, messages.UploadAnswer
+)
 
 
 class MirrorError(Exception):

@@ -26,6 +26,13 @@ class FetchRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestLocalRequest:
+    """Say which is the newest checkpoint in the job's folder. The store is not asked."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginEpochRequest:
     """Take the run over, going on from the checkpoint `start` (None: from step 0).
 
@@ -46,7 +53,7 @@ class UploadRequest:
     epoch: int
 
 
-Question = FetchRequest | BeginEpochRequest | UploadRequest
+Question = FetchRequest | NewestLocalRequest | BeginEpochRequest | UploadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,14 @@ class FetchAnswer:
     newest: str | None = None
     left_behind: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewestLocalAnswer:
+    """`name`: None if there is no checkpoint."""
+
+    id: int
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +128,12 @@ class FailureAnswer:
     epoch_lost: bool = False
 
 
-Answer = FetchAnswer | EpochAnswer | UploadAnswer | FencedAnswer | FailureAnswer
-ANSWERS = (FetchAnswer, EpochAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
+Answer = FetchAnswer | NewestLocalAnswer | EpochAnswer | UploadAnswer | FencedAnswer | FailureAnswer
+ANSWERS = (FetchAnswer, NewestLocalAnswer, EpochAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
 
 _TYPES: dict[str, type[Question | LimitChange | Answer]] = {
-    each.__name__: each for each in (FetchRequest, BeginEpochRequest, UploadRequest, LimitChange, *ANSWERS)
+    each.__name__: each
+    for each in (FetchRequest, NewestLocalRequest, BeginEpochRequest, UploadRequest, LimitChange, *ANSWERS)
 }
 
 

@@ -17,6 +17,7 @@ from supervisor.host.mirror.run import EpochLost, MirroredRun, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.fetching import local_checkpoints
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
 
@@ -35,7 +36,7 @@ def _read_all(questions: SimpleQueue[messages.Question], limiter: RateLimiter) -
         if isinstance(message, messages.LimitChange):
             limiter.set_lifted(message.is_lifted)
             continue
-        assert isinstance(message, messages.FetchRequest | messages.BeginEpochRequest | messages.UploadRequest)
+        assert isinstance(message, messages.Question)
         questions.put(message)
     os._exit(0)
 
@@ -80,6 +81,8 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
                 left_behind=tuple(map(str, found.left_behind))[: messages.MAX_NAMES],
                 bad=tuple(f"{each}: {why:.200}" for each, why in found.bad[:20]),
             )
+        case messages.NewestLocalRequest():
+            return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))
         case messages.BeginEpochRequest():
             return messages.EpochAnswer(question.id, run.begin_epoch(_name(question.start), question.known))
         case messages.UploadRequest():

@@ -240,8 +240,12 @@ class NoticeDispatcher:
             self._acknowledgements[key] = self._loop.create_task(self._acknowledge(source, notice.id))
 
     async def _acknowledge(self, source: NoticeSource, id: str) -> None:
-        """Waits until no job has anything to lose, then tells the provider."""
+        """Waits until no job has anything to lose, then tells the provider.
+
+        What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows.
+        """
         for runner in list(self._runners().values()):
+            await runner.adoption_settled.wait()
             await runner.wait_until(partial(_has_nothing_to_lose, runner))
         try:
             await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)

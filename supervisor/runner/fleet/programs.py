@@ -106,7 +106,7 @@ class Programs:
     def _is_uploading(self, runner: Runner) -> bool:
         mirror = runner.executor.mirror
         is_alone = self._services.generation is None
-        return runner.state is State.SUCCEEDED and is_alone and mirror is not None and mirror.status.waits is not None
+        return runner.state is State.SUCCEEDED and is_alone and mirror is not None and mirror.waits
 
     def on_output(self, output: ProgramOutput) -> None:
         """One of them printed something that event listeners are to hear."""

@@ -2,7 +2,7 @@
 
 Supervision never waits for the store, but for one thing: a host that has no checkpoint asks there before the job
 starts. While a job trains, its newest checkpoint is uploaded, one at a time; what becomes older meanwhile is left out.
-An error is retried, and `status` shows it.
+An error is retried, and `status` shows it. What an earlier daemon left undone is taken up first (`resume`).
 
 With `durable = remote` a flush is over once its checkpoint is in the store. The core plans for that with what it is
 told here (UploadsChanged): whether a checkpoint waits for the store, and how long the next upload is going to take.
@@ -85,6 +85,9 @@ class JobMirror(ProgramObserver):
         self._remote: tuple[CheckpointName, ...] = ()  # that count, newest first, as far as known
         self._wanted: str | None = None  # the newest local checkpoint, while it is not in the store
         self._lacking: list[tuple[CheckpointName, float]] = []  # those that the store lacks, oldest first, since when
+        self._has_resumed = False
+        self._is_resuming = False  # it is not known yet whether an earlier daemon left something to upload
+        self._is_finishing = False  # what an earlier daemon left is being uploaded
         self._task: asyncio.Task[None] | None = None
         self.is_over = False  # the program is gone for good: nothing is tried again
         self._name = config.name
@@ -114,8 +117,8 @@ class JobMirror(ProgramObserver):
 
     @property
     def waits(self) -> bool:
-        """Whether a checkpoint that is on the disk is not in the store yet."""
-        return self._wanted is not None
+        """Whether a checkpoint that is on the disk is not in the store yet, or may not be."""
+        return self._wanted is not None or self._is_resuming
 
     def has(self, name: str) -> bool:
         """Whether the store has this checkpoint, or a newer one."""
@@ -174,10 +177,44 @@ class JobMirror(ProgramObserver):
         goes_on = self.newest is None or (name is not None and name >= self.newest)
         if self._epoch is None or not goes_on:
             self._epoch, self._start, self._has_start = None, start, True
+        self._is_resuming = self._is_finishing = False
         self._wanted = start if start not in self.names else None
         self._lacking = [(name, time.monotonic())] if self.waits and name is not None else []
         self._report()
         self._work()
+
+    # --- what an earlier daemon left ----------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Takes up the upload that an earlier daemon may have left. Until it is known, a flush is not over."""
+        if not (self._has_resumed or self._has_start):
+            self._has_resumed = self._is_resuming = True
+            self._report()
+            self._work()
+
+    async def _look_for_unfinished(self) -> None:
+        """Has the newest checkpoint here uploaded, unless the store has it, or another host has left it behind."""
+        here = await self._client.ask(messages.NewestLocalRequest(self._client.next_id()), messages.NewestLocalAnswer)
+        local = parse_name(here.name) if here.name is not None else None
+        newest, is_left_behind = None, False
+        if local is not None and self._is_resuming:
+            question = messages.FetchRequest(self._client.next_id(), only_look=True)
+            there = await self._client.ask(question, messages.FetchAnswer)
+            newest = parse_name(there.newest) if there.newest is not None else None
+            is_left_behind = here.name in there.left_behind
+        if not self._is_resuming:
+            return  # an attempt has begun, or committed, meanwhile
+        self._is_resuming = False
+        self._remote = () if newest is None else (newest,)
+        if local is not None and not is_left_behind and (newest is None or newest < local):
+            self._start, self._has_start, self._is_finishing = here.name, True, True
+            self._wanted, self._lacking = here.name, [(local, time.monotonic())]
+            self._log.info("mirror.resumed", checkpoint=here.name)
+
+    def _give_up_finishing(self) -> None:
+        """Another host has begun an epoch since: the next start decides what follows."""
+        self._is_finishing = self._has_start = False
+        self._wanted, self._lacking, self._start = None, [], None
 
     # --- beside training ----------------------------------------------------------------------------------------------
 
@@ -186,6 +223,7 @@ class JobMirror(ProgramObserver):
         if isinstance(message, worker_messages.Committed) and (name := parse_name(message.checkpoint)) is not None:
             if not self._has_start:
                 self._start, self._has_start = message.checkpoint, True
+            self._is_resuming = self._is_finishing = False
             self._wanted = message.checkpoint
             if len(self._lacking) < MAX_LACKING:
                 self._lacking.append((name, now - (message.ago_s or 0.0)))
@@ -234,9 +272,11 @@ class JobMirror(ProgramObserver):
             self.on_change()
 
     async def _upload_newest(self) -> None:
-        while self._epoch is None or self._wanted is not None:
+        while self._is_resuming or self._wanted is not None or (self._has_start and self._epoch is None):
             try:
-                if self._epoch is None:
+                if self._is_resuming:
+                    await self._look_for_unfinished()
+                elif self._epoch is None:
                     await self._begin_epoch()
                 elif (name := self._wanted) is not None:
                     await self._upload(name, self._epoch)
@@ -244,6 +284,10 @@ class JobMirror(ProgramObserver):
                 self._report()
                 self.on_change()
             except RunFenced as fenced:
+                if self._is_finishing:
+                    self._give_up_finishing()
+                    self._report()
+                    continue
                 self._epoch, self._wanted, self.error = None, None, str(fenced)
                 self._lacking = []
                 self._known = 0  # the next start looks anew, and may take the run back

@@ -175,6 +175,8 @@ class Runner:
 
     async def restore_state(self, last_attempt: int) -> None:
         """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
+        if self.was_done or (self.executor.mirror is not None and self.executor.mirror.is_awaited):
+            self._resume_mirror()
         self.is_resuming = await self._persisted_state.restore(last_attempt) or self.is_resuming
         if self.config.user is not None:
             await credentials.look_up(self.config.user)
@@ -200,6 +202,7 @@ class Runner:
             return False  # its pipes went with the daemon that held them
         if found.attempt != self.attempt or not self.executor.adopt(found):
             return False
+        self._resume_mirror()
         self.executor.goodput.on_adopted(found.attempt, found.age_s)
         digest = marks.read_configuration_digest(found.pid)
         outdated = digest is not None and digest != config_digest(self.config)
@@ -222,6 +225,7 @@ class Runner:
             lost = replace(lost, oom=await asyncio.to_thread(oom_evidence, self.executor.oom_counters))
         for message in words:
             self.executor.training.on_message(message, self._loop.time())
+        self._resume_mirror()
         self.executor.goodput.on_worker_lost(self.wanted, lost.committed_step, lived_s_ago)
         if lost.committed_step is not None:
             services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
@@ -280,6 +284,10 @@ class Runner:
         )
         if mirror.waits:
             self._log.warning("mirror.left_behind", checkpoint=mirror.status.waits, error=mirror.error)
+
+    def _resume_mirror(self) -> None:
+        if self.executor.mirror is not None:
+            self.executor.mirror.resume()
 
     def _on_mirror_change(self) -> None:
         self.on_change()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.control.commands.descriptions import full_description
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.program import notice_plan
 from supervisor.core.program.events import FlushRequested
@@ -19,6 +20,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program import mirror as mirror_module
+from tests.host.mirror.test_run import made as made_checkpoint
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
 from tests.runner.fleet.test_notice_dispatcher import (
@@ -177,6 +179,69 @@ async def test_store_that_was_emptied_is_filled_again(tmp_path: Path, programs: 
     (tmp_path / "other").mkdir()
 
     assert elsewhere.fetch(None, None, frozenset()).fetched == mirror.newest
+
+
+async def test_upload_that_an_earlier_daemon_left_is_finished_before_the_provider_goes_ahead(
+    tmp_path: Path, programs: Make, services: Services, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mirror_module, "RETRY_S", 0.1)
+    name = made_checkpoint(tmp_path / "count", 100)
+    (tmp_path / "store").write_text("a file where the folder should be")
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
+    mirror = made.runners["count"].executor.mirror
+    assert mirror is not None
+    notices = await listen(made, services, provider := Provider())
+    report(provider.sink.result(), raw_notice())
+    await asyncio.sleep(0.1)  # the daemon looks for what an earlier one left only now
+    await made.start_all()
+    await asyncio.wait_for(made.runners["count"].wait_until(lambda: mirror.error), PATIENCE_S)
+    acknowledged_before, described = provider.acknowledged.is_set(), full_description(made.runners["count"])
+    (tmp_path / "store").unlink()
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+
+    assert not acknowledged_before
+    assert "not in the mirror: cannot" in described
+    assert list((tmp_path / "store").rglob(f"{name}/MANIFEST.json"))
+    await notices.stop_watching()
+
+
+async def test_what_the_store_has_already_keeps_no_provider_waiting_and_takes_no_run_over(
+    tmp_path: Path, programs: Make, services: Services
+):
+    name = made_checkpoint(tmp_path / "count", 100)
+    earlier = MirroredRun(Store(f"file://{tmp_path}/store/count", creates=True), tmp_path / "count", 5)
+    earlier.upload(name, earlier.begin_epoch(name, 0))
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
+    notices = await listen(made, services, provider := Provider())
+    report(provider.sink.result(), raw_notice())
+    await made.start_all()
+
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+
+    assert earlier.epochs().keys() == {1}
+    await notices.stop_watching()
+
+
+async def test_checkpoints_of_a_run_that_another_host_has_are_not_finished(
+    tmp_path: Path, programs: Make, services: Services
+):
+    store = f"file://{tmp_path}/store/count"
+    earlier = MirroredRun(Store(store, creates=True), tmp_path / "count", 5)
+    shared = made_checkpoint(tmp_path / "count", 100)
+    earlier.upload(shared, earlier.begin_epoch(shared, 0))
+    MirroredRun(Store(store), tmp_path / "other", 5).begin_epoch(shared, 1)
+    made_checkpoint(tmp_path / "count", 200)
+    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
+    notices = await listen(made, services, provider := Provider())
+    report(provider.sink.result(), raw_notice())
+    await made.start_all()
+
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+
+    assert earlier.epochs().keys() == {1, 2}
+    assert not list((tmp_path / "store").rglob("step-0000000200*"))
+    assert made.runners["count"].state is State.STOPPED
+    await notices.stop_watching()
 
 
 async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: Make):
