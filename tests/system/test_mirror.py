@@ -77,14 +77,17 @@ def test_the_next_daemon_goes_on_with_the_worker_and_its_uploads(tmp_path: Path)
 
 def test_the_next_daemon_finishes_the_upload_of_a_worker_that_it_adopts(tmp_path: Path):
     keys, store = "durable = remote", tmp_path / "store"
-    store.write_text("a file where the folder should be")
     with Daemon(tmp_path, mirrored("j", tmp_path, f"file://{store}", keys, STEPS=100000, EVERY=100000)) as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["epoch"], "the first epoch")
         daemon.until_step("j", 5)
+        store.rename(tmp_path / "away")
+        store.write_text("a file where the folder should be")
         with pytest.raises(Refused, match="is on this host's disk but not in the mirror"):
             daemon.call("checkpoint", name="j")
         pid, (name,) = daemon.status("j")["pid"], (tmp_path / "j").glob("step-*")
         daemon.die()
         store.unlink()
+        (tmp_path / "away").rename(store)
         daemon.start()
         daemon.until(lambda: list(store.rglob(f"{name.name}/MANIFEST.json")), "the upload")
 

@@ -60,6 +60,7 @@ def main() -> None:
         except TakenOver as error:
             answer = messages.FencedAnswer(question.id, error.epoch.number, error.epoch.holder[:MAX_TEXT])
         except (StoreError, ManifestError, OSError) as error:
+            run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError), isinstance(error, EpochLost)
             answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost)
         sys.stdout.buffer.write(messages.encode(answer))

@@ -5,6 +5,7 @@ objects are uploaded in parts, so a piece of one never becomes visible.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ SILENCE_TIMEOUT = "2 minutes"  # nothing comes, or a part is not sent in that ti
 REQUEST_TIMEOUT = "1 day"  # the library's is 30 s for a whole request, which would be the end of a large download
 RETRIES = 3
 RETRY_TIMEOUT_S = 60.0  # then the error is reported, and the daemon decides when to try again
+MAX_CAUSE = 300  # characters of what a store or the library says
 MAX_KEYS = 200_000  # of one run: retention keeps a few hundred
 
 
@@ -56,7 +58,7 @@ class Store:
     def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """Key, size in bytes and time of every object whose key begins with `prefix` (up to a slash)."""
         count = 0
-        with _as_store_error(f"list {prefix}"):
+        with _as_store_error(f"list {prefix or 'the run'}"):
             for batch in obstore.list(self._store, prefix.rstrip("/") or None):
                 for each in batch:
                     count += 1
@@ -132,8 +134,33 @@ def _as_store_error(doing: str) -> Iterator[None]:
     except (AlreadyExistsError, PreconditionError, FileNotFoundError):
         raise
     except (BaseError, OSError, ValueError) as error:
-        # obstore adds its own structures behind the first line; only there it says that the store did not answer
-        first, _, rest = str(error).partition("\n\n")
-        timed_out = " (timed out)" if "TimedOut" in rest else ""
-        reason = f"{' '.join(first.split())[:500]}{timed_out}"
-        raise StoreError(f"cannot {doing}: {reason or type(error).__name__}") from error
+        raise StoreError(f"cannot {doing}: {_cause(str(error)) or type(error).__name__}") from error
+
+
+_ANSWER = re.compile(r"status code: (\d{3}) ?([\w '-]*)(.*)", re.DOTALL)
+_REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in .*? - (.*)", re.DOTALL)
+_QUERY = re.compile(r"(https?://[^\s?]+)\?\S*")
+_DENIED = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed")
+
+
+def _cause(text: str) -> str:
+    """What an error of the library says, and what to do, in one line. The query of a URL may be a secret."""
+    # obstore adds its own structures behind the first line; only there it says that the store did not answer
+    first, _, rest = _QUERY.sub(r"\1", text).partition("\n\n")
+    if (answer := _ANSWER.search(first)) is not None:
+        status, phrase, body = answer.groups()
+        code, message = (_element(name, body) for name in ("Code", "Message"))
+        said = f" ({code}: {message})" if code and message else f" ({code or message})" if code or message else ""
+        cause = f"the store answers {status} {phrase.strip()}{said}"
+        if status in ("401", "403") or code in _DENIED:
+            cause += "; renew the credentials, or let their role list, read, write and delete here"
+        return cause
+    request = _REQUEST.search(first)
+    cause = f"{request[1]}: {request[2]}" if request is not None else first
+    return f"{' '.join(cause.split())[:MAX_CAUSE]}{' (timed out)' if 'TimedOut' in rest else ''}"
+
+
+def _element(name: str, body: str) -> str:
+    """The text of an element in a store's answer; empty if there is none."""
+    found = re.search(rf"<{name}>([^<]*)</{name}>", body)
+    return "" if found is None else " ".join(found[1].split())[: MAX_CAUSE // 2]
