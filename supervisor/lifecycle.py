@@ -112,6 +112,7 @@ class DaemonLifecycle:
             )
         output.start(programs.on_output)
         services.save_durations.load_history(ledger)
+        services.upload_durations.load_history(ledger)
         store = NoticeStore(settings.runtime_dir)
         saves, uploads = services.save_durations, services.upload_durations
         notices = NoticeDispatcher(saves, settings.notice_grace, lambda: programs.runners, store, uploads=uploads)

@@ -22,6 +22,7 @@ from supervisor.host.ledger.schema import (
     remove_impossible_attempts,
 )
 from supervisor.host.ledger.series import SeriesTable
+from supervisor.host.ledger.uploads import UploadTable
 from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
@@ -74,6 +75,8 @@ class Ledger:
         """What each job's failures taught: back-off, suspects, hang limits."""
         self.series = SeriesTable(self._writer, self._select)
         """The metrics of each job over its steps."""
+        self.uploads = UploadTable(self._writer, self._select)
+        """How long uploads to mirrors took."""
 
     @property
     def last_error(self) -> str | None:

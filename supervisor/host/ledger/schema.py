@@ -9,7 +9,7 @@ from pathlib import Path
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 10  # PRAGMA user_version in the file; raised with every change of the tables
+SCHEMA = 11  # PRAGMA user_version in the file; raised with every change of the tables
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
@@ -44,6 +44,7 @@ CREATE TABLE memories (
     program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
 CREATE TABLE series (program TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE uploads (program TEXT NOT NULL, limited INTEGER NOT NULL, upload_s REAL NOT NULL);
 """
 
 _PROBES = (
@@ -58,6 +59,7 @@ _PROBES = (
     "SELECT program, section, longest_s FROM silences LIMIT 0",
     "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
     "SELECT program, content FROM series LIMIT 0",
+    "SELECT program, limited, upload_s FROM uploads LIMIT 0",
 )
 
 
