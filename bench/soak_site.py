@@ -25,7 +25,10 @@ from tests.system.harness import TRAINER, Daemon, Refused, let_others_in
 PR_SET_CHILD_SUBREAPER = 36
 REAP_S = 0.1
 START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
-DISK_BYTES = 24 << 20  # of each small file system: as much as a dozen checkpoints of the largest job here
+DISK_BYTES = 24 << 20  # of the file system of some checkpoints: as much as a dozen of the largest job here
+STATE_BYTES = (
+    128 << 20
+)  # of the ledger's: in an hour there are hundreds of programs, and it keeps 50 KB of metrics of each
 
 SETTINGS = """notices=file
 notice_dir={folder}/notices
@@ -152,7 +155,8 @@ class Site:
                 shutil.chown(folder / name, USER)
         (folder / "notices").chmod(0o755)
         (folder / "noise.py").write_text(NOISE)
-        self.mounted = [each for each in ("small", "state") if _mount(folder / each)]
+        sizes = {"small": DISK_BYTES, "state": STATE_BYTES}
+        self.mounted = [each for each, size in sizes.items() if _mount(folder / each, size)]
         self.daemon = Daemon(folder, "", SETTINGS.format(folder=folder), {"PYTHONPATH": str(ROOT)})
         self._reaping = threading.Event()
 
@@ -296,7 +300,7 @@ class Site:
                         os.waitpid(child.pid, os.WNOHANG)
 
 
-def _mount(folder: Path) -> bool:
+def _mount(folder: Path, size: int) -> bool:
     """A small file system there, if this user may."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "stepkeeper-soak", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "stepkeeper-soak", str(folder)]
     return os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
