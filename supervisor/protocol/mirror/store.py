@@ -26,6 +26,13 @@ REQUEST_TIMEOUT = "1 day"  # the library's is 30 s for a whole request, which wo
 RETRIES = 3
 RETRY_TIMEOUT_S = 60.0  # then the error is reported, and the daemon decides when to try again
 MAX_CAUSE = 300  # characters of what a store or the library says
+_AWS_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_AWS_FILES = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
 MAX_KEYS = 200_000  # of one run: retention keeps a few hundred
 
 
@@ -52,6 +59,8 @@ class Store:
         }
         if url.startswith("file:"):
             options = {"mkdir": creates}
+        if url.startswith("s3:") and (credentials := _credentials_of_profile(url, os.environ)) is not None:
+            options["credential_provider"] = credentials
         with _as_store_error(f"open {url}"):
             self._store = from_url(url, **options)
 
@@ -125,6 +134,34 @@ class Store:
 def _names_plain_http(environment: Mapping[str, str]) -> bool:
     """Whether the operator names an endpoint without TLS, such as a server of their own on this host."""
     return any(value.startswith("http://") for key, value in environment.items() if "ENDPOINT" in key)
+
+
+def _credentials_of_profile(url: str, environment: Mapping[str, str]) -> Any | None:
+    """Those in AWS's files, of AWS_PROFILE or the default profile, which obstore leaves to boto3; None: there are none.
+
+    Variables with credentials come first, as for AWS's own tools. Raises StoreError if AWS_PROFILE can't be used.
+    """
+    profile = environment.get("AWS_PROFILE")
+    places = (environment.get(name, f"~/.aws/{file}") for name, file in _AWS_FILES.items())
+    if any(name in environment for name in _AWS_VARIABLES) or not (
+        profile or any(map(os.path.exists, map(os.path.expanduser, places)))
+    ):
+        return None
+    try:
+        from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped] # boto3 is installed or not
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        if profile is None:
+            return None
+        remedy = "install boto3 beside stepkeeper, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise StoreError(f"cannot open {url}: AWS_PROFILE is {profile!r}, and profiles need boto3; {remedy}") from None
+    try:
+        return Boto3CredentialProvider()
+    except (BotoCoreError, ValueError) as error:  # ValueError: there are none
+        if profile is None:
+            return None
+        remedy = "correct AWS_PROFILE, or the files below ~/.aws"
+        raise StoreError(f"cannot open {url}: no credentials of AWS_PROFILE {profile!r}: {error}; {remedy}") from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
 from supervisor.host.mirror.settings import MirrorSettings
 from tests.host.mirror.test_run import host, made
+from tests.mirror.stores import ObjectStore
 from tests.system.harness import let_others_in
 
 pytestmark = pytest.mark.integration
@@ -86,6 +87,23 @@ async def test_taken_over_gone_and_unreachable_are_told_apart(tmp_path: Path):
     with pytest.raises(MirrorError) as failed:
         await mirror.ask(messages.FetchRequest(mirror.next_id()), messages.FetchAnswer)
     assert not failed.value.is_gone
+    mirror.close()
+
+
+async def test_credentials_of_a_profile_are_read_anew_after_an_error(tmp_path: Path, s3_store: ObjectStore):
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[other]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    found = {name: value for name, value in s3_store.environment.items() if "KEY" not in name}
+    found |= {"AWS_PROFILE": "training", "AWS_SHARED_CREDENTIALS_FILE": str(profiles)}
+    mirror = MirrorClient(MirrorSettings(f"{s3_store.url}/j", tmp_path / "j", 5), {**os.environ, **found})
+
+    with pytest.raises(MirrorError, match=r"no credentials of AWS_PROFILE 'training'.*; correct AWS_PROFILE"):
+        await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
+    pid = mirror.pid
+    profiles.write_text("[training]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    begun = await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
+
+    assert (begun.epoch, mirror.pid) == (1, pid)
     mirror.close()
 
 

@@ -181,6 +181,34 @@ async def test_store_that_was_emptied_is_filled_again(tmp_path: Path, programs: 
     assert elsewhere.fetch(None, None, frozenset()).fetched == mirror.newest
 
 
+async def test_training_goes_on_while_credentials_are_expired_and_uploads_once_they_are_not(
+    tmp_path: Path, programs: Make, s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mirror_module, "RETRY_S", 0.1)
+    expired = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+    with FaultyProxy(s3_store.endpoint) as proxy:
+        made = programs(durable_job(tmp_path, s3_store.url, **s3_store.behind(proxy.endpoint).environment))
+        await made.start_all()
+        await training(made, "count")
+        runner = made.runners["count"]
+        mirror = runner.executor.mirror
+        assert mirror is not None
+        await asyncio.wait_for(runner.wait_until(lambda: mirror.status.epoch), PATIENCE_S)
+        proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, status=400, content=expired)
+        runner.post(FlushRequested("test"))
+        await asyncio.wait_for(runner.wait_until(lambda: mirror.error), PATIENCE_S)
+        described, step = full_description(runner), runner.executor.training.step or 0
+        await asyncio.wait_for(
+            runner.wait_until(lambda: (runner.executor.training.step or 0) > step or None), PATIENCE_S
+        )
+        proxy.fault = None
+        await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
+
+        assert "(ExpiredToken: The provided token has expired.); renew the credentials" in described
+        assert mirror.error is None
+        await made.stop_all()
+
+
 async def test_upload_that_an_earlier_daemon_left_is_finished_before_the_provider_goes_ahead(
     tmp_path: Path, programs: Make, services: Services, monkeypatch: pytest.MonkeyPatch
 ):
