@@ -128,6 +128,7 @@ async def test_possible_notice_is_not_acknowledged_until_it_is_certain(
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
     notices, sink = await listen(made, provider := Provider())
+    await made.start_all()
 
     report(sink, raw_notice(certainty=Certainty.POSSIBLE, id="hint"), raw_notice(id="sure"))
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
@@ -216,6 +217,7 @@ async def test_provider_is_acknowledged_by_the_next_daemon_once_it_reports_again
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
+    await made.start_all()
 
     report(sink, raw)
 
