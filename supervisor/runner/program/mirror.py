@@ -195,21 +195,25 @@ class JobMirror(ProgramObserver):
     async def _look_for_unfinished(self) -> None:
         """Has the newest checkpoint here uploaded, unless the store has it, or another host has left it behind."""
         here = await self._client.ask(messages.NewestLocalRequest(self._client.next_id()), messages.NewestLocalAnswer)
-        local = parse_name(here.name) if here.name is not None else None
+        known = (_name_of(here.name), _name_of(self._wanted))  # what an adopted worker committed meanwhile is wanted
+        local = max((each for each in known if each is not None), default=None)
         newest, is_left_behind = None, False
         if local is not None and self._is_resuming:
             question = messages.FetchRequest(self._client.next_id(), only_look=True)
             there = await self._client.ask(question, messages.FetchAnswer)
             newest = parse_name(there.newest) if there.newest is not None else None
-            is_left_behind = here.name in there.left_behind
+            is_left_behind = str(local) in there.left_behind
+            local = max(local, _name_of(self._wanted) or local)
         if not self._is_resuming:
-            return  # an attempt has begun, or committed, meanwhile
+            return  # an attempt has begun meanwhile
         self._is_resuming = False
         self._remote = () if newest is None else (newest,)
         if local is not None and not is_left_behind and (newest is None or newest < local):
-            self._start, self._has_start, self._is_finishing = here.name, True, True
-            self._wanted, self._lacking = here.name, [(local, time.monotonic())]
-            self._log.info("mirror.resumed", checkpoint=here.name)
+            self._start, self._has_start, self._is_finishing = str(local), True, True
+            self._wanted, self._lacking = str(local), self._lacking or [(local, time.monotonic())]
+            self._log.info("mirror.resumed", checkpoint=self._wanted)
+        else:
+            self._wanted, self._lacking = None, []
 
     def _give_up_finishing(self) -> None:
         """Another host has begun an epoch since: the next start decides what follows."""
@@ -221,9 +225,11 @@ class JobMirror(ProgramObserver):
     def on_message(self, message: worker_messages.FromWorker, now: float) -> None:
         """A commit is to be uploaded."""
         if isinstance(message, worker_messages.Committed) and (name := parse_name(message.checkpoint)) is not None:
-            if not self._has_start:
+            if name in self._remote and not self._is_resuming:
+                return  # a worker that was adopted repeats its last commit
+            if not (self._has_start or self._is_resuming):
                 self._start, self._has_start = message.checkpoint, True
-            self._is_resuming = self._is_finishing = False
+            self._is_finishing = False
             self._wanted = message.checkpoint
             if len(self._lacking) < MAX_LACKING:
                 self._lacking.append((name, now - (message.ago_s or 0.0)))

@@ -16,6 +16,7 @@ from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
 from supervisor.host.mirror.run import MirroredRun
 from supervisor.protocol.mirror.store import Store
+from supervisor.protocol.wire.messages import Committed
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -243,9 +244,15 @@ async def test_what_the_store_has_already_keeps_no_provider_waiting_and_takes_no
     notices = await listen(made, services, provider := Provider())
     report(provider.sink.result(), raw_notice())
     await made.start_all()
+    mirror = made.runners["count"].executor.mirror
+    assert mirror is not None
+    repeated = Committed(1, 100, str(name), 1, 1.0, 0.0)  # as by a worker that is adopted
+    mirror.on_message(repeated, time.monotonic())
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+    mirror.on_message(repeated, time.monotonic())
 
+    assert not mirror.waits
     assert earlier.epochs().keys() == {1}
     await notices.stop_watching()
 
