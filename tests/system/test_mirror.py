@@ -135,6 +135,12 @@ def test_a_folder_that_was_deleted_comes_back_from_the_store(tmp_path: Path, url
         daemon.until(lambda: daemon.status("j")["job"]["attempt"] > 1, "another attempt")
         daemon.until_step("j", remote + 1)
         attempts = daemon.call("history", name="j", limit=10)["attempts"]
+        pid, epoch = daemon.status("j")["pid"], daemon.status("j")["job"]["mirror"]["epoch"]
+        daemon.die()
+        daemon.start()  # it finds its own epoch in the store, and what the folder said of it was deleted
+        daemon.until(lambda: daemon.status("j")["job"]["mirror"]["epoch"], "an epoch of the next daemon")
+
+        assert (daemon.status("j")["pid"], daemon.status("j")["job"]["mirror"]["epoch"]) == (pid, epoch + 1)
 
     latest = max(attempts, key=lambda each: each["attempt"])
     assert latest["from_step"] >= remote

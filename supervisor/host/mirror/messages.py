@@ -15,7 +15,8 @@ MAX_NAMES = 500  # of checkpoints in an answer
 class FetchRequest:
     """Get the newest remote checkpoint that counts, is newer than `newer_than` and of a step below `below`.
 
-    `unwanted`: names that are left out. `only_look`: say what there is, and get nothing.
+    `unwanted`: names that are left out. `only_look`: say what there is, and get nothing. `epoch`: which one this host
+    holds, 0: none; the folder may be a new one, and has to say so too.
     """
 
     id: int
@@ -23,6 +24,7 @@ class FetchRequest:
     below: int | None = None
     unwanted: tuple[str, ...] = ()
     only_look: bool = False
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             found = run.fetch(
                 _name(question.newer_than), question.below, frozenset(question.unwanted), question.only_look
             )
+            if question.epoch > 0 and found.fetched is not None:
+                run.keep_held(question.epoch)
             return messages.FetchAnswer(
                 question.id,
                 name=_text(found.fetched),

@@ -106,6 +106,14 @@ class MirroredRun(RemoteRun):
         hold_epoch(self.folder, number)
         return number
 
+    def keep_held(self, epoch: int) -> None:
+        """Has the folder say which epoch this host holds: somebody may have deleted it with all that it said.
+
+        Otherwise the next daemon would take its own epoch for another host's. Raises OSError.
+        """
+        if held_epoch(self.folder, self._epochs) != epoch:
+            hold_epoch(self.folder, epoch)
+
     def upload(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
         """Copies a local checkpoint; gives its bytes, and all that count then, newest first.
 
@@ -116,6 +124,7 @@ class MirroredRun(RemoteRun):
         manifest, remote = parse_manifest(content), RemoteCheckpoint(epoch, name)
         self.epochs()
         self._refuse_after(epoch)
+        self.keep_held(epoch)
         for file in manifest.files:
             self._upload_file(remote, folder, file)
         self._require(epoch)

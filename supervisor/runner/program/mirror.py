@@ -154,7 +154,11 @@ class JobMirror(ProgramObserver):
         """
         name = _name_of(local)
         question = messages.FetchRequest(
-            self._client.next_id(), None if name is None else str(name), below, unwanted=tuple(sorted(unwanted))
+            self._client.next_id(),
+            None if name is None else str(name),
+            below,
+            unwanted=tuple(sorted(unwanted)),
+            epoch=self._epoch or 0,
         )
         found = await self._client.ask(question, messages.FetchAnswer)
         self._learn(found)

@@ -1,6 +1,7 @@
 """What a crash, a liar or a rival can do to a run in a store: nothing that a fetch would take for a checkpoint."""
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from io import RawIOBase
@@ -428,3 +429,19 @@ def test_retention_keeps_the_newest_and_leaves_no_data_without_manifest(tmp_path
 
     left = sorted(each.name for each in (tmp_path / "store" / "e0001").iterdir() if any(each.iterdir()))
     assert [parse_name(each) for each in left] == names[-2:]
+
+
+def test_folder_that_was_deleted_says_again_which_epoch_its_host_holds(tmp_path: Path, url: str):
+    folder = tmp_path / "a"
+    run, first = host(url, folder), made(folder, 100)
+    epoch = run.begin_epoch(first, 0)
+    run.upload(first, epoch)
+
+    shutil.rmtree(folder)
+    assert run.fetch(None, None).fetched == first
+    run.keep_held(epoch)
+    assert host(url, folder).begin_epoch(first, 0) == 2
+
+    shutil.rmtree(folder)
+    run.upload(made(folder, 200), 2)
+    assert host(url, folder).begin_epoch(first, 0) == 3
