@@ -149,3 +149,19 @@ def test_error_names_no_secret_of_a_url():
         )
 
     assert str(error.value) == "cannot list epoch/: https://x.example/c: HTTP error: broken pipe"
+
+
+def test_upload_whose_last_answer_is_lost_is_no_checkpoint_that_is_gone(
+    s3_store: ObjectStore, proxy: FaultyProxy, tmp_path: Path
+):
+    """The library then aborts the upload, and meets 404: the store has completed it."""
+    name = made(tmp_path / "a", 100)
+    run = host(s3_store.url, tmp_path / "a")
+    epoch = run.begin_epoch(name, 0)
+    proxy.fault = Fault(1, Moment.AFTER, matching="^POST .*uploadId=")
+
+    with pytest.raises(StoreError, match="cannot upload"):
+        run.upload(name, epoch)
+
+    run.upload(name, epoch)
+    assert host(s3_store.url, tmp_path / "b").fetch(None, None).fetched == name

@@ -79,7 +79,7 @@ class Store:
         """A small object; None if there is none. More than `limit` bytes are an error."""
         content = b""
         try:
-            with _as_store_error(f"read {key}"):
+            with _as_store_error(f"read {key}", may_be_missing=True):
                 for piece in obstore.get(self._store, key).stream(min_chunk_size=limit + 1):
                     content += bytes(piece)
                     if len(content) > limit:
@@ -101,8 +101,11 @@ class Store:
         return True
 
     def upload(self, key: str, path: Path, pieces_of: Callable[[RawIOBase], Iterable[bytes]]) -> None:
-        """Copies a file, as fast as `pieces_of` gives its content; pieces of PART_BYTES are sent as they are."""
-        with _as_store_error(f"upload {key}"), path.open("rb", buffering=0) as file:
+        """Copies a file, as fast as `pieces_of` gives its content; pieces of PART_BYTES are sent as they are.
+
+        Raises FileNotFoundError if there is no such file here.
+        """
+        with path.open("rb", buffering=0) as file, _as_store_error(f"upload {key}"):
             part_bytes = max(PART_BYTES, os.fstat(file.fileno()).st_size // MAX_PARTS + 1)
             pieces = iter(pieces_of(file))
             obstore.put(self._store, key, pieces, chunk_size=part_bytes, max_concurrency=PARALLEL_PARTS)
@@ -110,14 +113,14 @@ class Store:
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none."""
         try:
-            with _as_store_error(f"look at {key}"):
+            with _as_store_error(f"look at {key}", may_be_missing=True):
                 return int(obstore.head(self._store, key)["size"])
         except FileNotFoundError:
             return None
 
     def download(self, key: str) -> Iterator[memoryview]:
         """The content of an object, in pieces. Raises FileNotFoundError if there is none."""
-        with _as_store_error(f"download {key}"):
+        with _as_store_error(f"download {key}", may_be_missing=True):
             for piece in obstore.get(self._store, key).stream(min_chunk_size=PART_BYTES):
                 yield memoryview(piece)
 
@@ -125,7 +128,7 @@ class Store:
         """Deletes objects, one after the other; those that are gone already are no error."""
         for key in keys:
             try:
-                with _as_store_error(f"delete {key}"):
+                with _as_store_error(f"delete {key}", may_be_missing=True):
                     obstore.delete(self._store, key)
             except FileNotFoundError:
                 continue
@@ -165,11 +168,16 @@ def _credentials_of_profile(url: str, environment: Mapping[str, str]) -> Any | N
 
 
 @contextmanager
-def _as_store_error(doing: str) -> Iterator[None]:
+def _as_store_error(doing: str, may_be_missing: bool = False) -> Iterator[None]:
+    """`may_be_missing`: FileNotFoundError is left as it is. Else a bucket is missing, or a part of an upload."""
     try:
         yield
-    except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+    except (AlreadyExistsError, PreconditionError):
         raise
+    except FileNotFoundError as error:
+        if may_be_missing:
+            raise
+        raise StoreError(f"cannot {doing}: {_cause(str(error)) or type(error).__name__}") from error
     except (BaseError, OSError, ValueError) as error:
         raise StoreError(f"cannot {doing}: {_cause(str(error)) or type(error).__name__}") from error
 
