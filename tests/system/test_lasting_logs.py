@@ -1,5 +1,6 @@
 """What programs print reaches their logs whoever dies: the daemon, or the process that keeps the logs."""
 
+import gzip
 import itertools
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from supervisor.host.logs.capture import CLEAR_TIMEOUT_S
 from tests.reading import alive, content
 from tests.system.harness import TRAINER, Daemon
+from tests.waiting import wait_until
 
 COUNTER = TRAINER.with_name("counter.py")
 
@@ -162,3 +164,19 @@ def test_a_missing_system_log_is_told_and_costs_the_program_nothing(tmp_path: Pa
         log = Path(daemon.status("talker")["stdout_logfile"])
         size = len(content(log))
         daemon.until(lambda: len(content(log)) > size, "its file grows on")
+
+
+def test_rotated_logs_are_compressed_while_the_program_prints(tmp_path: Path):
+    program = (
+        "[program:p]\ncommand=sh -c 'seq 1 40000; exec sleep 1000'\nstdout_logfile=%(here)s/p.log\n"
+        "stdout_logfile_maxbytes=64KB\nstdout_logfile_backups=9\nstdout_logfile_compress=true\n"
+    )
+    with Daemon(tmp_path, program) as daemon:
+        wait_until(lambda: (tmp_path / "p.log").exists() and b"40000\n" in (tmp_path / "p.log").read_bytes())
+        daemon.call("rotate", name="p")
+        wait_until(lambda: not [each for each in tmp_path.glob("p.log.*") if each.suffix != ".gz"])
+
+        numbered = sorted(tmp_path.glob("p.log.*.gz"), key=lambda path: -int(path.suffixes[-2][1:]))
+        assert b"".join(gzip.decompress(each.read_bytes()) for each in numbered).split() == [
+            str(number).encode() for number in range(1, 40001)
+        ]

@@ -264,6 +264,11 @@ class ProgramConfig(HookKeys):
         LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which it is rotated; 0 is never. As in Supervisor."
     )
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay. As in Supervisor.")
+    stdout_logfile_compress: Boolean = key(
+        False,
+        "Whether rotated logs are compressed: `.1.gz` and so on, some time after the rotation. No program waits for it "
+        "(docs/logs.md).",
+    )
     stdout_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
         "",
         "Text before each line in stdout_logfile, and a blank: with `{time}`, `{program}`, `{attempt}` and `{channel}` "
@@ -298,6 +303,7 @@ class ProgramConfig(HookKeys):
     )
     stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which it is rotated; 0 is never.")
     stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
+    stderr_logfile_compress: Boolean = key(False, "Whether rotated logs of standard error are compressed.")
     stderr_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
         "", "As stdout_line_prefix, for standard error.", shown="none"
     )

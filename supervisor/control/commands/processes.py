@@ -7,6 +7,7 @@ from typing import Annotated
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_program
 from supervisor.control.base.errors import Code, CommandError
+from supervisor.host.logs.messages import Rotation
 from supervisor.host.pipes.stdin import StdinClosed, StdinFull
 
 
@@ -98,17 +99,17 @@ async def rotate(context: CommandContext, request: ProgramName) -> ProgramName:
     """Makes a program's log files their newest backups, and begins new ones."""
     config = find_program(context, request.name).config
     files = {
-        config.stdout_logfile: config.stdout_logfile_backups,
-        config.stderr_logfile: config.stderr_logfile_backups,
+        config.stdout_logfile: Rotation(config.stdout_logfile_backups, config.stdout_logfile_compress),
+        config.stderr_logfile: Rotation(config.stderr_logfile_backups, config.stderr_logfile_compress),
     }
     try:
-        for path, backups in files.items():
-            if path is not None and not backups:
+        for path, rotation in files.items():
+            if path is not None and not rotation.backups:
                 text = f"{path} keeps no backups, so that would delete it; set its logfile_backups, or use clear"
                 raise CommandError(Code.FAILED, f"cannot rotate the logs of {config.name}: {text}")
-        for path, backups in files.items():
+        for path, rotation in files.items():
             if path is not None:
-                await context.logs.rotate(path, backups)
+                await context.logs.rotate(path, rotation)
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot rotate the logs of {config.name}: {error.strerror}") from error
     return ProgramName(config.name)

@@ -21,7 +21,7 @@ from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import rotate_unopened, truncate_with_backups
 from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover
-from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
+from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles, Rotation
 from supervisor.host.logs.output_events import OutputSubscribers
 
 CLEAR_TIMEOUT_S = 10.0  # for a disk
@@ -104,12 +104,20 @@ class LogCapture:
         """Log files that can't be written at present, and why."""
         return self._handover.failures
 
-    def open_pipe(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None, uid: int = 0) -> int:
+    def open_pipe(
+        self,
+        path: Path | None,
+        maxbytes: int,
+        backups: int,
+        tee: Tee | None = None,
+        uid: int = 0,
+        compress: bool = False,
+    ) -> int:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         Output goes to the file at `path` until every holder has closed the pipe, grandchildren too, and to those that
         `tee` names. Pipes of the same path share the file; the latest limits count. `uid`: of the program's user, whose
-        file it may be. Returns the null device if `path`
+        file it may be. `compress`: whether backups are compressed. Returns the null device if `path`
         is None and nobody else gets the output, and the daemon's own output if `path` is that (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
@@ -121,7 +129,7 @@ class LogCapture:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         name = "" if path is None else str(path.absolute())
-        request = CapturePipe(os.fstat(reading).st_ino, name, maxbytes, backups, uid=uid)
+        request = CapturePipe(os.fstat(reading).st_ino, name, maxbytes, backups, uid=uid, compress=compress)
         if tee is not None and (has_tee or tee.prefix):
             request = request._replace(
                 syslog=str(self._syslog_at) if tee.syslog else "",
@@ -148,24 +156,24 @@ class LogCapture:
 
         Does nothing to the daemon's own output. No thread that others need waits for the disk.
         """
-        await self._change_file(path, False, 0)
+        await self._change_file(path, None)
 
-    async def rotate(self, path: Path, backups: int) -> None:
+    async def rotate(self, path: Path, rotation: Rotation) -> None:
         """Makes a log file its newest backup and begins a new one, under the conditions of `clear`."""
-        await self._change_file(path, True, backups)
+        await self._change_file(path, rotation)
 
-    async def _change_file(self, path: Path, rotate: bool, backups: int) -> None:
+    async def _change_file(self, path: Path, rotation: Rotation | None) -> None:
         if path in DAEMON_STREAMS:
             return
         done: Future[bool] = Future()
-        if not self._submit(lambda: self._handover.clear_file(str(path.absolute()), done, rotate, backups)):
+        if not self._submit(lambda: self._handover.clear_file(str(path.absolute()), done, rotation)):
             done.set_result(False)
         try:
             async with asyncio.timeout(CLEAR_TIMEOUT_S):
                 if await asyncio.shield(asyncio.wrap_future(done)):
                     return
-                if rotate:
-                    await self._disks.run(path, rotate_unopened, path, backups)
+                if rotation is not None:
+                    await self._disks.run(path, rotate_unopened, path, *rotation)
                 else:
                     await self._disks.run(path, truncate_with_backups, path)
         except TimeoutError:

@@ -3,10 +3,12 @@
 import contextlib
 import os
 import stat
+import threading
 import time
 from pathlib import Path
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
+from supervisor.host.logs import compression
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted
@@ -17,6 +19,8 @@ RETRY_EVERY_S = 1.0  # after an error: on a bad disk each attempt may take long
 class LogFile:
     """The file at `path` and its backups `path.1` (newest) to `path.<backups>`; `maxbytes` 0: it is never rotated.
 
+    With `compress`, a backup becomes `path.1.gz` and so on, some time after the rotation (`compression.py`).
+
     Belongs to one thread. `write` never raises: what can't be written is dropped and counted, and once writing works
     again one line in the file says how much was dropped and why. `error`: the latest error, None if there is none.
     `users`: uids whose file it may be in a folder that several can write.
@@ -26,6 +30,7 @@ class LogFile:
         self.path = path
         self.maxbytes = maxbytes
         self.backups = backups
+        self.compress = False
         self.users: frozenset[int] = frozenset()
         self.error: str | None = None
         self.retry_every_s = RETRY_EVERY_S
@@ -38,6 +43,8 @@ class LogFile:
         self._cause = ""
         self._check_at = 0.0
         self._retry_at = 0.0
+        self._renaming = threading.Lock()  # held by whoever renames or deletes backups
+        self._not_compressed: str | None = None  # why; set by another thread
 
     def write(self, data: bytes) -> None:
         """Appends `data`; rotates when the file is full, between lines where possible."""
@@ -48,7 +55,7 @@ class LogFile:
         try:
             self._follow_name()
             self._write_loss_line()
-            self.error = None
+            self.error = self._not_compressed
             while done < len(data):
                 done += self._append(data[done : done + self._bytes_until_rotation(data, done)])
         except OSError as error:
@@ -73,10 +80,8 @@ class LogFile:
         if self._descriptor is None:
             truncate_with_backups(self.path)
             return
-        with guarded_folder(self.path.parent) as folder:
-            for number in range(1, self.backups + 1):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._backup_name(number), dir_fd=folder)
+        with self._renaming, guarded_folder(self.path.parent) as folder:
+            _delete_backups(self.path.name, self.backups, folder)
         self._check_at = 0.0
         self._follow_name()
         self._truncate()
@@ -146,12 +151,28 @@ class LogFile:
         if not self.backups:
             self._truncate()
             return
-        with guarded_folder(self.path.parent) as folder:
+        with self._renaming, guarded_folder(self.path.parent) as folder:
+            _delete_backup(self.path.name, self.backups, folder)
             for number in range(self.backups - 1, 0, -1):
-                with contextlib.suppress(FileNotFoundError):
-                    self._rename(self._backup_name(number), number + 1, folder)
-            self._rename(self.path.name, 1, folder)
+                for suffix in _SUFFIXES:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._rename(_backup_name(self.path.name, number), number + 1, suffix, folder)
+            self._rename(self.path.name, 1, "", folder)
         self._open()
+        if self.compress:
+            with contextlib.suppress(RuntimeError):  # the host has no thread to spare: later, with the next one
+                compression.schedule(self.compress_backups)
+
+    def compress_backups(self) -> None:
+        """Compresses the backups that are not yet, in whatever thread; `error` says why one could not be."""
+        try:
+            compression.compress_backups(self.path, self.backups, self.users, self._renaming)
+            self._not_compressed = None
+        except OSError as error:
+            why = error.strerror or str(error)
+            self._not_compressed = (
+                f"cannot compress a backup of {self.path}: {why}; it stays as it is until the next rotation"
+            )
 
     def _truncate(self) -> None:
         assert self._descriptor is not None
@@ -159,11 +180,9 @@ class LogFile:
             os.ftruncate(self._descriptor, 0)
             self._size, self._at_line_start = 0, True
 
-    def _rename(self, name: str, number: int, folder: int) -> None:
-        os.replace(name, self._backup_name(number), src_dir_fd=folder, dst_dir_fd=folder)
-
-    def _backup_name(self, number: int) -> str:
-        return f"{self.path.name}.{number}"
+    def _rename(self, name: str, number: int, suffix: str, folder: int) -> None:
+        backup = _backup_name(self.path.name, number)
+        os.replace(f"{name}{suffix}", f"{backup}{suffix}", src_dir_fd=folder, dst_dir_fd=folder)
 
     def _follow_name(self) -> None:
         """Opens the file again if its name now belongs to another file, or to none. Checks once in CHECK_EVERY_S."""
@@ -189,21 +208,46 @@ class LogFile:
         self._check_at = time.monotonic() + CHECK_EVERY_S
 
 
-def rotate_unopened(path: Path, backups: int) -> None:
+_SUFFIXES = ("", compression.SUFFIX)
+
+
+def _backup_name(name: str, number: int) -> str:
+    return f"{name}.{number}"
+
+
+def _delete_backup(name: str, number: int, folder: int) -> bool:
+    """Deletes a backup in whatever form; False if there is none."""
+    deleted = False
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{_backup_name(name, number)}{suffix}", dir_fd=folder)
+            deleted = True
+    return deleted
+
+
+def _delete_backups(name: str, least: int, folder: int) -> None:
+    """Deletes backups up to the first number after `least` that has none: there may have been more of them once."""
+    for number in range(1, MAX_BACKUPS + 1):  # a user may have made any number of files of such names
+        if not _delete_backup(name, number, folder) and number > least:
+            break
+
+
+def rotate_unopened(path: Path, backups: int, compress: bool) -> None:
     """Rotates a log file that no logger may have open. Raises OSError."""
     file = LogFile(path, 0, backups)
     try:
         file.rotate()
     finally:
         file.close()
+    if compress:
+        file.compress_backups()
 
 
 def truncate_with_backups(path: Path) -> None:
     """Empties a log file that no logger may have open, and deletes its backups, up to the first missing number."""
     with contextlib.suppress(FileNotFoundError):
-        with guarded_folder(path.parent) as folder, contextlib.suppress(FileNotFoundError):
-            for number in range(1, MAX_BACKUPS + 1):  # a user may have made any number of files of such names
-                os.unlink(f"{path.name}.{number}", dir_fd=folder)
+        with guarded_folder(path.parent) as folder:
+            _delete_backups(path.name, 0, folder)
         descriptor = open_guarded(path, os.O_WRONLY)
         try:
             os.ftruncate(descriptor, 0)

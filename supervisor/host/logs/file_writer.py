@@ -64,13 +64,13 @@ class LogFileWriter:
             f"not fit into memory is dropped"
         )
 
-    def use(self, maxbytes: int, backups: int, uid: int = 0) -> bool:
+    def use(self, maxbytes: int, backups: int, uid: int = 0, compress: bool = False) -> bool:
         """One more pipe leads here, with these limits, of a program of this uid; False if the writer has ended."""
         with self._changed:
             if self.has_ended:
                 return False
             self._is_used = True
-            self._file.maxbytes, self._file.backups = maxbytes, backups
+            self._file.maxbytes, self._file.backups, self._file.compress = maxbytes, backups, compress
             self._file.users |= {uid}
         self.run_on_file(lambda file: file.write(b""))  # so that the file exists
         return True

@@ -29,6 +29,7 @@ from supervisor.host.logs.messages import (
     LogProtocolError,
     OutputMissed,
     OutputPrinted,
+    Rotation,
     StillAlive,
 )
 from supervisor.host.logs.output_events import OutputSubscribers
@@ -95,13 +96,13 @@ class Handover:
         if self._link is not None:
             self._unsent.append((message, None))
 
-    def clear_file(self, path: str, done: Future[bool], rotate: bool = False, backups: int = 0) -> None:
+    def clear_file(self, path: str, done: Future[bool], rotation: Rotation | None = None) -> None:
         """Has the logger empty or rotate a file; `done` becomes False where no logger could have it open."""
         if self._link is None and not self._pipes:
             done.set_result(False)
             return
         request = next(self._requests)
-        message = ClearFile(request, path, rotate, backups)
+        message = ClearFile(request, path, rotation is not None, *(rotation or ()))
         self._clears[request] = (message, done)
         self.queue_message(message)
 

@@ -113,9 +113,10 @@ class LogInputs:
         if not pipe.path:
             return None
         writer = self._writers.get(pipe.path)
-        if writer is None or not writer.use(pipe.maxbytes, pipe.backups, pipe.uid):
+        limits = pipe.maxbytes, pipe.backups, pipe.uid, pipe.compress
+        if writer is None or not writer.use(*limits):
             writer = self._new_writer(pipe.path)
-            writer.use(pipe.maxbytes, pipe.backups, pipe.uid)
+            writer.use(*limits)
         return writer
 
     def _splitter_of(self, pipe: CapturePipe) -> LineSplitter | None:
@@ -161,7 +162,7 @@ class LogInputs:
             number, why = 0, ""
             try:
                 if request.rotate:
-                    file.backups = request.backups
+                    file.backups, file.compress = request.backups, request.compress
                     file.rotate()
                 else:
                     file.clear()

@@ -24,6 +24,7 @@ class CapturePipe(NamedTuple):
     none; `program`, `channel` and `attempt` say whose lines they are. `events`: the daemon gets all that comes out.
     `capture`: the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off. `uid`: of the program's
     user, whose file it may be. `prefix`: what is written before each line of the file (`line_prefix.py`).
+    `compress`: whether its backups are compressed.
     """
 
     id: int
@@ -39,6 +40,14 @@ class CapturePipe(NamedTuple):
     capture: int = 0
     uid: int = 0
     prefix: str = ""
+    compress: bool = False
+
+
+class Rotation(NamedTuple):
+    """How a file is rotated: how many backups stay, and whether they are compressed."""
+
+    backups: int
+    compress: bool
 
 
 class ReopenFiles(NamedTuple):
@@ -48,13 +57,14 @@ class ReopenFiles(NamedTuple):
 class ClearFile(NamedTuple):
     """To the logger: empty a file and delete its backups; answered by `FileCleared` with the same `request`.
 
-    With `rotate` the file becomes the first of `backups` backups instead, and a new one begins.
+    With `rotate` the file becomes the first of `backups` backups instead, `compress`ed or not, and a new one begins.
     """
 
     request: int
     path: str
     rotate: bool = False
     backups: int = 0
+    compress: bool = False
 
 
 class EndCapture(NamedTuple):

@@ -42,14 +42,20 @@ def open_output_pipes(
     """
     user = owner_ids(config)
     uid = 0 if user is None else user[0]
-    limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
-    stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee_of(config, attempt, "stdout"), uid)
+    stdout = stderr = _open_output_pipe(config, logs, attempt, "stdout", uid)
     handed_over.callback(os.close, stdout)
     if not config.redirect_stderr:
-        limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-        stderr = logs.open_pipe(config.stderr_logfile, *limits, _tee_of(config, attempt, "stderr"), uid)
+        stderr = _open_output_pipe(config, logs, attempt, "stderr", uid)
         handed_over.callback(os.close, stderr)
     return ChildStdio(stdout, stderr)
+
+
+def _open_output_pipe(config: ProgramConfig, logs: LogCapture, attempt: int, channel: str, uid: int) -> int:
+    file, maxbytes, backups, compress = (
+        getattr(config, f"{channel}_{each}")
+        for each in ("logfile", "logfile_maxbytes", "logfile_backups", "logfile_compress")
+    )
+    return logs.open_pipe(file, maxbytes, backups, _tee_of(config, attempt, channel), uid, compress)
 
 
 def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:

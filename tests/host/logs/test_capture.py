@@ -1,6 +1,7 @@
 """What programs print reaches their log files, through rotation, other people's hands and a full disk."""
 
 import asyncio
+import gzip
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from supervisor.host.logs import capture, handover
 from supervisor.host.logs.capture import LogCapture
+from supervisor.host.logs.messages import Rotation
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import content, descriptors
 from tests.waiting import wait_until
@@ -206,20 +208,25 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, logs: Log
 
 @pytest.mark.integration
 @pytest.mark.parametrize("running", [True, False])
-def test_rotate_begins_a_new_file_and_keeps_its_backups(running: bool, logs: LogCapture, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compress", [True, False])
+def test_rotate_begins_a_new_file_and_keeps_its_backups(
+    running: bool, compress: bool, logs: LogCapture, tmp_path: Path
+) -> None:
     path = tmp_path / "out.log"
-    pipe = logs.open_pipe(path, 0, 2)
+    pipe = logs.open_pipe(path, 0, 2, compress=compress)
     os.write(pipe, b"first\n")
     wait_for(path, b"first\n")
     if not running:
         os.close(pipe)
         wait_until(lambda: not logs.open_pipe_count, "the pipe is closed")
 
-    asyncio.run(logs.rotate(path, 2))
-    asyncio.run(logs.rotate(path, 2))  # it is empty now
+    asyncio.run(logs.rotate(path, Rotation(2, compress)))
+    asyncio.run(logs.rotate(path, Rotation(2, compress)))  # it is empty now
 
-    assert (content(path), content(tmp_path / "out.log.1")) == (b"", b"first\n")
-    assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.1"]
+    backup = "out.log.1.gz" if compress else "out.log.1"
+    wait_until(lambda: sorted(os.listdir(tmp_path)) == ["out.log", backup])
+    kept = content(tmp_path / backup)
+    assert (content(path), gzip.decompress(kept) if compress else kept) == (b"", b"first\n")
     if running:
         os.write(pipe, b"second\n")
         os.close(pipe)
