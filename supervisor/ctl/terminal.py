@@ -52,6 +52,10 @@ class Terminal:
         for line in text.splitlines():
             print(f"    {printable(line)}", file=self.err, flush=True)
 
+    def print_remark(self, text: str) -> None:
+        """Something to know that changes no result, on standard error."""
+        print(f"remark: {printable(text)}", file=self.err, flush=True)
+
     def print_trouble(self, text: str) -> None:
         """What is wrong with the daemon itself, on standard error, as scripts read the result."""
         print(f"supervisord: {printable(text)}", file=self.err, flush=True)

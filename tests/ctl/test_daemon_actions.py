@@ -55,6 +55,19 @@ def test_update_tells_what_was_done(daemon, ctl):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("action", ["reread", "update"])
+def test_remarks_are_told_beside_the_result(daemon, ctl, action: str):
+    daemon.answers["reread"] = {"added": [], "changed": [], "removed": [], "remarks": ["a.conf:3: x\x1b is ignored"]}
+    daemon.answers["update"] = {"actions": [], "remarks": ["a.conf:3: x\x1b is ignored"]}
+
+    result = ctl(action)
+
+    assert result.err == "remark: a.conf:3: x? is ignored\n"
+    assert "remark" not in result.out
+    assert result.status == 0
+
+
+@pytest.mark.integration
 def test_update_of_some_names_them(daemon, ctl):
     daemon.answers["update"] = {"actions": []}
 

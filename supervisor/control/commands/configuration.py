@@ -47,10 +47,14 @@ class UpdateAction:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAnswer:
-    """What `update` did, in order, and the sections that it left out, as they can't be loaded."""
+    """What `update` did, in order, and the sections that it left out, as they can't be loaded.
+
+    `remarks`: what is to be said of the file, and was not said before.
+    """
 
     actions: tuple[UpdateAction, ...]
     broken: tuple[BrokenSection, ...]
+    remarks: tuple[str, ...]
 
 
 async def avail(context: CommandContext) -> AvailablePrograms:
@@ -81,7 +85,8 @@ async def reread_with(context: CommandContext, *, is_whole: bool) -> Changes:
 
 async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswer:
     """Reads the configuration and applies it; programs whose section did not change keep running."""
-    broken, named = (await reread(context)).broken, None
+    read, named = await reread(context), None
+    broken = read.broken
     if request.names is not None:
         broken = tuple(each for each in broken if _concerns(each, request.names))
         new = {_name_in(each) for each in broken if not each.kept}
@@ -93,7 +98,7 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
     if actions:
         done = f"{', '.join(sorted({name for name, _ in actions})):.500} updated"
         await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
-    return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions), broken)
+    return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions), broken, read.remarks)
 
 
 def _concerns(broken: BrokenSection, names: tuple[str, ...]) -> bool:

@@ -42,6 +42,7 @@ def reread(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     answer = terminal.client.call("reread")
     lines = sorted(f"{name}: {word}" for key, word in _CHANGES.items() for name in answer[key])
     terminal.print_result(answer, [*(lines or ["No config updates to processes"]), *_broken_lines(answer)])
+    _print_remarks(terminal, answer)
     return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
 
 
@@ -52,6 +53,12 @@ def _broken_lines(answer: Mapping[str, Any]) -> list[str]:
         kept = f"; {', '.join(each['kept'])} as before" if each["kept"] else ""
         lines += [f"ERROR: [{each['section']}] is left out{kept}", *(f"  {text}" for text in each["problems"])]
     return lines
+
+
+def _print_remarks(terminal: Terminal, answer: Mapping[str, Any]) -> None:
+    """What is new of what `supervisord --check-config` says of a file that can be used."""
+    for each in answer.get("remarks", ()) if not terminal.as_json else ():
+        terminal.print_remark(each)
 
 
 def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -67,6 +74,7 @@ def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         return ExitStatus.ERROR
     lines = [f"{each['name']}: {_action_text(each['name'], each['action'])}" for each in answer["actions"]]
     terminal.print_result(answer, [*lines, *_broken_lines(answer)])
+    _print_remarks(terminal, answer)
     return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
 
 

@@ -39,12 +39,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a new configuration would change, by program name, and the sections that can't be loaded."""
+    """What a new configuration would change, by program name, and the sections that can't be loaded.
+
+    `remarks`: what is to be said of the file, and was not said before.
+    """
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
     broken: tuple[BrokenSection, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class Programs:
@@ -169,7 +173,7 @@ class Programs:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError.
 
         Sections of programs that can't be loaded are left out, unless it has to be whole. What is to be said of the
-        file, and was not before, is logged.
+        file, and was not before, is logged, too.
         """
         broken: tuple[BrokenSection, ...] = ()
         try:
@@ -181,11 +185,11 @@ class Programs:
             config, broken = await asyncio.to_thread(leave_out_broken, error, in_use)
             log.error("configuration.partly_refused", error=str(error), sections=[each.section for each in broken])
         self._configured = config.programs
-        for each in config.warnings:
-            if each not in self._remarks:
-                log.warning("configuration.remark", text=str(each))
+        remarks = tuple(str(each) for each in config.warnings if each not in self._remarks)
+        for text in remarks:
+            log.warning("configuration.remark", text=text)
         self._remarks = frozenset(config.warnings)
-        return replace(self.changes(), broken=broken)
+        return replace(self.changes(), broken=broken, remarks=remarks)
 
     async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
         """Makes the programs what the configuration last read says, side by side, touching only what differs.

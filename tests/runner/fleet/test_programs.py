@@ -53,9 +53,9 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     path.write_text(f"{old}workdir=/srv\n")
 
     with capture_logs() as logged:
-        await programs.reread()
-        await programs.reread()
+        said = [(await programs.reread()).remarks for _ in range(2)]
 
+    assert said == [(logged[0]["text"],), ()]
     assert [each["event"] for each in logged] == ["configuration.remark"]
     assert "has no key 'workdir'" in logged[0]["text"]
 
