@@ -140,7 +140,7 @@ class DaemonLifecycle:
                 self._background.report_ready()
                 self._feed_watchdog()
                 notices.watch_sources(notice_sources(settings))
-                with orphans.reaping_orphans(programs.has_worker):
+                with orphans.reaping_orphans(programs.has_worker, signals.loop_signals):
                     await self._supervise(programs, services)
                 services.listeners.close()
         finally:

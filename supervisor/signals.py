@@ -26,6 +26,7 @@ from supervisor.config import ConfigError
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.logs.capture import LogCapture
+from supervisor.host.loop_signals import LoopSignals
 from supervisor.host.service.systemd import SystemdNotifier, host_is_shutting_down
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -93,38 +94,33 @@ class SignalHandlers:
         self._power_timeout_s = power_timeout_s
         self.allocation_ends = False
         """Slurm said that the allocation ends (SIGUSR1)."""
+        self.loop_signals = LoopSignals()
         self._last_exit_signal_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def trap(self, leaves_allocation: bool = False) -> None:
         """Installs the handlers and unblocks the signals. `leaves_allocation`: SIGUSR1 has a meaning too."""
-        loop = asyncio.get_running_loop()
+        handle = self.loop_signals.handle
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            loop.add_signal_handler(number, partial(self._on_exit_signal, number))
-        loop.add_signal_handler(signal.SIGPWR, self._on_power_failure)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
-        loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs)
+            handle(number, partial(self._on_exit_signal, number))
+        handle(signal.SIGPWR, self._on_power_failure)
+        handle(signal.SIGHUP, self._on_hangup)
+        handle(signal.SIGUSR2, self._reopen_logs)
         if leaves_allocation:
-            loop.add_signal_handler(signal.SIGUSR1, self._on_allocation_end)
+            handle(signal.SIGUSR1, self._on_allocation_end)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     async def release(self) -> None:
-        """Ends handling, as nothing is left to do: further signals go to the next daemon (reload) or are ignored.
-
-        They are blocked first, because the loop restores the default action, which kills, when it removes a handler.
-        """
+        """Ends handling, as nothing is left to do: further signals go to the next daemon (reload) or are ignored."""
         handler: Callable[[int, FrameType | None], None] | signal.Handlers
         handler = _pass_to_next_daemon if self._exit_request.is_reload else signal.SIG_IGN
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        loop = asyncio.get_running_loop()
         for number in SIGNALS:
             signal.signal(number, handler)
         for _ in range(2):  # the loop handles those that were caught before
             await asyncio.sleep(0)
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+        self.loop_signals.close()
 
     def _on_exit_signal(self, number: signal.Signals) -> None:
         request = self._exit_request

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import structlog
 
+from supervisor.host.loop_signals import LoopSignals
+
 REAP_DELAY_S = 2.0  # other parts of this process may have started the child and still have to read its status
 PR_GET_CHILD_SUBREAPER = 37  # <linux/prctl.h>
 
@@ -29,12 +31,12 @@ def adopts_orphans() -> bool:
 
 
 @contextlib.contextmanager
-def reaping_orphans(is_ours: Callable[[int], bool]) -> Iterator[None]:
+def reaping_orphans(is_ours: Callable[[int], bool], signals: LoopSignals) -> Iterator[None]:
     """Reaps orphans inside the context, if they become our children; see OrphanReaper."""
     if not adopts_orphans():
         yield
         return
-    orphans = OrphanReaper(is_ours)
+    orphans = OrphanReaper(is_ours, signals)
     orphans.watch()
     try:
         yield
@@ -48,8 +50,9 @@ class OrphanReaper:
     `is_ours`: whether a pid belongs to a child whose exit status is read elsewhere.
     """
 
-    def __init__(self, is_ours: Callable[[int], bool]) -> None:
+    def __init__(self, is_ours: Callable[[int], bool], signals: LoopSignals) -> None:
         self._is_ours = is_ours
+        self._signals = signals
         self._seen: set[psutil.Process] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -57,12 +60,12 @@ class OrphanReaper:
 
     def watch(self) -> None:
         """Starts watching: the kernel sends SIGCHLD for each child that ends, so nothing polls."""
-        self._loop.add_signal_handler(signal.SIGCHLD, self._schedule)
+        self._signals.handle(signal.SIGCHLD, self._schedule)
         self._schedule()  # some may have ended before
 
     def close(self) -> None:
         """Stops watching."""
-        self._loop.remove_signal_handler(signal.SIGCHLD)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from supervisor.host.loop_signals import LoopSignals
 from supervisor.host.processes.orphans import OrphanReaper, adopts_orphans, reaping_orphans
 from tests.places import CHILDREN
 from tests.waiting import wait_until, wait_until_async
@@ -63,11 +64,18 @@ def test_orphans_come_to_a_subreaper_only(subreaper: None):
     assert not adopts_orphans()
 
 
+@pytest.fixture
+async def signals() -> AsyncIterator[LoopSignals]:
+    made = LoopSignals()
+    yield made
+    made.close()
+
+
 @pytest.mark.integration
 @pytest.mark.slow
-async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None):
+async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None, signals: LoopSignals):
     before = zombies()
-    with reaping_orphans(lambda pid: pid == child.pid):
+    with reaping_orphans(lambda pid: pid == child.pid, signals):
         child = run_leaver(3)
         await until(lambda: child.pid in zombies(), "our own child has ended")
         await until(lambda: zombies() - before == {child.pid}, "all but our own child are reaped")
@@ -77,19 +85,19 @@ async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None):
 
 @pytest.mark.integration
 @pytest.mark.slow
-async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None):
+async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None, signals: LoopSignals):
     before = zombies()
     child = run_leaver(2)
     await until(lambda: len(zombies() - before) == 3, "the child and its orphans have ended")
 
-    with reaping_orphans(lambda pid: pid == child.pid):
+    with reaping_orphans(lambda pid: pid == child.pid, signals):
         await until(lambda: zombies() - before == {child.pid}, "the orphans are reaped")
     assert child.wait() == 3
 
 
 @pytest.mark.integration
 @pytest.mark.slow
-async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(subreaper: None):
+async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(subreaper: None, signals: LoopSignals):
     before, asked = zombies(), 0
     child = run_leaver(1)
     await until(lambda: len(zombies() - before) == 2, "the child and its orphan have ended")
@@ -99,13 +107,13 @@ async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(su
         asked += 1
         return asked <= 2 or pid == child.pid  # at the first look both
 
-    with reaping_orphans(is_ours):
+    with reaping_orphans(is_ours, signals):
         await until(lambda: zombies() - before == {child.pid}, "the orphan is reaped")
     assert child.wait() == 3
 
 
-async def test_nothing_is_left_behind_once_it_is_closed():
-    orphans = OrphanReaper(lambda pid: False)
+async def test_nothing_is_left_behind_once_it_is_closed(signals: LoopSignals):
+    orphans = OrphanReaper(lambda pid: False, signals)
     orphans.watch()
 
     orphans.close()
