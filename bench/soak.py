@@ -30,6 +30,7 @@ from rich.table import Table
 
 from bench import harness, soak_checks, soak_faults
 from bench.soak_site import KINDS, START_S, Kind, Site
+from tests.waiting import wait_until
 
 STEPS_OF_A_KILL = 60  # of 0.01 s: a daemon lives for 0.15 s on average, and starting one takes as long
 FIRST_S = 300.0  # a round in peace on a busy machine
@@ -181,6 +182,7 @@ def at_the_end(site: Site, report: Report) -> None:
     site.daemon.stop()
     site.daemon.start(START_S)
     site.call("status")
+    wait_until(site.is_ready, "the new daemon knows all programs", START_S)  # it has to be as large then
     time.sleep(2.0)
     new = soak_checks.size_of(site)
     report.sizes |= {"at the end": asdict(old), "a new daemon": asdict(new)}

@@ -20,6 +20,7 @@ from bench.harness import ROOT
 from bench.soak_hostile import HOSTILE_STEP, USER, Canaries, python_of_user, python_path
 from supervisor.host.processes import marks
 from supervisor.protocol.checkpoints import manifest, selection
+from tests.reading import records
 from tests.system.harness import TRAINER, Daemon, Refused, let_others_in
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -251,6 +252,12 @@ class Site:
         """The processes that still carry a mark of this site."""
         found = marks.processes_of_daemon(self.folder / "state")
         return [f"{mark.rpartition('/')[2]} pid {each.pid}" for mark, processes in found.items() for each in processes]
+
+    def is_ready(self) -> bool:
+        """Whether the daemon has taken over, or started, all its programs."""
+        assert self.daemon.process is not None
+        ready = [each for each in records(self.folder / "daemon.log") if each["event"] == "daemon.ready"]
+        return bool(ready) and ready[-1]["pid"] == self.daemon.process.pid
 
     @contextlib.contextmanager
     def read_only(self, name: str) -> Iterator[None]:
