@@ -36,8 +36,10 @@ from supervisor.protocol.checkpoints import foreign, manifest, quarantine, selec
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import BundleError
+from supervisor.protocol.mirror.fetching import begun_epoch, held_epoch
+from supervisor.protocol.mirror.keys import decode_epoch
 from supervisor.protocol.tensorbundle import entry, sstable, verify
-from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
 from supervisor.protocol.wire.messages import TYPES
 from supervisor.runner.attempt import last_output
 from tests.fuzzing import CASES
@@ -205,6 +207,11 @@ def read_threads(folder: Path) -> None:
 # --- what they read ---------------------------------------------------------------------------------------------------
 
 
+def read_held(folder: Path) -> None:
+    held_epoch(folder, {})
+    begun_epoch(folder)
+
+
 def example(wanted: Any) -> Any:
     """A value of a field's type."""
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
@@ -243,6 +250,9 @@ STATE: dict[str, Any] = {
     "generators": {"python": [1]}, "metrics": {"loss": 0.5}, "replica_metrics": {"loss": [0.5, None]}, "replicas": 2,
     "copies": 0, "passes": {},
 }  # fmt: skip
+EPOCH = b'{"parent": "e0001/step-0000000100.a1", "holder": "h", "began_wall_at": 1.5, "token": "a"}'
+HELD = b'{"epoch": 2}'
+BEGUN = json.dumps({"epoch": None, "begins": 3, "object": EPOCH.decode()}).encode()
 INPUTS = {
     "control pipe": Input(MESSAGES, read_messages),
     "last words": Input(MESSAGES, in_file(layout.LAST_WORDS, read_words)),
@@ -286,6 +296,8 @@ INPUTS = {
         in_file(layout.SKIPPED, divergence.read_skipped),
         (ValueError,),
     ),
+    "epoch that a folder says is held": Input((HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held)),
+    "epoch in a store": Input((EPOCH,), lambda content, _: decode_epoch(3, content), (ProtocolError,)),
     "state.json in a worker": Input(
         (json.dumps(STATE).encode(),),
         lambda content, _: state_file.parse_state(content),

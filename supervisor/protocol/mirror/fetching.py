@@ -19,7 +19,6 @@ from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, decode_epoc
 from supervisor.protocol.mirror.line import checkpoints_on_line, left_behind
 from supervisor.protocol.mirror.remote_run import RemoteRun, check_file, committed, read_file, read_manifest
 from supervisor.protocol.mirror.store import Store, StoreError
-from supervisor.protocol.wire.codec import ProtocolError
 
 MAX_HELD_BYTES = 16384
 
@@ -144,7 +143,7 @@ def _read_record(folder: Path) -> tuple[int | None, Epoch | None]:
         return None, None
     begun = None
     if isinstance(begins, int) and begins > 0:
-        with contextlib.suppress(ProtocolError, KeyError, AttributeError):
+        with contextlib.suppress(ValueError, KeyError, AttributeError):  # ProtocolError among them
             begun = decode_epoch(begins, body["object"].encode())
     return held if isinstance(held, int) and held > 0 else None, begun
 
