@@ -90,7 +90,7 @@ def test_update_touches_only_what_changed(tmp_path: Path):
         announced = daemon.call("reread")
         done = daemon.call("update")
 
-        assert announced == {"added": ["c"], "changed": ["b"], "removed": ["gone"], "broken": []}
+        assert announced == {"added": ["c"], "changed": ["b"], "removed": ["gone"], "broken": [], "remarks": []}
         assert {each["name"] for each in done["actions"]} == {"b", "c", "gone"}
         assert daemon.status("a")["pid"] == kept
         assert daemon.until_step("b", 1)["pid"] != changed
