@@ -72,7 +72,7 @@ def _daemon_families(sample: Sample) -> Iterator[Family]:
     )
     build.add_metric((__version__, platform.python_version()), 1)
     yield build
-    states = GaugeMetricFamily("stepkeeper_programs", "Programs in use, by state.", labels=("state",))
+    states = GaugeMetricFamily("stepkeeper_programs", "Number of programs, by state.", labels=("state",))
     counted = Counter(each.state for each in sample.programs)
     for state in State:
         states.add_metric((str(state),), counted[state])
@@ -99,7 +99,7 @@ def _daemon_families(sample: Sample) -> Iterator[Family]:
 
 def _notice_families(sample: NoticesSample) -> Iterator[Family]:
     holding = GaugeMetricFamily(
-        "stepkeeper_notices", "Notices that this host is going away, by certainty.", labels=("certainty",)
+        "stepkeeper_notices", "Number of notices that this host is going away, by certainty.", labels=("certainty",)
     )
     for certainty, count in sample.holding.items():
         holding.add_metric((certainty,), count)
@@ -111,10 +111,14 @@ def _notice_families(sample: NoticesSample) -> Iterator[Family]:
     for name, text, value in (
         (
             "stepkeeper_notice_deadline_timestamp_seconds",
-            "When this host will go away, by the earliest certain notice (Unix time).",
+            "When this host will go away, according to the earliest certain notice (Unix time).",
             sample.deadline_wall_at,
         ),
-        ("stepkeeper_notice_shortest_seconds", "The shortest warning before this host goes away.", sample.shortest_s),
+        (
+            "stepkeeper_notice_shortest_seconds",
+            "The shortest warning that a source of notices gives before this host goes away.",
+            sample.shortest_s,
+        ),
     ):
         family = GaugeMetricFamily(name, text, labels=())
         if value is not None:
@@ -124,11 +128,11 @@ def _notice_families(sample: NoticesSample) -> Iterator[Family]:
 
 def _pool_families(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
     waiting = GaugeMetricFamily(
-        "stepkeeper_listener_events_waiting", "Events that wait for its listeners.", labels=("pool",)
+        "stepkeeper_listener_events_waiting", "Events that wait for the listeners of the pool.", labels=("pool",)
     )
     delivered = CounterMetricFamily(
         "stepkeeper_listener_events_total",
-        "Events for its listeners that were accepted, refused (and sent again) or dropped.",
+        "Events for the listeners of the pool, by what became of them: accepted, refused (and sent again) or dropped.",
         labels=("pool", "fate"),
     )
     for name, counts in pools.items():

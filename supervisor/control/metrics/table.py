@@ -93,21 +93,21 @@ LABELLED = (
     LabelledMetric(
         "stepkeeper_restarts_left",
         MetricType.GAUGE,
-        "How many more failures by a cause, with no progress between them, lead to another attempt.",
+        "How many more failures with this cause, without progress in between, are followed by another attempt.",
         "cause",
         lambda of: dict(of.restarts_left),
     ),
     LabelledMetric(
         "stepkeeper_program_seconds_total",
         MetricType.COUNTER,
-        "Where its time went: starting, running, flushing, stopping, backoff or down.",
+        "Time spent in each of these: starting, running, flushing, stopping, backoff, down.",
         "spent",
         lambda of: of.spent_s,
     ),
     LabelledMetric(
         "stepkeeper_goodput_seconds_total",
         MetricType.COUNTER,
-        "Jobs: where their time went, by the categories of docs/goodput.md, as soon as that is known.",
+        "Jobs only: time spent, by the categories of docs/goodput.md, counted once its category is known.",
         "category",
         lambda of: of.goodput_s,
     ),
@@ -119,7 +119,10 @@ JOBS = (
         "stepkeeper_target_step", MetricType.GAUGE, "The step at which training is complete.", lambda of: of.total_steps
     ),
     JobMetric(
-        "stepkeeper_step_duration_seconds", MetricType.GAUGE, "Current mean time of a step.", lambda of: of.step_s
+        "stepkeeper_step_duration_seconds",
+        MetricType.GAUGE,
+        "Mean time of a step, as last reported.",
+        lambda of: of.step_s,
     ),
     JobMetric(
         "stepkeeper_step_timestamp_seconds",
@@ -133,7 +136,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_steps_repeated_total",
         MetricType.COUNTER,
-        "Steps done again because a worker exited after its last checkpoint.",
+        "Steps done again because a worker ended after its last checkpoint.",
         lambda of: of.repeated_steps,
     ),
     JobMetric(
@@ -163,19 +166,19 @@ JOBS = (
     JobMetric(
         "stepkeeper_mirror_behind_seconds",
         MetricType.GAUGE,
-        "How long the oldest checkpoint has been on the disk that is newer than all in the mirror; 0 if there is none.",
+        "Age of the oldest checkpoint on the disk that is newer than everything in the mirror; 0 if there is none.",
         lambda of: of.mirror_behind_s,
     ),
     JobMetric(
         "stepkeeper_checkpoint_interval_seconds",
         MetricType.GAUGE,
-        "Time between two checkpoints; if it is set in steps, how long those take now.",
+        "Time between two checkpoints; if the interval is set in steps, how long these take now.",
         lambda of: of.checkpoint_interval_s,
     ),
     JobMetric(
         "stepkeeper_checkpoint_last_save_seconds",
         MetricType.GAUGE,
-        "How long the last save took, from the decision until it was on the disk.",
+        "How long the last save took, from the decision to save until the checkpoint was on the disk.",
         lambda of: of.save_s,
     ),
     JobMetric(
@@ -187,7 +190,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoint_stall_seconds",
         MetricType.SUMMARY,
-        "Number of saves, and how long training paused for them.",
+        "Number of saves, and how long they paused training.",
         lambda of: of.stalls,
     ),
     JobMetric(
@@ -205,7 +208,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
-        "1 while the job waits for its checkpoint directory: it fails, or lacks what was committed there.",
+        "1 while the job waits for its checkpoint directory, which fails or lacks what was committed there.",
         lambda of: of.waits_for_storage,
     ),
     JobMetric(
@@ -217,7 +220,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_flush_expected_seconds",
         MetricType.GAUGE,
-        "Expected time of a flush while all jobs flush, with the step before it and the margin.",
+        "Expected time of a flush while all jobs flush, including the step before it and the margin.",
         lambda of: of.flush_expected_s,
     ),
     JobMetric(
