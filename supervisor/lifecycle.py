@@ -23,6 +23,7 @@ from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.writer import Pruning
 from supervisor.host.logs.capture import LogCapture
+from supervisor.host.logs.positions import LogPosition
 from supervisor.host.notices.drills import Drills
 from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.sources import NoticeSettings, make_sources
@@ -191,6 +192,9 @@ class DaemonLifecycle:
         settings = self._settings
         logs = LogCapture(settings.state_dir)
         logs.subscribers.on_output, logs.subscribers.on_missed = output.on_output, output.on_missed
+        logs.subscribers.on_attempt_began = lambda began: ledger.output_begins.store(
+            *began[:3], LogPosition(*began[3:])
+        )
         logs.start()
         return Services(
             ledger=ledger,

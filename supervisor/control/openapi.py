@@ -117,6 +117,11 @@ _TAIL = {
                 "default": "0",
                 "description": "1: goes on as the log grows.",
             },
+            "attempt": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Only what this attempt printed; not together with follow.",
+            },
         }.items()
     ],
 }

@@ -100,14 +100,18 @@ class Client:
         channel: str,
         count: int,
         *,
-        follow: bool,
+        follow: bool = False,
+        attempt: int | None = None,
         on_open: Callable[[socket.socket], None] = lambda connection: None,
     ) -> Iterator[bytes]:
-        """Yields the last `count` bytes of a log; with `follow`, then what is added, without end. Raises as `call`.
+        """Yields the last `count` bytes of a log; with `follow`, then what is added, without end; with `attempt` of
+        what that attempt printed. Raises as `call`.
 
         `on_open` is given the connection: whoever shuts it down, from any thread, ends the waiting for more.
         """
-        query = {"name": name, "channel": channel, "bytes": str(count), **({"follow": "1"} if follow else {})}
+        query = {"name": name, "channel": channel, "bytes": str(count)}
+        query |= {"follow": "1"} if follow else {}
+        query |= {} if attempt is None else {"attempt": str(attempt)}
         timeout_s = None if follow else ANSWER_TIMEOUT_S
         with self._request("GET", f"/api/v1/tail?{urlencode(query)}", None, timeout_s, on_open) as answer:
             if answer.status != 200:

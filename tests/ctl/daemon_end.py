@@ -29,7 +29,7 @@ class DaemonEnd:
         self.socket = socket
         self.url = f"unix://{socket}"
         self.answers: dict[str, Answer | Fault] = {}
-        self.logs: dict[tuple[str, str], bytes] = {}
+        self.logs: dict[tuple[str, ...], bytes] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.grow = threading.Event()
         """While followed, a log gets one more line when this is set."""
@@ -105,9 +105,9 @@ class DaemonEnd:
     async def _tail(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         self.asked.append(("tail", dict(query)))
-        log = self.logs.get((query["name"], query["channel"]))
+        log = self.logs.get((query["name"], query["channel"], *([query["attempt"]] if "attempt" in query else ())))
         if log is None:
-            known = {name for name, _ in self.logs}
+            known = {each[0] for each in self.logs}
             return _refused(Fault("NO_FILE", "keeps no log") if query["name"] in known else Fault("BAD_NAME"))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)

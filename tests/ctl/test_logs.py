@@ -27,6 +27,14 @@ def test_tail_takes_bytes_and_channel(daemon, ctl):
     assert ctl("tail", "-4", "web", "stderr").out == "6789\n"
 
 
+@pytest.mark.parametrize("words", [["--attempt", "3", "web"], ["web", "--attempt=3", "stdout"]])
+def test_tail_shows_one_attempt(daemon, ctl, words):
+    daemon.logs["web", "stdout"] = b"all of it\n"
+    daemon.logs["web", "stdout", "3"] = b"of the third\n"
+
+    assert ctl("tail", *words).out == "of the third\n\n"
+
+
 def test_maintail_is_the_daemons_own(daemon, ctl):
     daemon.logs["supervisord", "stdout"] = b"started\n"
 
@@ -47,6 +55,9 @@ def test_bytes_that_are_no_text_are_replaced(daemon, ctl):
         (["tail", "web", "stderr"], "web: ERROR (no log file)"),
         (["tail", "web", "both"], "Error: bad channel 'both'"),
         (["tail", "-x", "web"], "Error: bad argument -x"),
+        (["tail", "web", "--attempt"], "Error: --attempt needs the number of an attempt; `history` lists them"),
+        (["tail", "--attempt=x", "web"], "Error: --attempt needs the number of an attempt; `history` lists them"),
+        (["tail", "-f", "--attempt=1", "web"], "Error: -f shows what is printed from now on; leave out --attempt"),
         (["tail"], "Error: too few arguments"),
         (["tail", "a", "b", "c"], "Error: too many arguments"),
     ],

@@ -118,6 +118,22 @@ class Daemon:
             raise Refused(answer["error"]["code"], answer["error"]["message"])
         return dict(answer["result"])
 
+    def tail(self, name: str, *, attempt: int) -> bytes:
+        """What an attempt printed to its standard output."""
+        connection = http.client.HTTPConnection("localhost", timeout=60)
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.sock.connect(str(self.socket))
+            connection.request("GET", f"/api/v1/tail?name={name}&attempt={attempt}&bytes=1000000")
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            error = json.loads(answer)["error"]
+            raise Refused(error["code"], error["message"])
+        return answer
+
     def follow_and_leave(self, name: str) -> None:
         """Follows a log, as `tail -f`, and closes the connection once the answer has begun."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.host.logs.capture import CLEAR_TIMEOUT_S
 from tests.reading import alive, content
-from tests.system.harness import TRAINER, Daemon
+from tests.system.harness import TRAINER, Daemon, Refused
 from tests.waiting import wait_until
 
 COUNTER = TRAINER.with_name("counter.py")
@@ -131,6 +131,36 @@ def test_a_reload_goes_on_with_the_same_logger_while_somebody_holds_a_pipe(tmp_p
         for pid in pids.read_text().split():  # nobody sweeps up after a program that is no job
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+def test_output_of_an_earlier_attempt_is_shown_after_rotations_and_a_new_daemon(tmp_path: Path):
+    script = tmp_path / "talker"
+    script.write_text("#!/bin/sh\necho born $$\necho late $$ >&2\nexec sleep 1000\n")
+    script.chmod(0o755)
+    log = tmp_path / "talker.log"
+    program = (
+        f"[program:talker]\ncommand={script}\nstartsecs=0\nautorestart=true\nredirect_stderr=true\n"
+        f"stdout_logfile={log}\nstdout_logfile_compress=true\nstdout_logfile_backups=2\n"
+    )
+    with Daemon(tmp_path, program) as daemon:
+        for attempt in range(1, 4):
+            daemon.until(lambda: content(log).count(b"late") == attempt, "it has printed")  # noqa: B023 - at once
+            os.kill(daemon.status("talker")["pid"], signal.SIGKILL)
+        daemon.until(lambda: content(log).count(b"late") == 4, "it has printed")
+        daemon.call("rotate", name="talker")
+        daemon.until(log.with_name("talker.log.1.gz").exists, "the backup is compressed")
+        printed = gzip.decompress(log.with_name("talker.log.1.gz").read_bytes()).splitlines(keepends=True)
+
+        daemon.die()
+        daemon.start()
+        daemon.until(lambda: b"late" in content(log), "the next one has printed")
+        last = daemon.call("history", name="talker")["attempts"][-1]["attempt"]
+
+        shown = [daemon.tail("talker", attempt=number) for number in range(1, 5)]
+        assert shown == [b"".join(printed[start : start + 2]) for start in range(0, 8, 2)]
+        assert daemon.tail("talker", attempt=last) == content(log)
+        with pytest.raises(Refused, match="attempt 99"):
+            daemon.tail("talker", attempt=99)
 
 
 @pytest.mark.skipif(Path("/dev/log").exists(), reason="would write into this machine's log")

@@ -129,6 +129,12 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         page.get_by_role("heading", name="broken").wait_for()
         page.get_by_label("Which log").select_option("stderr")
         page.locator("pre.log").filter(has_text=EVIL).wait_for()
+        page.get_by_label("Of which attempt").select_option("attempt 1")
+        page.locator("pre.log").filter(has_text=EVIL).wait_for()
+        page.get_by_label("Which log").select_option("stdout")
+        page.locator("pre.log").filter(has_not_text=EVIL).wait_for()
+        page.get_by_label("Of which attempt").select_option("live")
+        page.get_by_label("Which log").select_option("stderr")
         page.get_by_label("Show lines with").fill("no such line")
         page.locator("pre.log").filter(has_not_text=EVIL).wait_for()
         assert page.locator("img").count() == 0

@@ -4,15 +4,20 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.guarded_open import open_guarded
+from supervisor.host.ledger.ledger import LedgerError
+from supervisor.host.logs.attempt_output import OutputGone, open_attempt_output
+from supervisor.host.logs.positions import LogPosition
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
@@ -20,26 +25,80 @@ BLOCK_BYTES = 64 * 1024
 POLL_S = 0.2  # how often a followed file is read; only while a client follows it
 
 
+class LogReader(Protocol):
+    """An open log, or a part of it."""
+
+    def read(self, count: int, /) -> bytes:
+        """At most `count` bytes; none at the end. Raises OSError."""
+
+    def close(self) -> None:
+        """Closes it."""
+
+
 async def respond(request: web.Request, context: CommandContext) -> web.Response:
-    """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends."""
+    """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends; with
+    `attempt` of what that attempt printed."""
     query = request.query
-    path = _path(context, query.get("name", ""), query.get("channel", "stdout"))
+    name, channel = query.get("name", ""), query.get("channel", "stdout")
+    path = _path(context, name, channel)
     count = query.get("bytes", str(DEFAULT_BYTES))
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}; it has to be a whole number up to {MAX_BYTES}")
     follows = query.get("follow") == "1"
+    opener: Callable[[], LogReader] = partial(_open_at_end, path, int(count))
+    limit = int(count)
+    if (attempt := query.get("attempt")) is not None:
+        opener = await _opener_of_attempt(context, name, channel, attempt, int(count), follows)
+        limit += BLOCK_BYTES  # room for a remark; it ends by itself
     try:
-        file, first = await context.disks.run(path, _open_and_read, path, int(count))
+        file, first = await context.disks.run(path, _open_and_read, opener, limit)
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
+    except OutputGone as error:
+        raise CommandError(Code.NO_FILE, f"the {channel} of attempt {attempt} of {name} is gone: {error}") from error
     except OSError as error:
-        raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
-    pieces = _stream(context.disks, path, file, first, int(count), follows)
+        raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror or error}") from error
+    pieces = _stream(context.disks, path, file, first, limit, follows)
     return web.Response(pieces, content_type="text/plain; charset=utf-8")
 
 
+async def _opener_of_attempt(
+    context: CommandContext, name: str, channel: str, attempt: str, count: int, follows: bool
+) -> Callable[[], LogReader]:
+    """What opens the output of one attempt; call it in a thread. Raises CommandError if there is none to open."""
+    if not (attempt.isascii() and attempt.isdecimal() and len(attempt) < 12):
+        raise CommandError(Code.BAD_ARGUMENTS, f"attempt is {attempt!r:.40}; it has to be a whole number")
+    runner = context.programs.runners.get(name)
+    if follows or runner is None:
+        what = "the daemon's log" if runner is None else "a log that is followed"
+        raise CommandError(Code.BAD_ARGUMENTS, f"cannot show one attempt of {what}; leave one of the two out")
+    config = runner.config
+    recorded = "stdout" if config.redirect_stderr else channel
+    path = config.stdout_logfile if recorded == "stdout" else config.stderr_logfile
+    assert path is not None  # or there would be no log
+    try:
+        found = await asyncio.to_thread(context.ledger.output_begins.load, name, int(attempt), recorded)
+    except LedgerError as error:
+        raise CommandError(Code.FAILED, str(error)) from error
+    if found is None:
+        raise CommandError(
+            Code.NO_FILE,
+            f"it was not recorded where attempt {attempt} of {name} begins in its log; `history {name}` lists attempts",
+        )
+    return partial(_open_attempt, path, found, int(attempt), count)
+
+
+def _open_attempt(
+    path: Path, found: tuple[LogPosition, LogPosition | None], attempt: int, count: int
+) -> LogReader:
+    """Opens the output of one attempt, positioned before its last `count` bytes. Raises OSError, OutputGone."""
+    output = open_attempt_output(path, *found, f"[stepkeeper: the beginning of attempt {attempt} is gone]\n".encode())
+    output.skip_to_last(count)
+    return output
+
+
 async def _stream(
-    disks: BlockingCalls, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
+    disks: BlockingCalls, path: Path, file: LogReader, piece: bytes, count: int, follows: bool
 ) -> AsyncGenerator[bytes, None]:
     """`count` bytes of the open file, `piece` first (a rotation can't remove those); then what is added to the log."""
     try:
@@ -47,12 +106,12 @@ async def _stream(
             count -= len(piece)
             yield piece
             piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
-        position = await disks.run(path, _position, file)
+        position = await disks.run(path, _position, file) if follows and isinstance(file, BufferedReader) else None
     finally:
         disks.submit(
             path, file.close
         )  # in a thread: it waits for a read that is still under way, on a disk that may hang
-    if follows:
+    if position is not None:
         async for added in follow(disks, path, position):
             yield added
 
@@ -64,9 +123,9 @@ def _open_at_end(path: Path, count: int) -> BinaryIO:
     return file
 
 
-def _open_and_read(path: Path, count: int) -> tuple[BinaryIO, bytes]:
-    """Opens a log at its end and reads the first piece, so that an error is known before the response begins."""
-    file = _open_at_end(path, count)
+def _open_and_read(open_file: Callable[[], LogReader], count: int) -> tuple[LogReader, bytes]:
+    """Opens a log and reads the first piece, so that an error is known before the response begins."""
+    file = open_file()
     return file, file.read(min(count, BLOCK_BYTES))
 
 

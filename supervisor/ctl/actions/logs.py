@@ -18,8 +18,11 @@ _TEXTS = {"BAD_NAME": "no such process name", "NO_FILE": "no log file"}
 
 
 def tail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Shows the end of a program's log."""
+    """Shows the end of a program's log, or of what one attempt printed."""
+    attempt, arguments = _attempt_of(arguments)
     count, names = _options(arguments)
+    if attempt is not None and count is None:
+        raise UsageError("Error: -f shows what is printed from now on; leave out --attempt")
     if not names:
         raise UsageError("Error: too few arguments")
     if len(names) > 2:
@@ -27,7 +30,7 @@ def tail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     name, channel = names[0], names[1] if len(names) == 2 else "stdout"
     if channel not in CHANNELS:
         raise UsageError(f"Error: bad channel {channel!r}")
-    return _show(terminal, program_of(name), channel, count)
+    return _show(terminal, program_of(name), channel, count, attempt)
 
 
 def maintail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -36,6 +39,22 @@ def maintail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     if names:
         raise UsageError("Error: too many arguments")
     return _show(terminal, DAEMON, "stdout", count)
+
+
+def _attempt_of(arguments: Arguments) -> tuple[int | None, Arguments]:
+    """The number after `--attempt`, and the other arguments."""
+    others = list(arguments)
+    for position, each in enumerate(others):
+        name, equals, value = each.partition("=")
+        if name != "--attempt":
+            continue
+        del others[position]
+        if not equals:
+            value = others.pop(position) if position < len(others) else ""
+        if not (value.isascii() and value.isdecimal() and len(value) < 12):
+            raise UsageError("Error: --attempt needs the number of an attempt; `history` lists them")
+        return int(value), others
+    return None, others
 
 
 def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
@@ -51,12 +70,15 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
     return count, [each for each in arguments if not each.startswith("-")]
 
 
-def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> ExitStatus:
+def _show(
+    terminal: Terminal, name: str, channel: str, count: int | None, attempt: int | None = None
+) -> ExitStatus:
     follow = count is None
     if follow and terminal.as_json:
         raise UsageError("Error: -f has no JSON form; leave out --json")
     try:
-        blocks = terminal.client.tail(name, channel, DEFAULT_BYTES if count is None else count, follow=follow)
+        count = DEFAULT_BYTES if count is None else count
+        blocks = terminal.client.tail(name, channel, count, follow=follow, attempt=attempt)
         first = next(blocks, b"")
         if terminal.as_json:
             text = "".join(decoded(itertools.chain([first], blocks)))

@@ -237,6 +237,7 @@ TABLE: Mapping[str, Action] = {
             "tail NAME [stdout|stderr]": "Show the last 1600 bytes of a program's log (default: stdout).",
             "tail -BYTES NAME [stdout|stderr]": "Show the last BYTES bytes.",
             "tail -f NAME [stdout|stderr]": "Show the log as it grows, until Ctrl-C.",
+            "tail --attempt N NAME [stdout|stderr]": "Show the end of what attempt N printed; with -BYTES more of it.",
         },
         names=True,
     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.attempts import AttemptRecord, LastEnd, OpenAttempt, attempt_history
 from supervisor.host.ledger.job_states import JobStates
+from supervisor.host.ledger.output_begins import OutputBeginsTable
 from supervisor.host.ledger.schema import (
     LedgerError,
     connect_reading,
@@ -71,6 +72,8 @@ class Ledger:
         self._writer.enqueue("SELECT 1")  # writes the file of what is wanted, if there is none
         self.accounts = Accounts(self._writer, self._select, self._boot_id)
         """Where the time of jobs went."""
+        self.output_begins = OutputBeginsTable(self._writer, self._select)
+        """Where in its logs the output of each attempt begins."""
         self.job_states = JobStates(self._writer, self._select, self._boot_id)
         """What each job's failures taught: back-off, suspects, hang limits."""
         self.series = SeriesTable(self._writer, self._select)

@@ -9,7 +9,7 @@ from pathlib import Path
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 11  # PRAGMA user_version in the file; raised with every change of the tables
+SCHEMA = 12  # PRAGMA user_version in the file; raised with every change of the tables
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
@@ -44,8 +44,16 @@ CREATE TABLE memories (
     program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
 CREATE TABLE series (program TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE output_begins (
+    program TEXT NOT NULL, attempt INTEGER NOT NULL, channel TEXT NOT NULL,
+    inode TEXT NOT NULL, offset INTEGER NOT NULL, digest INTEGER NOT NULL, at_ns INTEGER NOT NULL,
+    PRIMARY KEY (program, attempt, channel)
+) WITHOUT ROWID;
 CREATE TABLE uploads (program TEXT NOT NULL, limited INTEGER NOT NULL, upload_s REAL NOT NULL);
 """
+
+ATTEMPT_TABLES = ("attempts", "checkpoints", "refusals", "accounts", "output_begins")
+"""The tables with rows of single attempts."""
 
 _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
@@ -59,6 +67,7 @@ _PROBES = (
     "SELECT program, section, longest_s FROM silences LIMIT 0",
     "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
     "SELECT program, content FROM series LIMIT 0",
+    "SELECT program, attempt, channel, inode, offset, digest, at_ns FROM output_begins LIMIT 0",
     "SELECT program, limited, upload_s FROM uploads LIMIT 0",
 )
 
@@ -98,7 +107,7 @@ def remove_impossible_attempts(connection: sqlite3.Connection) -> int:
     try:
         (count,) = connection.execute(f"SELECT count(*) FROM attempts WHERE {_IMPOSSIBLE}").fetchone()  # noqa: S608
         if count:
-            for table in ("attempts", "checkpoints", "refusals", "accounts"):
+            for table in ATTEMPT_TABLES:
                 connection.execute(f"DELETE FROM {table} WHERE {_IMPOSSIBLE}")  # noqa: S608 - ours
     except sqlite3.Error as error:
         raise LedgerError(f"cannot repair the ledger: {error}; free space on its disk, then start again") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from supervisor.host.ledger.schema import (
+    ATTEMPT_TABLES,
     LedgerError,
     copy_deleted,
     decodable_errors,
@@ -67,7 +68,7 @@ class Pruning:
         before = time.time() - self.days * 86400.0
         most = max(self.attempts, LEAST_ATTEMPTS)
         old = connection.execute(_OLD_ATTEMPTS, (most, LEAST_ATTEMPTS, before, PRUNED_AT_ONCE)).fetchall()
-        for table in ("attempts", "checkpoints", "refusals", "accounts"):
+        for table in ATTEMPT_TABLES:
             connection.executemany(f"DELETE FROM {table} WHERE program = ? AND attempt = ?", old)  # noqa: S608 - ours
         saves = connection.execute(_OLD_SAVES, (SAVES_KEPT, PRUNED_AT_ONCE)).fetchall()
         connection.executemany(

@@ -21,7 +21,7 @@ from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import rotate_unopened, truncate_with_backups
 from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover
-from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles, Rotation
+from supervisor.host.logs.messages import BeginAttempt, CapturePipe, EndCapture, ReopenFiles, Rotation
 from supervisor.host.logs.output_events import OutputSubscribers
 
 CLEAR_TIMEOUT_S = 10.0  # for a disk
@@ -146,6 +146,13 @@ class LogCapture:
             os.close(writing)
             raise OSError(errno.ESHUTDOWN, "Logs are closed")
         return writing
+
+    def begin_attempt(self, program: str, attempt: int, channel: str, path: Path) -> None:
+        """Has `subscribers` told where in the file at `path` the output of an attempt begins: behind all that came out
+        of its program's pipes before. Call it when the attempt's own pipe is open and it can't have printed yet."""
+        if path not in DAEMON_STREAMS:
+            begins = BeginAttempt(program, attempt, channel, str(path.absolute()))
+            self._submit(lambda: self._handover.begin_attempt(begins))
 
     def reopen(self) -> None:
         """Opens all files again by their names, after somebody has rotated them."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
+from supervisor.host.logs.positions import COMPRESSED_NAME
 
 LEVEL = 6  # gzip's own default
 SUFFIX = ".gz"
@@ -73,9 +74,10 @@ def _compress(path: Path, backup: Path, backups: int, users: Collection[int], re
             with (
                 open(source, "rb", closefd=False) as plain,
                 open(target, "wb", closefd=False) as file,
-                gzip.GzipFile(path.name, "wb", LEVEL, file) as packed,
+                gzip.GzipFile(COMPRESSED_NAME.format(found.st_ino), "wb", LEVEL, file) as packed,
             ):
                 shutil.copyfileobj(plain, packed, 1 << 20)
+            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))  # as gzip itself
             os.fsync(target)
         finally:
             os.close(target)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
 from supervisor.host.logs import compression
+from supervisor.host.logs.positions import LogPosition, position_in
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted
@@ -94,6 +95,21 @@ class LogFile:
         self._follow_name()
         if self._size and self._is_regular and self.backups:
             self._rotate()
+
+    def position(self) -> LogPosition | None:
+        """Where the next byte is written; None if that can't be said. Creates the file."""
+        self.write(b"")
+        if self._descriptor is None or not self._is_regular:
+            return None
+        try:
+            reading = open_guarded(self.path, os.O_RDONLY, users=self.users)
+            try:
+                found = position_in(reading, self._size)
+            finally:
+                os.close(reading)
+        except OSError:
+            return None
+        return found if found.inode == self._identity[1] else None
 
     def close(self) -> None:
         """Closes the file; the next write opens it again."""

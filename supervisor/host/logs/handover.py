@@ -16,6 +16,8 @@ from supervisor import __version__
 from supervisor.host.logs import start
 from supervisor.host.logs.link import LOCK, Link, LinkLost, connect
 from supervisor.host.logs.messages import (
+    AttemptBegan,
+    BeginAttempt,
     CaptureEnded,
     CapturePipe,
     CaptureRefused,
@@ -63,6 +65,7 @@ class Handover:
         self._unsent: deque[tuple[LoggerMessage, int | None]] = deque()
         self._requests = itertools.count(1)
         self._clears: dict[int, tuple[ClearFile, Future[bool]]] = {}
+        self._beginnings: dict[tuple[str, str], BeginAttempt] = {}  # by program and channel: not answered yet
         self._final_request: EndCapture | None = None
         self._leave_by: float | None = None
         self._final_request_queued = False
@@ -105,6 +108,12 @@ class Handover:
         message = ClearFile(request, path, rotation is not None, *(rotation or ()))
         self._clears[request] = (message, done)
         self.queue_message(message)
+
+    def begin_attempt(self, begins: BeginAttempt) -> None:
+        """Has the logger say where the output of an attempt begins, whose pipe it has; the latest attempt counts."""
+        self._beginnings[begins.program, begins.channel] = begins
+        if self._is_ready:
+            self.queue_message(begins)
 
     def leave(self, final_request: EndCapture | None) -> None:
         """Begins to leave: hands over what is left, sends the final request, and waits until the logger has exited."""
@@ -205,6 +214,8 @@ class Handover:
             self._on_pipe_refused(message)
         elif isinstance(message, FileCleared):
             self._on_file_cleared(message)
+        elif isinstance(message, AttemptBegan):
+            self._on_attempt_began(message)
         elif isinstance(message, LogFailure):
             self._set_file_failure(Path(message.path), message.text)
         elif isinstance(message, OutputPrinted):
@@ -228,6 +239,8 @@ class Handover:
         self._on_logger_alive()
         for message, _ in self._clears.values():
             self.queue_message(message)
+        for begins in self._beginnings.values():
+            self.queue_message(begins)
 
     def _on_logger_alive(self) -> None:
         """The logger works: it gets the pipes that it does not have yet."""
@@ -255,6 +268,12 @@ class Handover:
             done.set_exception(OSError(message.errno, message.why))
         else:
             done.set_result(True)
+
+    def _on_attempt_began(self, message: AttemptBegan) -> None:
+        begins = self._beginnings.get((message.program, message.channel))
+        if begins is not None and begins.attempt == message.attempt:
+            del self._beginnings[message.program, message.channel]
+        self._subscribers.on_attempt_began(message)
 
     def _set_file_failure(self, path: Path, failure: str) -> None:
         if failure:

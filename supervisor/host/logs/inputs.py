@@ -13,6 +13,8 @@ from supervisor.host.logs.file import LogFile
 from supervisor.host.logs.file_writer import LogFileWriter
 from supervisor.host.logs.line_prefix import LinePrefix
 from supervisor.host.logs.messages import (
+    AttemptBegan,
+    BeginAttempt,
     CaptureEnded,
     CapturePipe,
     CaptureRefused,
@@ -67,7 +69,7 @@ class LogInputs:
         self._paused: set[int] = set()
         self._writers: dict[str, LogFileWriter] = {}  # by path
         self._system_logs: dict[str, SystemLogSender] = {}  # by address
-        self._answers: list[FileCleared] = []  # from the writers' threads
+        self._answers: list[tuple[tuple[str, object], LoggerMessage]] = []  # from the writers' threads
 
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._inputs
@@ -168,8 +170,7 @@ class LogInputs:
                     file.clear()
             except OSError as error:
                 number, why = error.errno or errno.EIO, error.strerror or str(error)
-            self._answers.append(FileCleared(request.request, number, why))
-            self._wake()
+            self._answer(("clear", request.request), FileCleared(request.request, number, why))
 
         writer = self._writers.get(request.path)
         if writer is None or not writer.run_on_file(clear_and_answer):
@@ -177,12 +178,36 @@ class LogInputs:
             writer.run_on_file(clear_and_answer)
             writer.release()
 
+    def begin_attempt(self, begins: BeginAttempt) -> None:
+        """Has `AttemptBegan` say how long the file is by now, with all that earlier attempts have printed."""
+        for descriptor, log_input in list(self._inputs.items()):
+            if log_input.request.path == begins.path and descriptor not in self._paused:
+                self._drain(descriptor)
+
+        def tell_position(file: LogFile) -> None:
+            if (found := file.position()) is not None:
+                who = begins.program, begins.attempt, begins.channel
+                self._answer(("began", who), AttemptBegan(*who, *found))
+
+        if (writer := self._writers.get(begins.path)) is not None:
+            writer.run_on_file(tell_position)
+
+    def _answer(self, subject: tuple[str, object], answer: LoggerMessage) -> None:
+        """Called in a writer's thread: sends it from the owner's."""
+        self._answers.append((subject, answer))
+        self._wake()
+
+    def _drain(self, descriptor: int) -> None:
+        """Reads what is in the pipe; some of it, if somebody prints without end."""
+        for _ in range(FINAL_READS):
+            if not self.read_piece(descriptor):
+                break
+
     def close_all(self, drain: bool) -> None:
         """Closes all pipes, with `drain` after reading what is in them; what has been read is still written."""
         for descriptor in list(self._inputs):
-            for _ in range(FINAL_READS if drain else 0):
-                if not self.read_piece(descriptor):
-                    break
+            if drain:
+                self._drain(descriptor)
             if descriptor in self._inputs:
                 self._close_input(descriptor)
 
@@ -204,8 +229,7 @@ class LogInputs:
                 self.failures[address] = log.failure
                 self._send(("failure", address), LogFailure(address, log.failure))
         while self._answers:
-            answer = self._answers.pop()
-            self._send(("clear", answer.request), answer)
+            self._send(*self._answers.pop())
 
     def _new_writer(self, path: str) -> LogFileWriter:
         writer = self._writers[path] = LogFileWriter(LogFile(Path(path), 0, 0), self._wake)

@@ -46,6 +46,7 @@ from supervisor import __version__
 from supervisor.host.logs.inputs import LogInputs
 from supervisor.host.logs.link import LOCK, SOCKET, Link, LinkLost, Outbox, listen
 from supervisor.host.logs.messages import (
+    BeginAttempt,
     CapturePipe,
     ClearFile,
     EndCapture,
@@ -175,6 +176,8 @@ class Logger:
             self._inputs.reopen_files()
         elif isinstance(message, ClearFile):
             self._inputs.clear_file(message)
+        elif isinstance(message, BeginAttempt):
+            self._inputs.begin_attempt(message)
         elif isinstance(message, EndCapture) and self._leave_by is None:
             self._leave_by, self._needs_check = time.monotonic() + LEAVE_TIMEOUT_S, True
             self._inputs.close_all(message.drain)

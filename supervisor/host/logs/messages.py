@@ -67,6 +67,15 @@ class ClearFile(NamedTuple):
     compress: bool = False
 
 
+class BeginAttempt(NamedTuple):
+    """To the logger: an attempt of a program begins, which writes to the file at `path`; answered by `AttemptBegan`."""
+
+    program: str
+    attempt: int
+    channel: str
+    path: str
+
+
 class EndCapture(NamedTuple):
     """To the logger: write what you have and exit; `drain`: also what can still be read."""
 
@@ -105,6 +114,18 @@ class FileCleared(NamedTuple):
     why: str
 
 
+class AttemptBegan(NamedTuple):
+    """From the logger: where the output of an attempt begins, as in `positions.LogPosition`."""
+
+    program: str
+    attempt: int
+    channel: str
+    inode: int
+    offset: int
+    digest: int
+    at_ns: int
+
+
 class LogFailure(NamedTuple):
     """From the logger: what is wrong with a file or a log daemon; it works again if `text` is empty."""
 
@@ -139,12 +160,14 @@ LoggerMessage = (
     CapturePipe
     | ReopenFiles
     | ClearFile
+    | BeginAttempt
     | EndCapture
     | LoggerHello
     | LoggerReady
     | CaptureEnded
     | CaptureRefused
     | FileCleared
+    | AttemptBegan
     | LogFailure
     | OutputPrinted
     | OutputMissed

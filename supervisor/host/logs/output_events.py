@@ -7,7 +7,7 @@ import base64
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.host.logs.messages import CapturePipe, LogProtocolError, OutputPrinted
+from supervisor.host.logs.messages import AttemptBegan, CapturePipe, LogProtocolError, OutputPrinted
 
 PIECE_BYTES = 32 * 1024  # of output in one message; base64 makes it a third longer
 
@@ -37,11 +37,13 @@ def output_messages(pipe: CapturePipe, kind: str, data: bytes) -> list[OutputPri
 
 
 class OutputSubscribers:
-    """Who gets what programs print, and how many output events were dropped; called in the handover's thread."""
+    """Who gets what programs print, how many output events were dropped, and where in its log an attempt's output
+    begins; called in the handover's thread."""
 
     def __init__(self) -> None:
         self.on_output: Callable[[ProgramOutput], None] = lambda _: None
         self.on_missed: Callable[[int], None] = lambda _: None
+        self.on_attempt_began: Callable[[AttemptBegan], None] = lambda _: None
         self._parts: list[str] = []  # of an event whose last message has not arrived yet
 
     def on_printed(self, message: OutputPrinted) -> None:

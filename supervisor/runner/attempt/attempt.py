@@ -32,7 +32,7 @@ from supervisor.runner.attempt.launching import launch_of
 from supervisor.runner.attempt.program_io import ProgramIO
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyProcess
-from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process
+from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, start_process
 
 
 @dataclass(slots=True)
@@ -157,6 +157,7 @@ class AttemptFactory:
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             channel = program_io = listener = None
             stdio = open_output_pipes(config, services.logs, number, handed_over)
+            note_output_begin(config, services.logs, number)
             if config.job is not None:
                 channel = self._open_control_pipes(number)
                 undo.callback(channel.close)

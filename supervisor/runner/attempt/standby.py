@@ -30,7 +30,7 @@ from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.launch import Control, DaemonIdentity
 from supervisor.runner.attempt.launching import launch_of, preload_command, standby_kind_of
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process
+from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, start_process
 from supervisor.runner.records.observers import ProgramObserver
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
@@ -265,6 +265,7 @@ class StandbyHolder(ProgramObserver):
         spare.channel.move_to_attempt(folder, attempt)
         _restore_priority(spare.process)
         priority.lower_oom_score(spare.process.pid, config.oom_score_adjust)
+        note_output_begin(config, services.logs, attempt)
         spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
 
     # --- what comes back ----------------------------------------------------------------------------------------------

@@ -50,6 +50,14 @@ def open_output_pipes(
     return ChildStdio(stdout, stderr)
 
 
+def note_output_begin(config: ProgramConfig, logs: LogCapture, attempt: int) -> None:
+    """Has the place recorded where the output of the attempt begins in its logs. It may not have printed yet."""
+    channels = ("stdout",) if config.redirect_stderr else ("stdout", "stderr")
+    for channel in channels:
+        if (path := getattr(config, f"{channel}_logfile")) is not None:
+            logs.begin_attempt(config.name, attempt, channel, path)
+
+
 def _open_output_pipe(config: ProgramConfig, logs: LogCapture, attempt: int, channel: str, uid: int) -> int:
     file, maxbytes, backups, compress = (
         getattr(config, f"{channel}_{each}")

@@ -16,6 +16,7 @@ import pytest
 from supervisor.host.logs import capture, handover
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.logs.link import LOCK, SOCKET
+from supervisor.host.logs.messages import AttemptBegan
 from supervisor.host.logs.start import start_logger
 from tests.places import ROOT
 from tests.reading import alive, content
@@ -385,3 +386,39 @@ def test_hanging_disk_blocks_no_other_log_and_no_program(logs: LogCapture, tmp_p
     assert surplus in (0, 1)  # a newline before the note, if the loss began within a line
     for each in (hung_pipe, good_pipe):
         os.close(each)
+
+
+@pytest.mark.integration
+def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(logs: LogCapture, tmp_path: Path):
+    path, began = tmp_path / "out.log", list[AttemptBegan]()
+    logs.subscribers.on_attempt_began = began.append
+    first = logs.open_pipe(path, 0, 0)
+    logs.begin_attempt("job", 1, "stdout", path)
+    wait_until(lambda: len(began) == 1)
+    os.write(first, b"x" * 60_000)
+    os.close(first)
+
+    second = logs.open_pipe(path, 0, 0)
+    logs.begin_attempt("job", 2, "stdout", path)
+    os.write(second, b"second\n")
+    wait_until(lambda: len(began) == 2)
+
+    os.close(second)
+    assert [(each.attempt, each.offset) for each in began] == [(1, 0), (2, 60_000)]
+    assert {each.inode for each in began} == {path.stat().st_ino}
+
+
+@pytest.mark.integration
+def test_logger_that_dies_before_it_answers_leaves_the_beginning_to_the_next(logs: LogCapture, tmp_path: Path):
+    path, began = tmp_path / "out.log", list[AttemptBegan]()
+    logs.subscribers.on_attempt_began = began.append
+    pipe = logs.open_pipe(path, 0, 0)
+    logger = logger_of(logs)
+    os.kill(logger, signal.SIGSTOP)
+    logs.begin_attempt("job", 1, "stdout", path)
+
+    os.kill(logger, signal.SIGKILL)
+
+    wait_until(lambda: bool(began))
+    os.close(pipe)
+    assert [each.attempt for each in began] == [1]

@@ -32,9 +32,9 @@ export function follow(changed, connected) {
   return source;
 }
 
-// Hands on the end of a log and what is added to it, until `signal` aborts.
-export async function followLog(name, channel, count, signal, take) {
-  const query = new URLSearchParams({ name, channel, bytes: String(count), follow: "1" });
+// Hands on the end of a log and what is added to it, until `signal` aborts; with `attempt` what that one printed.
+export async function readLog(name, channel, count, attempt, signal, take) {
+  const query = new URLSearchParams({ name, channel, bytes: String(count), ...(attempt ? { attempt } : { follow: "1" }) });
   const response = await fetch(`/api/v1/tail?${query}`, { signal });
   if (!response.ok) {
     const answer = await response.json().catch(() => ({}));

@@ -1,7 +1,7 @@
 // One program: its facts, curves, attempts, checkpoints, logs and history.
 
 import { buttons, enable } from "./actions.js";
-import { call, followLog, plots } from "./api.js";
+import { call, plots, readLog } from "./api.js";
 import { bytes, counted, duration, element, moment, plain, setText } from "./dom.js";
 import { legend, marksOf, pieces, strip, wasDeath } from "./life.js";
 import { about, speed } from "./list.js";
@@ -27,6 +27,7 @@ export class Job {
     this.attempts = element("div", { class: "scroll" });
     this.life = element("div");
     this.ran = [];
+    this.shownAttempt = element("select", { "aria-label": "Of which attempt" });
     this.marks = [];
     this.goodput = element("p");
     this.checkpoints = element("div", { class: "scroll" });
@@ -90,6 +91,7 @@ export class Job {
 
   drawAttempts(attempts) {
     this.ran = attempts;
+    this.offerAttempts();
     const rows = attempts.toReversed().map((each) => {
       const steps = each.to_step === null ? "" : `${each.from_step ?? 0} to ${each.to_step}`;
       const cells = [each.attempt, moment(each.started_wall_at), each.ended_wall_at ? duration(each.ended_wall_at - each.started_wall_at) : "runs", steps, each.lost_steps ? `${each.lost_steps} lost` : "", each.cause ?? "", each.text ?? ""];
@@ -97,6 +99,13 @@ export class Job {
       return element("tr", {}, cells.map((text) => element("td", {}, String(text))), bar);
     });
     this.attempts.replaceChildren(table(["Attempt", "Began", "Lasted", "Steps", "Lost", "End", "", ...(this.isJob ? ["Time"] : [])], rows));
+  }
+
+  offerAttempts() {
+    const chosen = this.shownAttempt.value;
+    const offered = this.ran.toReversed().map((each) => element("option", { value: String(each.attempt) }, `attempt ${each.attempt}`));
+    this.shownAttempt.replaceChildren(element("option", { value: "" }, "live"), ...offered);
+    this.shownAttempt.value = this.ran.some((each) => String(each.attempt) === chosen) ? chosen : "";
   }
 
   drawGoodput(found) {
@@ -190,17 +199,21 @@ export class Job {
         content = (content + added).slice(-KEPT_CHARACTERS);
         show(added);
       };
-      followLog(this.name, channel.value, Number(amount.value), abort.signal, take).catch((error) => {
+      const attempt = this.shownAttempt.value;
+      readLog(this.name, channel.value, Number(amount.value), attempt, abort.signal, take).catch((error) => {
         if (abort.signal.aborted) return;
         if (!content) setText(log, error.message);
+        if (attempt) return;
         this.logTimer = setTimeout(() => !abort.signal.aborted && begin(), 3000); // the daemon may be gone for a moment
       });
     };
+    this.offerAttempts();
+    this.shownAttempt.addEventListener("change", begin);
     channel.addEventListener("change", begin);
     amount.addEventListener("change", begin);
     search.addEventListener("input", () => show(null));
     begin();
-    return element("div", {}, channel, " ", amount, " ", search, log);
+    return element("div", {}, this.shownAttempt, " ", channel, " ", amount, " ", search, log);
   }
 }
 

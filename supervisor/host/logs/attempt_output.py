@@ -1,0 +1,189 @@
+"""What one attempt printed, read from a log file and its backups."""
+
+import contextlib
+import gzip
+import os
+import re
+import stat
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from supervisor.host.guarded_open import open_guarded
+from supervisor.host.logs.compression import SUFFIX
+from supervisor.host.logs.file import MAX_BACKUPS
+from supervisor.host.logs.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before
+
+_HEAD_BYTES = 64  # holds a gzip header with a name of ours
+_NAMED = 0x08  # RFC 1952: FLG.FNAME; we write no other optional field before it
+_ORIGINAL = re.compile(COMPRESSED_NAME.format(r"(\d{1,20})").encode())
+
+
+class OutputGone(Exception):
+    """Nothing of the output is there any more; the text says why."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One file of the log, open; of it the bytes from `begin` to `end` belong to the attempt.
+
+    `size` of a compressed file is what its trailer says, modulo 4 GiB (RFC 1952). `written_ns`: when it was written
+    last (Unix time).
+    """
+
+    file: BinaryIO
+    inode: int
+    size: int
+    written_ns: int
+    begin: int = 0
+    end: int = 0
+
+    def fits(self, position: LogPosition) -> bool:
+        """Whether the bytes before the position are those that were there when it was noted."""
+        if position.offset > self.size:
+            return False
+        begin = max(0, position.offset - DIGEST_BYTES)
+        self.file.seek(begin)
+        return digest_before(self.file.read(position.offset - begin)) == position.digest
+
+
+class AttemptOutput:
+    """The output, to be read from its beginning like a file. Close it. `remark` is read before it."""
+
+    def __init__(self, parts: list[_Part], remark: bytes) -> None:
+        self._parts = parts
+        self._remark = remark
+
+    @property
+    def size(self) -> int:
+        """Bytes that are left to read."""
+        return sum(part.end - part.begin for part in self._parts)
+
+    def skip_to_last(self, count: int) -> None:
+        """Continues with the last `count` bytes; does nothing if there are fewer."""
+        extra = max(0, self.size - count)
+        if extra:
+            self._remark = b""
+        for part in self._parts:
+            skipped = min(extra, part.end - part.begin)
+            part.begin, extra = part.begin + skipped, extra - skipped
+
+    def read(self, count: int) -> bytes:
+        """At most `count` bytes; none at the end. Raises OSError, also for a damaged compressed backup."""
+        if self._remark:
+            remark, self._remark = self._remark, b""
+            return remark
+        while self._parts:
+            part = self._parts[0]
+            try:
+                part.file.seek(part.begin)
+                content = part.file.read(min(count, part.end - part.begin))
+            except (EOFError, zlib.error) as error:
+                raise OSError(f"a compressed backup is damaged: {error}") from error
+            if content:
+                part.begin += len(content)
+                return content
+            part.file.close()
+            del self._parts[0]
+        return b""
+
+    def close(self) -> None:
+        """Closes the files."""
+        _close(self._parts)
+        self._parts = []
+
+
+def open_attempt_output(path: Path, start: LogPosition, end: LogPosition | None, if_late: bytes) -> AttemptOutput:
+    """What stands between `start` and `end` (None: the log's end) in the log at `path` and its backups.
+
+    `if_late`: what is read first if the beginning was rotated away or the file was emptied since.
+
+    Raises OSError, and OutputGone if all of it is rotated away or the file was emptied since.
+    """
+    parts = _open_files(path)
+    try:
+        begins_late = _keep_between(parts, start, end)
+    except BaseException as error:
+        _close(parts)
+        if isinstance(error, EOFError | zlib.error):
+            raise OSError(f"a compressed backup is damaged: {error}") from error
+        raise
+    return AttemptOutput(parts, if_late if begins_late else b"")
+
+
+def _keep_between(parts: list[_Part], start: LogPosition, end: LogPosition | None) -> bool:
+    """Leaves only what is between the positions; returns whether the beginning is missing. Raises OutputGone."""
+    if end is not None:
+        last = _index_of(parts, end)
+        if last is None or not parts[last].fits(end):
+            raise OutputGone("it was rotated away, or its log was cleared")
+        _close(parts[last + 1 :])
+        del parts[last + 1 :]
+        parts[-1].end = end.offset
+    first = _index_of(parts, start)
+    begins_late = first is None or not parts[first].fits(start)
+    if first is not None:
+        _close(parts[:first])
+        del parts[:first]
+    if not begins_late:
+        parts[0].begin = start.offset
+    if parts and parts[0].begin > parts[0].end:
+        raise OutputGone("its log was emptied since")
+    return begins_late
+
+
+def _close(parts: list[_Part]) -> None:
+    for part in parts:
+        part.file.close()
+
+
+def _index_of(parts: list[_Part], position: LogPosition) -> int | None:
+    """The file that was meant: one that is begun after the position was noted only has its inode."""
+    for index, part in enumerate(parts):
+        before = parts[index - 1] if index > 0 and parts[index - 1].inode else None  # that is ours
+        if part.inode == position.inode and (before is None or before.written_ns <= position.at_ns):
+            return index
+    return None
+
+
+def _open_files(path: Path) -> list[_Part]:
+    """The log and its backups, oldest first. Raises OSError."""
+    found: list[_Part] = []
+    try:
+        for number in range(MAX_BACKUPS + 1):
+            part = _open(path if number == 0 else path.with_name(f"{path.name}.{number}"))
+            if part is None and number > 0:
+                break
+            if part is not None:
+                found.append(part)
+    except BaseException:
+        _close(found)
+        raise
+    return found[::-1]
+
+
+def _open(path: Path) -> _Part | None:
+    """A log file, or the compressed form of it; None if there is neither."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = _open_regular(path)
+        status = os.fstat(descriptor)
+        return _Part(os.fdopen(descriptor, "rb"), status.st_ino, status.st_size, status.st_mtime_ns, end=status.st_size)
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = _open_regular(path.with_name(path.name + SUFFIX))
+        with os.fdopen(descriptor, "rb") as packed:
+            head = packed.read(_HEAD_BYTES)
+            status = os.fstat(descriptor)
+            size = int.from_bytes(os.pread(descriptor, 4, max(0, status.st_size - 4)), "little")
+            known = _ORIGINAL.match(head, 10) if len(head) > 10 and head[3] == _NAMED else None
+            content = gzip.open(f"/proc/self/fd/{descriptor}")
+            return _Part(cast("BinaryIO", content), int(known[1]) if known else 0, size, status.st_mtime_ns, end=size)
+    return None
+
+
+def _open_regular(path: Path) -> int:
+    descriptor = open_guarded(path, os.O_RDONLY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return descriptor
