@@ -23,7 +23,7 @@ from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.writer import Pruning
 from supervisor.host.logs.capture import LogCapture
-from supervisor.host.logs.positions import LogPosition
+from supervisor.host.logs.files.positions import LogPosition
 from supervisor.host.notices.drills import Drills
 from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.sources import NoticeSettings, make_sources

@@ -153,6 +153,7 @@ def test_output_of_an_earlier_attempt_is_shown_after_rotations_and_a_new_daemon(
 
         daemon.die()
         daemon.start()
+        os.kill(daemon.until_state("talker", "RUNNING")["pid"], signal.SIGKILL)
         daemon.until(lambda: b"late" in content(log), "the next one has printed")
         last = daemon.call("history", name="talker")["attempts"][-1]["attempt"]
 

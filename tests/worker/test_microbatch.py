@@ -1,6 +1,7 @@
 """A batch in parts makes the same step with less memory."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ def test_microbatches_change_the_steps_of_the_loop_by_rounding_only(two_replicas
     np.testing.assert_allclose(norms[1], norms[0], rtol=1e-4)
     for one, other in zip(whole.model.get_weights(), divided.model.get_weights(), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_loss_may_branch_over_tensors(two_replicas: Any, parts: int) -> None:
+    def loss(labels: Any, predictions: Any) -> Any:
+        per_example = tf.reduce_mean(predictions, axis=1) * 0.0
+        if tf.reduce_sum(tf.cast(labels, tf.float32)) > -1.0:  # Python's `if`, which AutoGraph converts
+            per_example = per_example + 3.0
+        return per_example
+
+    with two_replicas.scope():
+        branching = replace(described(), loss=loss)
+        branching.optimizer.build(branching.model.trainable_variables)
+    step = loop.train_step(branching, two_replicas, parts)
+    batch = next(BatchReader(branching.data, two_replicas, Position()).rest_of_epoch())
+
+    assert [float(each) for each in step(*batch)["loss"].values] == [3.0, 3.0]
 
 
 def test_gradient_norm_shows_what_the_loss_hides(two_replicas: Any) -> None:

@@ -16,8 +16,8 @@ from supervisor.control.http import web
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.guarded_open import open_guarded
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.host.logs.attempt_output import OutputGone, open_attempt_output
-from supervisor.host.logs.positions import LogPosition
+from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
+from supervisor.host.logs.files.positions import LogPosition
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
@@ -88,9 +88,7 @@ async def _opener_of_attempt(
     return partial(_open_attempt, path, found, int(attempt), count)
 
 
-def _open_attempt(
-    path: Path, found: tuple[LogPosition, LogPosition | None], attempt: int, count: int
-) -> LogReader:
+def _open_attempt(path: Path, found: tuple[LogPosition, LogPosition | None], attempt: int, count: int) -> LogReader:
     """Opens the output of one attempt, positioned before its last `count` bytes. Raises OSError, OutputGone."""
     output = open_attempt_output(path, *found, f"[stepkeeper: the beginning of attempt {attempt} is gone]\n".encode())
     output.skip_to_last(count)

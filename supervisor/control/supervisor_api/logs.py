@@ -21,7 +21,7 @@ from supervisor.control.supervisor_api.faults import (
     with_faults,
 )
 from supervisor.core.listeners import event_types
-from supervisor.host.logs import file as log_file
+from supervisor.host.logs.files import file as log_file
 from supervisor.runner.fleet.ordering import in_start_order
 from supervisor.runner.program.runner import Runner
 

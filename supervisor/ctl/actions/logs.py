@@ -70,9 +70,7 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
     return count, [each for each in arguments if not each.startswith("-")]
 
 
-def _show(
-    terminal: Terminal, name: str, channel: str, count: int | None, attempt: int | None = None
-) -> ExitStatus:
+def _show(terminal: Terminal, name: str, channel: str, count: int | None, attempt: int | None = None) -> ExitStatus:
     follow = count is None
     if follow and terminal.as_json:
         raise UsageError("Error: -f has no JSON form; leave out --json")

@@ -1,7 +1,7 @@
 """The table `output_begins`: where in its program's logs the output of each attempt begins."""
 
 from supervisor.host.ledger.writer import LedgerWriter, Select
-from supervisor.host.logs.positions import LogPosition
+from supervisor.host.logs.files.positions import LogPosition
 
 
 class OutputBeginsTable:

@@ -2,8 +2,9 @@
 
 - The daemon's side: capture.py (its interface), handover.py, pipes.py, start.py.
 - Between the two: messages.py, link.py, output_events.py.
-- The logger process (standard library only): logger.py, inputs.py, capture_mode.py, file_writer.py, system_log.py.
-- Destinations: file.py, syslog.py and journal.py; the daemon's own log uses the last two as well.
+- The logger process (standard library only): logger.py, inputs.py, capture_mode.py, system_log.py.
+- Destinations: files/, syslog.py and journal.py; the daemon's own log uses the last two as well. files/ is also read
+  back here, by attempt.
 
 Begin with logger.py. Imports nothing of host but `BlockingCalls`.
 """

@@ -19,7 +19,7 @@ import structlog
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
-from supervisor.host.logs.file import rotate_unopened, truncate_with_backups
+from supervisor.host.logs.files.file import rotate_unopened, truncate_with_backups
 from supervisor.host.logs.handover import CLOSE_TIMEOUT_S, SILENCE_LIMIT_S, Handover
 from supervisor.host.logs.messages import BeginAttempt, CapturePipe, EndCapture, ReopenFiles, Rotation
 from supervisor.host.logs.output_events import OutputSubscribers
@@ -130,7 +130,7 @@ class LogCapture:
         os.set_blocking(reading, False)
         name = "" if path is None else str(path.absolute())
         request = CapturePipe(os.fstat(reading).st_ino, name, maxbytes, backups, uid=uid, compress=compress)
-        if tee is not None and (has_tee or tee.prefix):
+        if tee is not None:
             request = request._replace(
                 syslog=str(self._syslog_at) if tee.syslog else "",
                 journal=str(self._journal_at) if tee.journal else "",

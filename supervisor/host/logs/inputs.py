@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.host.logs.capture_mode import COMMUNICATION, LOG, CaptureModeParser
-from supervisor.host.logs.file import LogFile
-from supervisor.host.logs.file_writer import LogFileWriter
+from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file_writer import LogFileWriter
 from supervisor.host.logs.line_prefix import LinePrefix
 from supervisor.host.logs.messages import (
     AttemptBegan,
@@ -181,7 +181,9 @@ class LogInputs:
     def begin_attempt(self, begins: BeginAttempt) -> None:
         """Has `AttemptBegan` say how long the file is by now, with all that earlier attempts have printed."""
         for descriptor, log_input in list(self._inputs.items()):
-            if log_input.request.path == begins.path and descriptor not in self._paused:
+            request = log_input.request
+            is_own = request.program == begins.program and request.attempt == begins.attempt
+            if request.path == begins.path and not is_own and descriptor not in self._paused:
                 self._drain(descriptor)
 
         def tell_position(file: LogFile) -> None:

@@ -24,7 +24,7 @@ The logger exits when no daemon is connected and no pipe is open, or when a daem
 ignores SIGTERM, SIGINT and SIGHUP. A lock in the state folder keeps it the only one.
 
 Threads. The main thread reads all pipes and the socket, and touches no disk (`inputs.py`). Each file has a thread while
-there is something to write (`file_writer.py`), each log daemon has one (`system_log.py`).
+there is something to write (`files/file_writer.py`), each log daemon has one (`system_log.py`).
 
 Only the standard library, and nothing that is imported later: an upgrade may replace the files of a running logger.
 """

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from supervisor.host.logs.attempt_output import OutputGone, open_attempt_output
-from supervisor.host.logs.file import LogFile
-from supervisor.host.logs.positions import LogPosition
+from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
+from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.positions import LogPosition
 
 REMARK = b"[the beginning is gone]\n"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.host.logs import compression
-from supervisor.host.logs.file import LogFile, rotate_unopened, truncate_with_backups
+from supervisor.host.logs.files import compression
+from supervisor.host.logs.files.file import LogFile, rotate_unopened, truncate_with_backups
 
 Held = tuple[threading.Event, threading.Event]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs.file import LogFile
+from supervisor.host.logs.files.file import LogFile
 
 
 def at_once(file: LogFile) -> LogFile:

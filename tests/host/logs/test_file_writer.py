@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs import file_writer
-from supervisor.host.logs.file import LogFile
-from supervisor.host.logs.file_writer import LogFileWriter
+from supervisor.host.logs.files import file_writer
+from supervisor.host.logs.files.file import LogFile
+from supervisor.host.logs.files.file_writer import LogFileWriter
 from tests.host.conftest import PATIENCE_S
 from tests.reading import content
 from tests.waiting import wait_until

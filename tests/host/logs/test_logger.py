@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.logs import capture, handover
-from supervisor.host.logs.capture import LogCapture
+from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.logs.link import LOCK, SOCKET
 from supervisor.host.logs.messages import AttemptBegan
 from supervisor.host.logs.start import start_logger
@@ -392,13 +392,13 @@ def test_hanging_disk_blocks_no_other_log_and_no_program(logs: LogCapture, tmp_p
 def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(logs: LogCapture, tmp_path: Path):
     path, began = tmp_path / "out.log", list[AttemptBegan]()
     logs.subscribers.on_attempt_began = began.append
-    first = logs.open_pipe(path, 0, 0)
+    first = logs.open_pipe(path, 0, 0, Tee("job", 1, "stdout"))
     logs.begin_attempt("job", 1, "stdout", path)
     wait_until(lambda: len(began) == 1)
     os.write(first, b"x" * 60_000)
     os.close(first)
 
-    second = logs.open_pipe(path, 0, 0)
+    second = logs.open_pipe(path, 0, 0, Tee("job", 2, "stdout"))
     logs.begin_attempt("job", 2, "stdout", path)
     os.write(second, b"second\n")
     wait_until(lambda: len(began) == 2)

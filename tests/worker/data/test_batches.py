@@ -424,7 +424,8 @@ def test_examples_before_the_position_are_not_loaded() -> None:
     )
     next(feed.rest_of_epoch())
 
-    assert min(asked[:4]) == 16  # later ones may be of the next epoch, which is loaded ahead
+    assert 16 in asked
+    assert min(asked[:4]) >= 16  # two are loaded at a time; later ones may be of the next epoch, which is loaded ahead
 
 
 def test_files_are_loaded_as_pairs(tmp_path: Path) -> None:

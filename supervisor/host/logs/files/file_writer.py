@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from itertools import groupby
 
-from supervisor.host.logs.file import LogFile
+from supervisor.host.logs.files.file import LogFile
 
 FULL_BYTES = 256 * 1024  # unwritten: the pipes are not read until it is less, so programs wait
 HELD_BYTES = 1024 * 1024  # for a disk that hangs; what exceeds it is dropped, so that programs go on

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
-from supervisor.host.logs import compression
-from supervisor.host.logs.positions import LogPosition, position_in
+from supervisor.host.logs.files import compression
+from supervisor.host.logs.files.positions import LogPosition, position_in
 from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
-from supervisor.host.logs.positions import COMPRESSED_NAME
+from supervisor.host.logs.files.positions import COMPRESSED_NAME
 
 LEVEL = 6  # gzip's own default
 SUFFIX = ".gz"

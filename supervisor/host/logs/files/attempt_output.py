@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from supervisor.host.guarded_open import open_guarded
-from supervisor.host.logs.compression import SUFFIX
-from supervisor.host.logs.file import MAX_BACKUPS
-from supervisor.host.logs.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before
+from supervisor.host.logs.files.compression import SUFFIX
+from supervisor.host.logs.files.file import MAX_BACKUPS
+from supervisor.host.logs.files.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before
 
 _HEAD_BYTES = 64  # holds a gzip header with a name of ours
 _NAMED = 0x08  # RFC 1952: FLG.FNAME; we write no other optional field before it
@@ -176,7 +176,7 @@ def _open(path: Path) -> _Part | None:
             status = os.fstat(descriptor)
             size = int.from_bytes(os.pread(descriptor, 4, max(0, status.st_size - 4)), "little")
             known = _ORIGINAL.match(head, 10) if len(head) > 10 and head[3] == _NAMED else None
-            content = gzip.open(f"/proc/self/fd/{descriptor}")
+            content = gzip.open(f"/proc/self/fd/{descriptor}")  # noqa: SIM115 - its owner closes it
             return _Part(cast("BinaryIO", content), int(known[1]) if known else 0, size, status.st_mtime_ns, end=size)
     return None
 

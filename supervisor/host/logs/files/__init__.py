@@ -1,0 +1,1 @@
+"""The log files: written, rotated, compressed, and read back by attempt."""
