@@ -16,10 +16,14 @@ build    until strategy, model and optimizer are
 restore  until the state of the last checkpoint is in place
 first    until the first step after it is done, tracing included
 total    all of it
+
+"step" is the time of a step before the kill, with the standby waiting: what a standby costs is what it exceeds the
+one without.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -42,6 +46,7 @@ from bench import harness, peer
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 600.0  # TensorFlow on a busy machine
 LOOK_S = 0.0005
+CALM_S = 5.0  # of training before a kill, with the standby waiting: what it costs training is seen there
 PARTS = ("detect", "spawn", "import", "build", "restore", "first")
 STEPS_BETWEEN = 45  # of training between two kills, at the default two saves
 
@@ -132,14 +137,16 @@ class Happening:
 
 @dataclass
 class Figures:
-    """The seconds of each part, one entry for each kill."""
+    """The seconds of each part, and the milliseconds of a step before the kill, one entry for each kill."""
 
     parts: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*PARTS, "total")})
+    step_ms: list[float] = field(default_factory=list)
 
-    def add(self, found: dict[str, float]) -> None:
+    def add(self, found: dict[str, float], step_ms: float) -> None:
         for name, spent_s in found.items():
             self.parts[name].append(spent_s)
         self.parts["total"].append(sum(found.values()))
+        self.step_ms.append(step_ms)
 
 
 def told(folder: Path) -> list[Happening]:
@@ -212,8 +219,8 @@ def standby_pid(folder: Path) -> int | None:
     return pid
 
 
-def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> dict[str, float]:
-    """One kill at a random moment of training, and its measurements."""
+def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple[dict[str, float], float]:
+    """One kill at a random moment of training: the seconds of each part, and the milliseconds of a step before it."""
     steps = [each for each in told(folder) if each.what == "step"]
     done = steps[-1].number if steps else 0
     until(lambda: [e for e in told(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN], "steps", folder)
@@ -222,7 +229,9 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> dict[
         until(lambda: standby_pid(folder), "its standby", folder)
         spare = standby_pid(folder)
         time.sleep(1.0)  # it is quiet again
-    time.sleep(chance.random())
+    calm_since = time.monotonic()
+    time.sleep(CALM_S + chance.random())
+    step_ms = median_step_ms([each.at for each in told(folder) if each.what == "step" and each.at >= calm_since])
     old = next(each.pid for each in reversed(told(folder)) if each.what == "step")
     known = children(daemon)
     killed_at = time.monotonic()
@@ -234,7 +243,12 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> dict[
         time.sleep(LOOK_S)
         spawned_at = time.monotonic()
     until(lambda: _first_step(folder, killed_at), "a new step", folder)
-    return _split(folder, (killed_at, reaped_at, spawned_at), spare)
+    return _split(folder, (killed_at, reaped_at, spawned_at), spare), step_ms
+
+
+def median_step_ms(ends: list[float]) -> float:
+    """The median time of a step in milliseconds, from the moments (s) at which steps ended: saves don't count."""
+    return 1000 * statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
 
 
 def children(pid: int) -> set[int]:
@@ -299,7 +313,7 @@ def main() -> None:
         for system in chosen:
             with supervised(system, options) as (folder, daemon):
                 for _ in range(options.kills):
-                    results[system.name].add(relaunch(system, folder, daemon.pid, chance))
+                    results[system.name].add(*relaunch(system, folder, daemon.pid, chance))
                     print(system.name, spread(results[system.name].parts["total"]), "s", flush=True)
                 if system.is_ours:
                     reactions[system.name] += reaction_ms(folder)
@@ -312,7 +326,7 @@ def report(
     options: argparse.Namespace,
     chance: Random,
 ) -> None:
-    table = Table("system", *PARTS, "total, s", f"of {REFERENCE}'s (95 %)", "target")
+    table = Table("system", *PARTS, "total, s", f"of {REFERENCE}'s (95 %)", "target", "step, ms")
     base = results[REFERENCE].parts["total"] if REFERENCE in results else []
     ratios = {}
     for name, figures in results.items():
@@ -321,13 +335,21 @@ def report(
         if base:
             ratios[name] = ratio(mine, base, chance)
         shown = "{:.3f} ({:.3f} to {:.3f})".format(*ratios[name]) if base else "-"
-        table.add_row(name, *columns, spread(mine), shown, f"{TARGETS[name]:g}" if name in TARGETS else "")
+        table.add_row(
+            name,
+            *columns,
+            spread(mine),
+            shown,
+            f"{TARGETS[name]:g}" if name in TARGETS else "",
+            spread(figures.step_ms),
+        )
     Console(width=170).print(table)
     for name, found in reactions.items():
         print(f"{name}: from death to the next worker, by the daemon: {spread(found)} ms (target {REACTION_MS:g})")
     content = {
         "options": {**vars(options)},
         "seconds": {name: figures.parts for name, figures in results.items()},
+        "step_ms": {name: figures.step_ms for name, figures in results.items()},
         "ratios_to": {REFERENCE: ratios},
         "reaction_ms": reactions,
     }

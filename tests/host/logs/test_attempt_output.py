@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from supervisor.host.logs.files import attempt_output
 from supervisor.host.logs.files.attempt_output import OutputGone, open_attempt_output
 from supervisor.host.logs.files.file import LogFile
 from supervisor.host.logs.files.positions import LogPosition
@@ -130,6 +131,19 @@ def test_damaged_backup_is_an_error(path: Path):
     packed.write_bytes(content)
 
     with pytest.raises(OSError, match=r"damaged|CRC|Error -3"):
+        read(path, start, None)
+
+
+def test_backup_that_takes_too_long_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attempt_output, "SEEK_S", 0.0)
+    file = LogFile(path, 0, 1)
+    file.write(b"0" * 5_000_000)
+    start = position_of(file)
+    file.write(b"mine\n")
+    file.rotate()
+    file.compress_backups()
+
+    with pytest.raises(OSError, match="could not be read in"):
         read(path, start, None)
 
 

@@ -1,20 +1,24 @@
 """What one attempt printed, read from a log file and its backups."""
 
 import contextlib
+import errno
 import gzip
 import os
 import re
 import stat
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from supervisor.host.guarded_open import open_guarded
 from supervisor.host.logs.files.compression import SUFFIX
-from supervisor.host.logs.files.file import MAX_BACKUPS
 from supervisor.host.logs.files.positions import COMPRESSED_NAME, DIGEST_BYTES, LogPosition, digest_before
 
+MOST_FILES = 100  # that are looked at; each takes a descriptor
+SEEK_S = 5.0  # in one compressed file: what it was compressed from may be of any size
+_SEEK_BYTES = 1 << 20
 _HEAD_BYTES = 64  # holds a gzip header with a name of ours
 _NAMED = 0x08  # RFC 1952: FLG.FNAME; we write no other optional field before it
 _ORIGINAL = re.compile(COMPRESSED_NAME.format(r"(\d{1,20})").encode())
@@ -32,19 +36,30 @@ class _Part:
     last (Unix time).
     """
 
-    file: BinaryIO
+    file: BinaryIO | gzip.GzipFile
     inode: int
     size: int
     written_ns: int
     begin: int = 0
     end: int = 0
 
+    def seek(self, offset: int) -> None:
+        """Goes to the byte at `offset`. Raises OSError, also if that takes too long."""
+        if isinstance(self.file, gzip.GzipFile):
+            until = time.monotonic() + SEEK_S
+            if offset < self.file.tell():
+                self.file.rewind()
+            while self.file.tell() < offset and self.file.read(min(_SEEK_BYTES, offset - self.file.tell())):
+                if time.monotonic() > until:
+                    raise OSError(errno.ETIMEDOUT, f"a compressed backup could not be read in {SEEK_S:g} s")
+        self.file.seek(offset)
+
     def fits(self, position: LogPosition) -> bool:
         """Whether the bytes before the position are those that were there when it was noted."""
         if position.offset > self.size:
             return False
         begin = max(0, position.offset - DIGEST_BYTES)
-        self.file.seek(begin)
+        self.seek(begin)
         return digest_before(self.file.read(position.offset - begin)) == position.digest
 
 
@@ -77,7 +92,7 @@ class AttemptOutput:
         while self._parts:
             part = self._parts[0]
             try:
-                part.file.seek(part.begin)
+                part.seek(part.begin)
                 content = part.file.read(min(count, part.end - part.begin))
             except (EOFError, zlib.error) as error:
                 raise OSError(f"a compressed backup is damaged: {error}") from error
@@ -151,7 +166,7 @@ def _open_files(path: Path) -> list[_Part]:
     """The log and its backups, oldest first. Raises OSError."""
     found: list[_Part] = []
     try:
-        for number in range(MAX_BACKUPS + 1):
+        for number in range(MOST_FILES):
             part = _open(path if number == 0 else path.with_name(f"{path.name}.{number}"))
             if part is None and number > 0:
                 break
@@ -177,7 +192,7 @@ def _open(path: Path) -> _Part | None:
             size = int.from_bytes(os.pread(descriptor, 4, max(0, status.st_size - 4)), "little")
             known = _ORIGINAL.match(head, 10) if len(head) > 10 and head[3] == _NAMED else None
             content = gzip.open(f"/proc/self/fd/{descriptor}")  # noqa: SIM115 - its owner closes it
-            return _Part(cast("BinaryIO", content), int(known[1]) if known else 0, size, status.st_mtime_ns, end=size)
+            return _Part(content, int(known[1]) if known else 0, size, status.st_mtime_ns, end=size)
     return None
 
 
