@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from supervisor.protocol.wire.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, Launch
 
 BETWEEN_FAILURES_S = 3600.0  # assumed where nobody knows: one an hour, as on a spot host on a bad day
+FIRST_TRAINED = 10.0  # times what the first save cost, before the second measures it: a tenth is lost at most
 WRITES = 2.0  # an interval is this many times as long as a save takes, so that the disk has the other half
 FIRST_PAUSE_S = 10.0  # after a save that failed; a full disk is rarely free again sooner
 MAX_PAUSE_S = 60.0  # what a crash may cost more, once the disk is free again
@@ -32,27 +33,34 @@ def best_interval_s(cost_s: float, between_failures_s: float) -> float:
 
 @dataclass(slots=True)
 class AutoInterval:
-    """An interval that follows what saves cost. `cost_s`, `save_s`: smoothed; None before the first save."""
+    """An interval that follows what saves cost. `cost_s`, `save_s`: smoothed; None before the first save.
+
+    The first save of a process costs two or three times as much as the next ones (it allocates and traces what they
+    find), so it counts for nothing once there is a second one, and that one is taken soon.
+    """
 
     between_failures_s: float = BETWEEN_FAILURES_S
     lowest_s: float = CHECKPOINT_INTERVAL_MIN
     highest_s: float = CHECKPOINT_INTERVAL_MAX
     cost_s: float | None = None
     save_s: float = 0.0
+    saves: int = 0
 
     def record_save(self, cost_s: float, save_s: float) -> None:
         """A save cost training `cost_s` seconds and was on the disk after `save_s`."""
-        old = (cost_s, save_s) if self.cost_s is None else (self.cost_s, self.save_s)
+        self.saves += 1
+        old = (cost_s, save_s) if self.cost_s is None or self.saves <= 2 else (self.cost_s, self.save_s)
         self.cost_s = old[0] + WEIGHT * (cost_s - old[0])
         self.save_s = old[1] + WEIGHT * (save_s - old[1])
 
     @property
     def interval_s(self) -> float:
-        """The best one within the bounds; the shortest until there is a save to measure."""
+        """The best one within the bounds; a short one until two saves are measured."""
         if self.cost_s is None:
             return self.lowest_s
-        best = max(best_interval_s(self.cost_s, self.between_failures_s), WRITES * self.save_s)
-        return min(max(best, self.lowest_s), self.highest_s)
+        is_known = self.saves >= 2
+        best = best_interval_s(self.cost_s, self.between_failures_s) if is_known else FIRST_TRAINED * self.cost_s
+        return min(max(best, WRITES * self.save_s, self.lowest_s), self.highest_s)
 
 
 def auto_interval_of(told: Launch) -> AutoInterval:

@@ -106,14 +106,33 @@ def test_first_automatic_save_comes_at_the_lowest_bound_to_be_measured() -> None
 )
 def test_automatic_interval_follows_cost_within_bounds(cost_s: float, save_s: float, interval_s: float) -> None:
     auto = AutoInterval(between_failures_s=5000.0, lowest_s=10.0, highest_s=400.0)
-    auto.record_save(cost_s, save_s)
+    for _ in range(2):
+        auto.record_save(cost_s, save_s)
 
     assert auto.interval_s == interval_s
 
 
+def test_first_save_of_a_process_does_not_decide_the_interval() -> None:
+    first, later = AutoInterval(lowest_s=1.0), AutoInterval(lowest_s=1.0)
+    first.record_save(0.05, 0.1)
+    assert first.interval_s == 1.0
+    for each in (first, later, later):
+        each.record_save(0.02, 0.04)
+
+    assert first.interval_s == later.interval_s
+
+
+def test_second_save_waits_if_the_first_one_stalled_training_for_long() -> None:
+    auto = AutoInterval(lowest_s=30.0)
+    auto.record_save(20.0, 25.0)
+
+    assert auto.interval_s == 200.0
+
+
 def test_single_slow_save_does_not_decide_the_interval() -> None:
     auto = AutoInterval(lowest_s=1.0)
-    auto.record_save(1.0, 1.0)
+    for _ in range(2):
+        auto.record_save(1.0, 1.0)
     usual = auto.interval_s
     auto.record_save(9.0, 1.0)
 
