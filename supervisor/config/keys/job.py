@@ -120,7 +120,7 @@ class JobConfig(SectionModel):
     checkpoint_interval_min: Timeout = key(
         CHECKPOINT_INTERVAL_MIN,
         "Seconds (or `1 minute`) that an automatic interval is never shorter than. Half a minute of lost work hardly "
-        "matters, and the disk has other users; the first save comes this early, to be measured.",
+        "matters, and the disk has other users; the first two saves come this early, to be measured.",
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
