@@ -116,7 +116,7 @@ def test_any_bytes_leave_the_daemon_serving(daemon: Daemon, junk: bytes):
         (b"GET /api/v1/tail?name=sleeper&attempt=x", b"400"),
         (b"GET /api/v1/tail?name=sleeper&attempt=1&follow=1", b"400"),
         (b"GET /api/v1/tail?name=supervisord&attempt=1", b"400"),
-        (b"GET /api/v1/tail?name=sleeper&attempt=99999999999", b"404"),
+        (b"GET /api/v1/tail?name=sleeper&attempt=99999999999", b"422"),
         (b"GET /api/v1/tail?name=sleeper&channel=../../etc/passwd", b"400"),
     ],
 )
