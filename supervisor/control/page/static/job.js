@@ -94,9 +94,10 @@ export class Job {
     this.offerAttempts();
     const rows = attempts.toReversed().map((each) => {
       const steps = each.to_step === null ? "" : `${each.from_step ?? 0} to ${each.to_step}`;
-      const cells = [each.attempt, moment(each.started_wall_at), each.ended_wall_at ? duration(each.ended_wall_at - each.started_wall_at) : "runs", steps, each.lost_steps ? `${each.lost_steps} lost` : "", each.cause ?? "", each.text ?? ""];
+      const cells = [moment(each.started_wall_at), each.ended_wall_at ? duration(each.ended_wall_at - each.started_wall_at) : "runs", steps, each.lost_steps ? `${each.lost_steps} lost` : "", each.cause ?? "", each.text ?? ""];
       const bar = this.isJob ? [element("td", {}, element("div", { class: "bar" }, pieces(each)))] : [];
-      return element("tr", {}, cells.map((text) => element("td", {}, String(text))), bar);
+      const number = element("button", { type: "button", "aria-label": `What attempt ${each.attempt} printed`, onclick: () => this.showAttempt(each.attempt) }, String(each.attempt));
+      return element("tr", {}, element("td", {}, number), cells.map((text) => element("td", {}, String(text))), bar);
     });
     this.attempts.replaceChildren(table(["Attempt", "Began", "Lasted", "Steps", "Lost", "End", "", ...(this.isJob ? ["Time"] : [])], rows));
   }
@@ -106,6 +107,12 @@ export class Job {
     const offered = this.ran.toReversed().map((each) => element("option", { value: String(each.attempt) }, `attempt ${each.attempt}`));
     this.shownAttempt.replaceChildren(element("option", { value: "" }, "live"), ...offered);
     this.shownAttempt.value = this.ran.some((each) => String(each.attempt) === chosen) ? chosen : "";
+  }
+
+  showAttempt(number) {
+    this.shownAttempt.value = String(number);
+    this.shownAttempt.dispatchEvent(new Event("change"));
+    this.shownAttempt.scrollIntoView();
   }
 
   drawGoodput(found) {
