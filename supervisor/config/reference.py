@@ -3,6 +3,7 @@
 A test holds the page to them.
 """
 
+import re
 from dataclasses import Field
 from typing import Any
 
@@ -26,15 +27,27 @@ TABLES: tuple[tuple[str, type[SectionModel]], ...] = (
 )
 """Heading of each table, and the model it shows."""
 
+_FILE = re.compile(r"\b(docs|deploy)(/[\w/-]+\.\w+)")
+"""A file of the repository, as descriptions name it for man pages and the sample file."""
+
 
 def key_table(model: type[SectionModel]) -> str:
     """A Markdown table: key, default, meaning."""
     rows = [
-        f"| `{about.alias or field.name}` | {shown_default(field, about)} | {about.description} |"
+        f"| `{about.alias or field.name}` | {shown_default(field, about)} | {_linked(about.description)} |"
         for field, about in model.described_fields()
         if not about.is_internal
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
+
+
+def _linked(text: str) -> str:
+    """The text with links from docs/configuration.md to the files that it names."""
+    return _FILE.sub(lambda found: _link(found[1], found[2]), text)
+
+
+def _link(folder: str, rest: str) -> str:
+    return f"[{rest[1:]}]({rest[1:]})" if folder == "docs" else f"[{folder}{rest}](../{folder}{rest})"
 
 
 def shown_default(field: Field[Any], about: KeyInfo) -> str:

@@ -12,7 +12,7 @@ from supervisor.config.schema.section import (
 )
 
 Command = Annotated[tuple[str, ...] | None, parsed_by(values.command)]
-SHOWN = "none; for a program: that of [supervisord]"
+SHOWN = "none; a program takes that of [supervisord]"
 
 
 @section_model
@@ -21,7 +21,8 @@ class HookKeys(SectionModel):
 
     hook_failed: Command = key(
         None,
-        "Command run when a program has failed and is not started again, with JSON on its standard input (hooks.md).",
+        "Command run when a program has failed and is not started again, with JSON on its standard input "
+        "(docs/hooks.md).",
         shown=SHOWN,
     )
     hook_relaunched: Command = key(
@@ -33,7 +34,7 @@ class HookKeys(SectionModel):
         shown=SHOWN,
     )
     hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
-    hook_notice: Command = key(None, "Command run when a program is notified that the host is going away.", shown=SHOWN)
+    hook_notice: Command = key(None, "Command run when a program is told that the host is going away.", shown=SHOWN)
 
     def hooks(self) -> Mapping[str, tuple[str, ...] | None]:
         """The commands by event."""

@@ -40,192 +40,196 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints; use a disk that survives the host if training must. Setting it makes the "
+        "Folder of the job's checkpoints. If training must survive the host, use a disk that does. This key makes the "
         "program a job: it flushes before it is stopped, and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
         None,
         "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
-        "the prefix of one (`/srv/old/model.ckpt-1200`). It may be written by tf.train.CheckpointManager, TF1's "
-        "Saver or another stepkeeper job. Nothing there is changed.",
+        "the prefix of a checkpoint (`/srv/old/model.ckpt-1200`). It may have been written by "
+        "tf.train.CheckpointManager, TF1's Saver or another stepkeeper job. Nothing there is changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
         (),
-        "Other jobs whose checkpoints in checkpoint_dir this job restores, such as its name before it was renamed; "
-        "`*`: any job's. A checkpoint names the job that saved it. Checkpoints of workers without a daemon name none "
-        "and are always restored, and so is what initial_checkpoint names.",
+        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own name before it was "
+        "renamed; `*` means any job. Each checkpoint names the job that saved it. Checkpoints of workers without a "
+        "daemon name none and can always be restored, and so can those that initial_checkpoint names.",
         shown="none: only its own",
     )
     export_dir: FilePath | None = key(
         None,
-        "Folder for the trained model as a SavedModel: at the end of training it is written to `export_dir/STEP/`, as "
-        "TensorFlow Serving wants it; before, with `supervisorctl export`. An export is for serving; training goes on "
-        "from checkpoints only.",
+        "Folder for the trained model as a SavedModel. At the end of training, and before that with `supervisorctl "
+        "export`, it is written to `export_dir/STEP/`, as TensorFlow Serving expects it. An export is for serving "
+        "only; training continues from checkpoints.",
         shown="none: no export",
     )
     entrypoint: Annotated[str, parsed_by(values.entrypoint)] | None = key(
         None,
-        "Function that trains, as `package.module:function`. Stands for `command = python -m worker "
+        "Function that trains, as `package.module:function`. Short for `command = python -m worker "
         "package.module:function`.",
         shown="none: the command is used",
     )
     python: Annotated[str, INTERPRETER] = key(
         sys.executable,
-        "Interpreter that runs the entrypoint: a path, or a name to search for. The job's environment may be another "
-        "one than the daemon's.",
+        "Interpreter that runs the entrypoint: a path, or a name to search for. The job's environment may differ from "
+        "the daemon's.",
         shown="the daemon's interpreter",
     )
     strategy: Annotated[Strategy, parsed_by(values.strategy)] | None = key(
         None,
-        "What `worker.strategy()` gives: auto, mirrored, one-device, multiworker or tpu (docs/strategies.md).",
+        "What `worker.strategy()` returns: auto, mirrored, one-device, multiworker or tpu (docs/strategies.md).",
         shown="what the script asks for, else auto",
     )
     replicas: Positive | None = key(
         None,
-        "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
+        "How many devices to use, 1 or more. Where there is no GPU, this many logical CPU devices are created.",
         shown="every GPU, or one CPU device",
     )
     replicas_min: Positive | None = key(
         None,
-        "Fewest devices to train on, if GPUs are missing or broken: 1 or more. With fewer, training does not begin "
-        "(docs/strategies.md); with fewer than `replicas`, `status` says so, and the next start takes what is there "
-        "then. The learning rate's scaling is the script's.",
-        shown="none: a GPU that was there before and is gone or broken is waited for",
+        "Fewest devices to train on if GPUs are missing or broken, 1 or more. With fewer, training does not begin "
+        "(docs/strategies.md). With at least this many but fewer than `replicas`, `status` says so, and the next "
+        "start takes the devices that are there then. Scaling the learning rate is up to the script.",
+        shown="none: the job waits for a GPU that was there before and is gone or broken",
     )
     workers: Annotated[int, parsed_by(lambda text: values.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
-        "How many processes train together on this host under `strategy = multiworker`, 2 or more. The job's process "
+        "How many processes train together on this host with `strategy = multiworker`, 2 or more. The job's process "
         "is the first of them and starts the others; they live and end together (docs/strategies.md).",
-        shown="one; `TF_CONFIG` says which one of how many hosts'",
+        shown="one process; with several hosts, `TF_CONFIG` says which one it is",
     )
     deterministic: Boolean = key(
         False,
-        "Whether training uses deterministic operations only; in PyTorch and TF1 the script must call prepare(). Off "
-        "by default, as some operations are slower and some are missing.",
+        "Whether training uses only deterministic operations; in PyTorch and TF1 the script must call prepare(). Off "
+        "by default, because some operations are slower and some are missing.",
     )
     strict: Boolean = key(
         False,
-        "Whether training ends after its first step if the loop uses a variable that no checkpoint would hold. Off: "
-        "then it is a warning, as such a variable may be one that never changes.",
+        "Whether training ends after its first step if the loop uses a variable that no checkpoint would hold. If "
+        "this is false, there is only a warning, because the variable may be one that never changes.",
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(values.interval)] = key(
         None,
         "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
-        "training against how often the job fails (Young and Daly), and `status` shows the choice. This is the "
-        "most that a crash can cost; a stop or a notice flushes anyway.",
+        "training against how often the job fails (Young and Daly), and `status` shows the choice. This is the most "
+        "work that a crash can cost; a stop or a notice flushes in any case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
         CHECKPOINT_INTERVAL_MIN,
-        "Seconds (or `1 minute`) that an automatic interval is never shorter than. Half a minute of lost work hardly "
-        "matters, and the disk has other users; the first two saves come this early, to be measured.",
+        "Shortest automatic interval, in seconds (or `1 minute`). Half a minute of lost work hardly matters, and the "
+        "disk has other users. The first two saves come this early, so that their cost can be measured.",
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
-        "Seconds (or `30 minutes`) that an automatic interval is never longer than: the most that a crash may cost, "
-        "however rare crashes were so far.",
+        "Longest automatic interval, in seconds (or `30 minutes`): the most work that a crash may cost, however rare "
+        "crashes have been so far.",
     )
     checkpoint_make_room: Boolean = key(
         False,
-        "Whether a save that finds the disk full may delete older checkpoints before their time, oldest first and "
-        "never the newest whole one nor the newest attempt's, and try again. Off by default, as checkpoint_keep is "
-        "not honoured then.",
+        "Whether a save that finds the disk full may delete older checkpoints before their time and try again: the "
+        "oldest first, but never the newest whole one or the newest attempt's. Off by default, because "
+        "checkpoint_keep is then not honoured.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
-        "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged.",
+        "How many of the newest checkpoints are kept, 1 or more. More than one by default, because the newest may "
+        "turn out to be damaged.",
     )
     checkpoint_keep_every: Annotated[float, parsed_by(values.hours)] | None = key(
-        None, "In addition, one checkpoint stays for each such length of time, such as `6 hours`.", shown="none"
+        None, "In addition, one checkpoint is kept for each period of this length, such as `6 hours`.", shown="none"
     )
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best_rule)] | None = key(
-        None, "In addition, the best one by a metric stays: `min loss` or `max accuracy`.", shown="none"
+        None, "In addition, the best checkpoint by a metric is kept: `min loss` or `max accuracy`.", shown="none"
     )
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
-        "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER`; "
-        "the job's name is added. A host that has no checkpoint, or an older one, begins from the store's newest "
-        "(docs/mirror.md). Needs the extra `mirror`.",
+        "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or "
+        "`file:///FOLDER`; the job's name is added. A host without a checkpoint, or with older ones only, begins from "
+        "the newest in the store (docs/mirror.md). Needs the extra `mirror`.",
         shown="none",
     )
     mirror_keep: Positive = key(
-        5, "How many of the newest checkpoints stay in the store. More than here, as a fetched one may prove bad."
+        5,
+        "How many of the newest checkpoints are kept in the store. More than one by default, because a checkpoint "
+        "that is fetched may turn out to be damaged.",
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
-        "Bytes (`50MB`) that may be uploaded in a second, so that uploads leave room for what training reads. With "
-        "`durable = remote` it does not apply while a flush before a deadline waits for an upload.",
+        "Bytes (`50MB`) that may be uploaded per second, so that uploads leave bandwidth for the data that training "
+        "reads. With `durable = remote`, the limit does not apply while a flush before a deadline waits for an upload.",
         shown="none",
     )
     durable: Annotated[Literal["local", "remote"], parsed_by(values.durable)] = key(
         "local",
-        "What a flush waits for before the host goes away, and `supervisorctl checkpoint`: `local`, the checkpoint is "
-        "on this host's disk; `remote`, it is in the mirror too. Then the upload is part of the flush, and the last "
-        "one before a notice's deadline begins that much earlier (docs/deadlines.md).",
+        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: `local`, the checkpoint is "
+        "on this host's disk; `remote`, it is in the mirror as well. The upload is then part of the flush, and the "
+        "last flush before a notice's deadline begins that much earlier (docs/deadlines.md).",
     )
     startup_timeout: Timeout = key(
         600.0,
-        "Seconds (or `10 minutes`) from start to the first step: import, restore, trace. Generous, as tracing a large "
-        "model takes minutes; then the worker is killed and started again.",
+        "Seconds (or `10 minutes`) from the start to the first step, for import, restore and tracing. After that, the "
+        "worker is killed and started again. Generous, because tracing a large model takes minutes.",
     )
     flush_timeout: Timeout = key(
         120.0,
-        "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to exit. "
-        "Spot hosts give 30 to 120 s in all.",
+        "Seconds (or `2 minutes`) that a worker has to finish its step and write a checkpoint before it is told to "
+        "exit. Spot hosts give 30 to 120 s in all.",
     )
     on_notice: Annotated[Literal["stop", "train"], parsed_by(values.on_notice)] = key(
         "stop",
         "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` exits, and "
-        "starts again if the host stays after all; `train` goes on training until it is killed.",
+        "starts again if the host stays after all; `train` trains on until it is killed.",
     )
     notice_margin: Seconds = key(
         1.0,
-        "Seconds between the expected end of the last checkpoint and the moment when the host may be gone. How long a "
-        "save and a step take is measured; this margin covers what the measurements don't.",
+        "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone. The "
+        "time for a save and a step is measured; this margin covers what the measurements don't.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(values.learned_timeout)] = key(
         "auto",
         "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
-        "kept, then it is killed and restarted. `auto` learns the limit: four times the longest pause that it "
-        "recovered from, at least hang_timeout_min (docs/hangs.md). `none` turns this off.",
+        "saved, and it is killed and restarted. `auto` learns the limit: four times the longest pause from which the "
+        "job recovered, and at least hang_timeout_min (docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
         600.0,
-        "Seconds (or `10 minutes`) that `hang_timeout = auto` waits at least; half of it for the start-up, three times "
-        "as long for an evaluation. Ten minutes, as PyTorch gives its collectives: ending a step that is only slow "
-        "costs more than an idle machine.",
+        "Shortest limit of `hang_timeout = auto`, in seconds (or `10 minutes`); half of it for the start-up, three "
+        "times as much for an evaluation. The default is the one that PyTorch has for its collectives: ending a step "
+        "that is only slow costs more than an idle machine.",
     )
     gpu_wait: Timeout = key(
         30.0,
-        "Seconds a start waits for the GPU memory that the last attempt still holds; then it starts anyway. Needs "
-        "NVIDIA's driver and the extra `nvml`.",
+        "Seconds for which a start waits for GPU memory that the last attempt still holds; then it goes ahead anyway. "
+        "Needs NVIDIA's driver and the extra `nvml`.",
     )
     standby: Annotated[Literal["auto", "off", "warm", "hot"], parsed_by(values.standby)] = key(
         "auto",
-        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `auto` "
-        "keeps a warm one where memory allows; of a script (`command = python train.py`) it imports the packages that "
-        "the script imports first, and runs no line of it. `warm` has imported TensorFlow and the job's module and "
-        "waits before it touches a device; a script is run up to its first use of `worker`. `hot`, with an "
-        "entrypoint only, has also built the model and run its step, so it holds as much memory as the worker, on its "
-        "devices too. `off`: none. `status` says why there is none.",
+        "Process that is kept beside the worker and becomes the next attempt when the worker dies (docs/standby.md). "
+        "`auto` keeps a warm one where memory allows; for a script (`command = python train.py`), it imports the "
+        "packages that the script imports first, and runs no line of the script. `warm` has imported TensorFlow and "
+        "the job's module, and waits before it touches a device; a script is run up to its first use of `worker`. "
+        "`hot`, with an entrypoint only, has also built the model and run its step, so it holds as much memory as the "
+        "worker, on the devices as well. `off` keeps none. `status` says why there is none.",
     )
     on_nan: Annotated[OnNan, parsed_by(values.on_nan)] | None = key(
         None,
         "What to do when training diverges (docs/failures.md): `stop` fails the job, so that a person looks at it; "
-        "`rollback` resumes from an earlier checkpoint, at most three times without a new best one; `skip` does that "
-        "and leaves out the batches in question; `off` does not check.",
+        "`rollback` resumes from an earlier checkpoint, at most three times without a new best one; `skip` does the "
+        "same and also leaves out the batches in question; `off` does not check.",
         shown="what the script says, else stop",
     )
     loss_spike: Annotated[float | None, parsed_by(values.loss_spike)] = key(
         None,
-        "From how many deviations above its median over the last 100 steps on a loss counts as diverged, for example "
-        "20; off: only one that is not finite does, as what is far off depends on the job.",
+        "How many deviations above its median over the last 100 steps a loss has to be to count as diverged, for "
+        "example 20. `off`: only a loss that is not finite counts, because what is unusual depends on the job.",
         shown="off",
     )
     on_oom: Annotated[Literal["restart", "microbatch"], parsed_by(values.on_oom)] = key(
         "restart",
-        "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch into "
-        "twice as many parts as before and adds up their gradients. The script must support that (docs/failures.md).",
+        "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch "
+        "into twice as many parts as before and adds up their gradients. The script must support this "
+        "(docs/failures.md).",
     )

@@ -47,12 +47,14 @@ class ProcessesConfig(SectionModel):
     """How many processes a program's section stands for, and what they are called. More than one make a group."""
 
     numprocs: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, MAX_NUMPROCS))] = key(
-        1, "How many processes to run (0: none), each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
+        1,
+        "How many processes to run (0: none), each with its own `%(process_num)s`. Each job needs a checkpoint_dir of "
+        "its own.",
     )
-    numprocs_start: Count = key(0, "The first one's number.")
+    numprocs_start: Count = key(0, "Number of the first process.")
     process_name: str = key(
         "%(program_name)s",
-        "The name of each process; with more than one it must contain `%(process_num)s`, as in "
+        "Name of each process. If there are several, it must contain `%(process_num)s`, as in "
         "`%(program_name)s_%(process_num)02d`.",
     )
 
@@ -62,11 +64,11 @@ class GroupConfig(SectionModel):
     """Programs that are started, stopped and shown together, as `GROUP:*`; each is then called `GROUP:NAME`."""
 
     programs: Annotated[tuple[str, ...], parsed_by(values.name_list)] = required(
-        "Names of their sections, separated by commas. A program is in one group at most."
+        "Names of the programs' sections, separated by commas. A program can be in only one group."
     )
     priority: Priority = key(
         999,
-        "Groups with lower numbers start first and stop last; inside a group the priority of the programs decides.",
+        "Groups with lower numbers start first and stop last. Within a group, the priority of the programs decides.",
     )
 
 
@@ -94,17 +96,19 @@ class ListenerConfig(SectionModel):
     """A program that is told what happens, on its standard input, and answers on its standard output."""
 
     events: Annotated[tuple[str, ...], parsed_by(_events)] = required(
-        "Event types that it gets, separated by commas: EVENT is all, PROCESS_STATE every change of a program's state."
+        "Event types that the listener gets, separated by commas. EVENT stands for all of them, PROCESS_STATE for "
+        "every change of a program's state."
     )
     buffer_size: Positive = key(
         BUFFER_SIZE,
-        "How many events may wait while its processes are busy or down. Beyond that the oldest is dropped; the log and "
-        "`status` report it.",
+        "How many events may wait while the listener's processes are busy or down. Beyond that, the oldest is "
+        "dropped; the log and `status` report it.",
     )
     result_handler: Annotated[str, parsed_by(_handler)] = key(
         DEFAULT_HANDLER,
-        "With this value an event is done with if the answer is OK, and sent again if not. The daemon loads no code of "
-        "others: with any other value an event is sent again only after FAIL, and what is answered is dropped.",
+        "With this value, an event is finished if the answer is OK, and is sent again if not. The daemon loads no "
+        "code of others: with any other value, an event is sent again only after FAIL, and the text of the answer is "
+        "dropped.",
     )
 
     @property
@@ -125,26 +129,29 @@ class ProgramConfig(HookKeys):
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], parsed_by(values.command)] = required(
-        "Program and arguments, split as a shell does it; no shell runs. A name without a slash is searched for in "
-        "PATH. A job may have an entrypoint instead.",
+        "Program and arguments, split as a shell would split them; no shell runs. A name without a slash is searched "
+        "for in PATH. A job may have an entrypoint instead.",
         shown="required, except for a job with an entrypoint",
     )
-    directory: FilePath | None = key(None, "Folder the program starts in.", shown="none: the daemon's")
+    directory: FilePath | None = key(None, "Folder in which the program starts.", shown="none: the daemon's")
     environment: Variables = key(
-        {}, 'Variables for this program, over those of [supervisord]: `KEY="value",OTHER="value"`.', shown="empty"
+        {},
+        'Variables for this program, which win over those of [supervisord]: `KEY="value",OTHER="value"`.',
+        shown="empty",
     )
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
-        "File of further variables, one `KEY=VALUE` a line, as systemd's EnvironmentFile= and dotenv have them; "
-        "`environment` wins. With `-` before the path it may be missing. It is read with the configuration, so "
-        "`update` applies what changed in it. A daemon that is root wants it as safe from others as its configuration.",
+        "File of further variables, one `KEY=VALUE` a line, as for systemd's EnvironmentFile= and dotenv; "
+        "`environment` wins over it. With `-` before the path, the file may be missing. It is read together with the "
+        "configuration, so `update` applies changes in it. If the daemon is root, the file must be as safe from other "
+        "users as the configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
-        "User (name or number) the program runs as; needs a daemon that is root. HOME, USER and LOGNAME become that "
-        "user's, unless they were set to something else than root's own. The rest of the environment stays the "
-        "daemon's, as with Supervisor, since files written for it count on that: keep secrets out of it.",
+        "User (name or number) as whom the program runs; needs a daemon that is root. HOME, USER and LOGNAME become "
+        "that user's, unless they were set to something other than root's own. The rest of the environment stays the "
+        "daemon's, as in Supervisor, because files written for Supervisor rely on that: keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
@@ -153,164 +160,177 @@ class ProgramConfig(HookKeys):
         shown="the daemon's",
     )
     limit_nofile: CountLimit | None = key(
-        None, "How many files it may have open, soft and hard limit; `unlimited`.", shown="the daemon's at its start"
+        None,
+        "How many files it may have open (soft and hard limit), or `unlimited`.",
+        shown="the daemon's at its start",
     )
     limit_nproc: CountLimit | None = key(
-        None, "How many processes its user may have when it starts one more; `unlimited`.", shown="the daemon's"
+        None, "How many processes its user may have when it starts another one, or `unlimited`.", shown="the daemon's"
     )
     limit_core: SizeLimit | None = key(
-        None, "Size in bytes (KB, MB, GB) of a core file, 0 for none; `unlimited`.", shown="the daemon's"
+        None, "Largest size of a core file in bytes (KB, MB, GB), 0 for none, or `unlimited`.", shown="the daemon's"
     )
     limit_memlock: SizeLimit | None = key(
-        None, "Bytes (KB, MB, GB) of memory it may lock, as InfiniBand needs; `unlimited`.", shown="the daemon's"
+        None,
+        "Bytes (KB, MB, GB) of memory that it may lock, as InfiniBand needs, or `unlimited`.",
+        shown="the daemon's",
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use. It is checked every second; "
-        "above the limit a job flushes, and the program is restarted (cause memory-limit). At one and a half times "
-        "the limit it is killed. Where the daemon has its own control groups, the kernel kills it a tenth above the "
-        "limit.",
+        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use. It is checked every second: "
+        "above the limit, a job flushes, and the program is restarted (cause memory-limit). If it meanwhile grows by "
+        "another half of the limit, it is killed. Where the daemon has control groups of its own, the kernel kills it "
+        "a tenth above the limit.",
         shown="none",
     )
     cpu_limit: Cores | None = key(
         None,
-        "How many CPU cores it and its child processes may use, for example 1.5. The kernel enforces it where the "
-        "daemon has its own control groups; elsewhere the log says that it is not enforced.",
+        "How many CPU cores it and its child processes may use, for example 1.5. The kernel enforces this where the "
+        "daemon has control groups of its own; elsewhere the log says that it is not enforced.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
         None,
-        "Command that exits with 0 if the program is healthy; it runs as the program's user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy job flushes; then the program is restarted "
-        "(cause unhealthy).",
+        "Command that exits with 0 if the program is healthy. It runs as the program's user, in its directory, with "
+        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy job flushes; then the program is "
+        "restarted (cause unhealthy).",
         shown="none",
     )
-    healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first. As Docker's.")
-    healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take before it counts as failed. As Docker's.")
-    healthcheck_retries: Positive = key(3, "How many checks in a row must fail. As Docker's.")
+    healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one. As in Docker.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds that a check may take before it counts as failed. As in Docker.")
+    healthcheck_retries: Positive = key(
+        3, "How many checks in a row must fail before the program is restarted. As in Docker."
+    )
     oom_score_adjust: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, 1000))] | None = key(
         None,
-        "How much the kernel prefers to kill it when memory runs out, 0 to 1000. Not below 0, so that a program is "
-        "killed before the daemon.",
+        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000. Never below 0, so that a "
+        "program is killed before the daemon.",
         shown="0, or the daemon's if that is higher",
     )
     priority: Priority = key(
         999,
-        "Lower numbers start first and stop last: with the daemon, with `all` and in groups. This is only an order; "
-        "use depends_on, which wins, for what must be ready before or gone after.",
+        "Programs with lower numbers start first and stop last: with the daemon, with `all`, and in groups. This is "
+        "only an order. For what must be ready before the program or gone after it, use depends_on, which wins.",
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that must be ready before it starts: a plain program has been up for "
-        "its startsecs or has said so (notify), a job trains, or either is done. It waits for them at its start only.",
+        "Programs or groups, separated by commas, that must be ready before this program starts: a plain program has "
+        "been up for its startsecs or has reported that it is ready (notify), a job trains, or either is done. Only a "
+        "start waits for them, not a restart.",
         shown="none",
     )
     autostart: Boolean = key(
         True,
-        "Whether to start it with the daemon. The last supervisorctl start or stop wins: a stopped program stays "
+        "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins: a stopped program stays "
         "stopped.",
     )
     autorestart: Annotated[values.AutoRestart, parsed_by(values.autorestart)] = key(
         "unexpected",
-        "Whether to start it again when it ends by itself: true, false, or unexpected, which is when the exit code is "
-        "not in exitcodes (for a job: when it did not say that training is done).",
+        "Whether to start it again when it ends by itself: true, false, or unexpected, which means only if the exit "
+        "code is not in exitcodes (for a job: if it did not report that training is done).",
     )
     exitcodes: Annotated[frozenset[int], parsed_by(values.exit_codes)] = key(
         frozenset({0}), "Exit codes, separated by commas, that are expected.", shown="0"
     )
     startsecs: Seconds = key(
-        1.0, "Seconds it must stay up to count as started; ending earlier is a failed start. A job has started when it "
-        "trains."
+        1.0, "Seconds that it must stay up to count as started; if it ends earlier, that is a failed start. A job has "
+        "started when it trains."
     )  # fmt: skip
     notify: Boolean = key(
         False,
-        "Whether it reports itself when it is ready, instead of startsecs: READY=1 to the socket that NOTIFY_SOCKET "
-        "names, as with systemd; its STATUS= is shown. Jobs are ready when they train.",
+        "Whether the program itself reports when it is ready, instead of startsecs: it sends READY=1 to the socket "
+        "that NOTIFY_SOCKET names, as with systemd. Its STATUS= is shown (docs/programs.md). A job is ready when it "
+        "trains.",
     )
     notify_timeout: Timeout = key(
-        90.0, "Seconds within which it must report that; then it is stopped, which is a failed start. As systemd's."
+        90.0,
+        "Seconds within which it must report that it is ready. Otherwise it is stopped, which is a failed start. As "
+        "in systemd.",
     )
     startretries: Count = key(
         3,
-        "How many failed starts in a row are retried before the program fails. For a job: restarts in a row without "
-        "a new checkpoint; more of them, as what a job needs (a disk, a driver) may take longer to come back.",
+        "How many failed starts in a row are retried before the program is given up. For a job: how many restarts in "
+        "a row without a new checkpoint. A job has more, because what it needs (a disk, a driver) may take longer to "
+        "come back.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(values.stop_signal)] = key(
-        signal.SIGTERM, "Signal that asks it to exit, after the flush if it is a job.", shown="TERM"
+        signal.SIGTERM, "Signal that asks it to exit; a job flushes before it gets the signal.", shown="TERM"
     )
     stop_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
         None,
-        "Command that asks it to exit, run as its user, in its directory, with SUPERVISOR_PROGRAM_PID. If the program "
-        "still runs after the command, the signal follows. Both share stopwaitsecs.",
+        "Command that asks it to exit. It runs as the program's user, in its directory, with SUPERVISOR_PROGRAM_PID. "
+        "If the program still runs after the command, the signal follows. Both share stopwaitsecs.",
         shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
-        10.0, "Seconds from that signal to SIGKILL; for a job, counted from the end of its flush. As in Supervisor."
+        10.0, "Seconds from the stop signal to SIGKILL; for a job, counted from the end of its flush. As in Supervisor."
     )
     stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
     killasgroup: Boolean = key(
         False,
-        "Whether SIGKILL goes to the whole process group. A job's processes are all killed in any case.",
+        "Whether SIGKILL goes to the whole process group. All processes of a job are killed in any case.",
         shown="value of stopasgroup",
     )
     redirect_stderr: Boolean = key(False, "Whether standard error goes into the log of standard output.")
     stdout_logfile: LogPath = key(
         None,
-        "Log of standard output: a path, NONE for no log, or AUTO; `syslog` or `journal` for no file but that.",
+        "Log of standard output: a path, AUTO, or NONE for no log. `syslog` or `journal` sends the output only there, "
+        "without a file.",
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
     stdout_logfile_maxbytes: Bytes = key(
-        LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which it is rotated; 0 is never. As in Supervisor."
+        LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which the log is rotated; 0 means never. As in Supervisor."
     )
-    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay. As in Supervisor.")
+    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept. As in Supervisor.")
     stdout_logfile_compress: Boolean = key(
         False,
-        "Whether rotated logs are compressed: `.1.gz` and so on, some time after the rotation. No program waits for it "
-        "(docs/logs.md).",
+        "Whether rotated logs are compressed, to `.1.gz` and so on, some time after the rotation. No program waits "
+        "for it (docs/logs.md).",
     )
     stdout_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
         "",
-        "Text before each line in stdout_logfile, and a blank: with `{time}`, `{program}`, `{attempt}` and `{channel}` "
-        "in it, as in `{time} {program}:`. Only the file gets it (docs/logs.md).",
+        "Text before each line in stdout_logfile, followed by a blank. It can contain `{time}`, `{program}`, "
+        "`{attempt}` and `{channel}`, as in `{time} {program}:`. Only the file gets it (docs/logs.md).",
         shown="none",
     )
     stdout_syslog: Boolean = key(
         False,
-        "Whether the lines of standard output go to the system's log (/dev/log, facility user, level info), too, with "
-        "the program as their identifier; without a file if stdout_logfile is NONE.",
+        "Whether the lines of standard output also go to the system's log (/dev/log, facility user, level info), with "
+        "the program as their identifier. With `stdout_logfile = NONE`, they go only there.",
     )
     stdout_journal: Boolean = key(
         False,
-        "Whether they go to systemd's journal, with fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, "
-        "STEPKEEPER_STREAM=stdout.",
+        "Whether the lines of standard output also go to systemd's journal, with fields: `journalctl PROGRAM=NAME`, "
+        "ATTEMPT=N, STEPKEEPER_STREAM=stdout.",
     )
     stdout_events_enabled: Boolean = key(
         False,
-        "Whether event listeners of PROCESS_LOG_STDOUT get all that it prints there. What it prints while no daemon "
-        "runs is not sent.",
+        "Whether event listeners of PROCESS_LOG_STDOUT get everything that it prints there. What it prints while no "
+        "daemon runs is not sent.",
     )
     stdout_capture_maxbytes: Bytes = key(
         0,
-        "What it prints between `<!--XSUPERVISOR:BEGIN-->` and `<!--XSUPERVISOR:END-->` goes to event listeners of "
-        "PROCESS_COMMUNICATION_STDOUT instead of the log, the last so many bytes of it; 0: these marks mean nothing.",
+        "How many bytes of what it prints between `<!--XSUPERVISOR:BEGIN-->` and `<!--XSUPERVISOR:END-->` go to event "
+        "listeners of PROCESS_COMMUNICATION_STDOUT; of a longer text, its end. Nothing between these marks goes to "
+        "the log. 0: the marks have no meaning.",
         shown="0",
     )
     stderr_logfile: LogPath = key(
         None,
-        "Log of standard error, as stdout_logfile; none if redirect_stderr is true.",
+        "Log of standard error, like stdout_logfile; none if redirect_stderr is true.",
         shown="AUTO: `NAME-stderr.log` in childlogdir",
     )
-    stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which it is rotated; 0 is never.")
-    stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
+    stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which the log is rotated; 0 means never.")
+    stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept.")
     stderr_logfile_compress: Boolean = key(False, "Whether rotated logs of standard error are compressed.")
     stderr_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
-        "", "As stdout_line_prefix, for standard error.", shown="none"
+        "", "Like stdout_line_prefix, for standard error.", shown="none"
     )
-    stderr_syslog: Boolean = key(False, "As stdout_syslog, for standard error.")
-    stderr_journal: Boolean = key(False, "As stdout_journal, for standard error.")
-    stderr_events_enabled: Boolean = key(False, "As stdout_events_enabled, for standard error.")
-    stderr_capture_maxbytes: Bytes = key(0, "As stdout_capture_maxbytes, for standard error.", shown="0")
+    stderr_syslog: Boolean = key(False, "Like stdout_syslog, for standard error.")
+    stderr_journal: Boolean = key(False, "Like stdout_journal, for standard error.")
+    stderr_events_enabled: Boolean = key(False, "Like stdout_events_enabled, for standard error.")
+    stderr_capture_maxbytes: Bytes = key(0, "Like stdout_capture_maxbytes, for standard error.", shown="0")
 
     @property
     def ends_all_processes(self) -> bool:

@@ -15,8 +15,8 @@ from supervisor.config.schema.section import (
 )
 
 HOW_PASSWORDS_ARE_WRITTEN = (
-    "The password, best as `supervisord --hash-password` prints it (salted scrypt); Supervisor's `{SHA}HEX` and clear "
-    "text are accepted."
+    "The password, preferably as printed by `supervisord --hash-password` (salted scrypt); Supervisor's `{SHA}HEX` and "
+    "clear text are accepted."
 )
 
 
@@ -25,16 +25,17 @@ class UnixServerConfig(SectionModel):
     """The socket that supervisorctl talks to. Without the section the daemon can only be told things by signals."""
 
     file: FilePath = required(
-        "Path of the socket, at most 98 bytes long (the system's limit is 107, and while it is being set up the name "
-        "is longer by 9)."
+        "Path of the socket, at most 98 bytes long: the system's limit is 107, and the name is 9 bytes longer while "
+        "the socket is being created."
     )
     chmod: Mode = key(
-        0o700, "The socket's mode, in octal: who may connect. Only the daemon's user by default, as who can give "
-        "orders can run programs."
-    )  # fmt: skip
+        0o700,
+        "Mode of the socket, in octal: who may connect. By default only the daemon's user, because whoever can give "
+        "orders can run programs.",
+    )
     owner: Annotated[tuple[int, int], parsed_by(values.owner)] | None = key(
         None,
-        "Owner of the socket, as `user` or `user:group`; needs root. The owner may change things, others whom the mode "
+        "Owner of the socket, as `user` or `user:group`; needs root. The owner may make changes; others whom the mode "
         "lets connect may only look.",
         shown="the daemon's user",
         alias="chown",
@@ -42,9 +43,9 @@ class UnixServerConfig(SectionModel):
 
     username: str | None = key(
         None,
-        "User name a client must give. Set together with password; whoever knows both and can connect may change "
-        "things.",
-        shown="none: the kernel says who is at the other end",
+        "User name that a client must give. Set it together with password. Whoever knows both and can connect may "
+        "make changes.",
+        shown="none: the kernel says who connects",
     )
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
 
@@ -54,12 +55,14 @@ class InetServerConfig(SectionModel):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
     address: Annotated[tuple[str | None, int], parsed_by(values.address)] = required(
-        "`HOST:PORT`; `*:PORT` or `PORT` alone is every interface. On any but the loopback interface "
-        "(127.0.0.1, ::1, localhost) username and password must be set.",
+        "`HOST:PORT`; `*:PORT` or `PORT` alone means every interface. On any other than the loopback interface "
+        "(127.0.0.1, ::1, localhost), username and password must be set.",
         alias="port",
     )
     username: str | None = key(
-        None, "User name a client must give. Set together with password.", shown="none: everybody on this host"
+        None,
+        "User name that a client must give. Set it together with password.",
+        shown="none: everybody on this host may connect",
     )
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
 
@@ -73,9 +76,9 @@ class CtlConfig(SectionModel):
         "Where the daemon listens: `unix:///path` or `http://host:port`.",
         shown="the file of [unix_http_server], else `http://localhost:9001` as in Supervisor",
     )
-    username: str | None = key(None, "User name for a server that asks for one.", shown="none")
+    username: str | None = key(None, "User name, for a server that asks for one.", shown="none")
     password: str | None = key(None, "Password that goes with it, in clear text.", shown="none")
-    prompt: str = key("supervisor", "What the interactive shell shows before `> `. As in Supervisor.")
+    prompt: str = key("supervisor", "Text that the interactive shell shows before `> `. As in Supervisor.")
     history_file: FilePath | None = key(
-        None, "File that keeps the interactive shell's history between runs.", shown="none: it is not kept"
+        None, "File in which the interactive shell keeps its history between runs.", shown="none: it is not kept"
     )
