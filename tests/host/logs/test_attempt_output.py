@@ -147,6 +147,21 @@ def test_backup_that_takes_too_long_is_an_error(path: Path, monkeypatch: pytest.
         read(path, start, None)
 
 
+def test_backups_before_the_last_bytes_are_not_read(path: Path):
+    file = LogFile(path, 0, 2)
+    start = position_of(file)
+    file.write(b"0" * 5_000)
+    file.rotate()
+    file.compress_backups()
+    packed = path.with_name("log.1.gz")
+    packed.write_bytes(
+        packed.read_bytes()[:-20] + bytes(16) + (5_000).to_bytes(4, "little")
+    )  # damaged, but for its size
+    file.write(b"mine\n")
+
+    assert read(path, start, None, 5) == b"mine\n"
+
+
 def test_foreign_files_beside_the_log_are_no_backups_of_it(path: Path):
     file = LogFile(path, 0, 2)
     start = position_of(file)

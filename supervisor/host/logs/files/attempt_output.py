@@ -91,11 +91,13 @@ class AttemptOutput:
             return remark
         while self._parts:
             part = self._parts[0]
-            try:
-                part.seek(part.begin)
-                content = part.file.read(min(count, part.end - part.begin))
-            except (EOFError, zlib.error) as error:
-                raise OSError(f"a compressed backup is damaged: {error}") from error
+            content = b""
+            if part.begin < part.end:
+                try:
+                    part.seek(part.begin)
+                    content = part.file.read(min(count, part.end - part.begin))
+                except (EOFError, zlib.error) as error:
+                    raise OSError(f"a compressed backup is damaged: {error}") from error
             if content:
                 part.begin += len(content)
                 return content
