@@ -26,7 +26,7 @@ from tests.system.harness import TRAINER, Daemon, Refused, let_others_in
 PR_SET_CHILD_SUBREAPER = 36
 REAP_S = 0.1
 START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
-DISK_BYTES = 24 << 20  # of the file system of some checkpoints: as much as a dozen of the largest job here
+DISK_BYTES = 64 << 20  # of the file system of some checkpoints: an hour's rounds of the small job, 0.2 MB each, fit
 STATE_BYTES = 128 << 20  # of the ledger's: there are hundreds of programs in an hour, each with 50 KB of metrics
 
 SETTINGS = """notices=file
