@@ -80,17 +80,19 @@ def measure(system: System, cluster: Cluster, name: str) -> tuple[float, int]:
         raise SystemExit("there was no worker to kill")
     time.sleep(0.5)  # a step that was being done
     reached = max(each[-1][1] for each in steps(folder))
-    begun = {each[-1][2] for each in steps(folder)}
+    begun = [each[-1][2] for each in steps(folder)]  # each node counts its own pids: two ranks may have the same
+
+    def since() -> list[list[tuple[float, int]]]:
+        return [
+            [(at, step) for at, step, pid in each if pid != old] for each, old in zip(steps(folder), begun, strict=True)
+        ]
 
     def again() -> float | None:
-        firsts = [
-            next((at for at, step, pid in each if pid not in begun and step > reached and at > killed_at), None)
-            for each in steps(folder)
-        ]
+        firsts = [next((at for at, step in each if step > reached and at > killed_at), None) for each in since()]
         return max(firsts) if all(each is not None for each in firsts) else None  # type: ignore[type-var]
 
     resumed_at = job.until(again, "all train on", PATIENCE_S)
-    resumed_from = min(step for each in steps(folder) for _, step, pid in each if pid not in begun)
+    resumed_from = min(step for each in since() for _, step in each)
     cluster.run("scancel", "--signal=KILL", "--full", job.id, check=False)
     cluster.run("scancel", job.id, check=False)
     job.until(lambda: not cluster.leftovers(), "nothing runs on any node", PATIENCE_S)
