@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import xxhash
 
-READ_BYTES = 1 << 20  # large enough that the hash, not the system call, is the cost
+READ_BYTES = 256 << 10  # fits into a core's cache: what was just read is hashed from there
 
 
 def sync_file(path: Path) -> None:
@@ -87,11 +87,12 @@ def hash_file(path: Path) -> tuple[int, str]:
     """Size in bytes and hash ("xxh3_128:" and 32 hex digits) of a regular file, symbolic links refused."""
     digest = xxhash.xxh3_128()
     size = 0
+    block = memoryview(bytearray(READ_BYTES))
     with os.fdopen(_open_regular(path), "rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # from the disk a third less time; reads ahead
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-            size += len(block)
+        while length := file.readinto(block):
+            digest.update(block[:length])
+            size += length
     return size, f"xxh3_128:{digest.hexdigest()}"
 
 

@@ -144,7 +144,7 @@ def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
             if (
                 isinstance(child, (tf.Variable, tf.keras.Variable))
                 and _may_be_not_finite(child)
-                and not _are_finite(bundle_writer.host_elements(child))
+                and not _are_finite(bundle_writer.host_elements(tf.convert_to_tensor(child)))  # a variable would copy
             ):
                 found.add(f"{path}{_VALUE}")
     return frozenset(found)
