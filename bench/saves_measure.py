@@ -22,12 +22,14 @@ class Begun:
 @dataclass
 class Figures:
     """One number for each save. `loss_ms`: training time lost; `durable_ms`: from the request until it is written, and
-    synced if the system syncs; `written_mb`: what this process wrote meanwhile. `restore_ms`: one for each restore."""
+    synced if the system syncs; `written_mb`: what this process wrote meanwhile. `restore_ms`: one for each restore;
+    `proof_ms`: the part of it that proved every byte, where a system does that by itself."""
 
     loss_ms: list[float] = field(default_factory=list)
     durable_ms: list[float] = field(default_factory=list)
     written_mb: list[float] = field(default_factory=list)
     restore_ms: list[float] = field(default_factory=list)
+    proof_ms: list[float] = field(default_factory=list)
     note: str = ""
 
     def add(self, numbers: dict[str, float]) -> None:

@@ -57,11 +57,13 @@ class Heard:
 
 @dataclass
 class Way:
-    """`save` at a step boundary; `restore` the newest into the same objects, as the system does at a start."""
+    """`save` at a step boundary; `restore` the newest into the same objects, as the system does at a start, after
+    `prove` has read all of it. For a supervised job the daemon proves, while the worker imports TensorFlow."""
 
     name: str
     save: Callable[[], float | Begun]
     restore: Callable[[], object] | None
+    prove: Callable[[], object] | None = None
 
 
 class Bench:
@@ -120,7 +122,7 @@ class Bench:
             self.requests.add_save_request(SaveRequest((1,)))  # served at the end of the next step
             return Begun(lambda: self.heard.committed is not None, lambda: self._committed().save_s)
 
-        return Way("stepkeeper", save, lambda: self._restore_ours(self.folder / "beside"))
+        return self._way("stepkeeper", save, self.folder / "beside")
 
     def _committed(self) -> Committed:
         assert self.heard.committed is not None
@@ -140,13 +142,18 @@ class Bench:
             writer.tidy_up(proof.name)
             return took_s
 
-        return Way("stepkeeper, training waits", save, lambda: self._restore_ours(folder))
+        return self._way("stepkeeper, training waits", save, folder)
 
-    def _restore_ours(self, folder: Path) -> None:
-        """With the proof that it is whole, which is what the daemon does while the worker imports TensorFlow."""
-        chosen = folder / str(selection.committed_checkpoints(folder)[0])
-        manifest.verify_checkpoint(chosen)
-        restore.restore_checkpoint(self.tracked, chosen, 1)
+    def _way(self, name: str, save: Callable[[], float | Begun], folder: Path) -> Way:
+        def newest() -> Path:
+            return folder / str(selection.committed_checkpoints(folder)[0])
+
+        return Way(
+            name,
+            save,
+            lambda: restore.restore_checkpoint(self.tracked, newest(), 1),
+            lambda: manifest.verify_checkpoint(newest()),
+        )
 
     def _manager(self) -> list[Way]:
         manager = tf.train.CheckpointManager(self.tracked, str(self.folder / "manager"), max_to_keep=KEPT)
