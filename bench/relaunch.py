@@ -17,8 +17,8 @@ restore  until the state of the last checkpoint is in place
 first    until the first step after it is done, tracing included
 total    all of it
 
-"step" is the time of a step before the kill, with the standby waiting: what a standby costs is what it exceeds the
-one without.
+"step" is the time of a step before the kill, with the standby waiting, beside what the standby takes of a core at that
+time. So a standby costs what its step exceeds the one without, if that is more than the steps differ by themselves.
 """
 
 import argparse
@@ -137,16 +137,20 @@ class Happening:
 
 @dataclass
 class Figures:
-    """The seconds of each part, and the milliseconds of a step before the kill, one entry for each kill."""
+    """One entry for each kill: the seconds of each part, the milliseconds of a step before the kill, and what the
+    waiting standby took of a core meanwhile, in percent."""
 
     parts: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*PARTS, "total")})
     step_ms: list[float] = field(default_factory=list)
+    standby_percent: list[float] = field(default_factory=list)
 
-    def add(self, found: dict[str, float], step_ms: float) -> None:
+    def add(self, found: dict[str, float], step_ms: float, standby_percent: float | None) -> None:
         for name, spent_s in found.items():
             self.parts[name].append(spent_s)
         self.parts["total"].append(sum(found.values()))
         self.step_ms.append(step_ms)
+        if standby_percent is not None:
+            self.standby_percent.append(standby_percent)
 
 
 def told(folder: Path) -> list[Happening]:
@@ -219,8 +223,14 @@ def standby_pid(folder: Path) -> int | None:
     return pid
 
 
-def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple[dict[str, float], float]:
-    """One kill at a random moment of training: the seconds of each part, and the milliseconds of a step before it."""
+def cpu_s(pid: int) -> float:
+    """The CPU time of a process so far, to the nanosecond."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple[dict[str, float], float, float | None]:
+    """One kill at a random moment of training: what `Figures.add` takes."""
     steps = [each for each in told(folder) if each.what == "step"]
     done = steps[-1].number if steps else 0
     until(lambda: [e for e in told(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN], "steps", folder)
@@ -229,8 +239,11 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple
         until(lambda: standby_pid(folder), "its standby", folder)
         spare = standby_pid(folder)
         time.sleep(1.0)  # it is quiet again
-    calm_since = time.monotonic()
+    calm_since, used_s = time.monotonic(), cpu_s(spare) if spare is not None else 0.0
     time.sleep(CALM_S + chance.random())
+    standby_percent = None
+    if spare is not None:
+        standby_percent = 100 * (cpu_s(spare) - used_s) / (time.monotonic() - calm_since)
     step_ms = median_step_ms([each.at for each in told(folder) if each.what == "step" and each.at >= calm_since])
     old = next(each.pid for each in reversed(told(folder)) if each.what == "step")
     known = children(daemon)
@@ -243,7 +256,7 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple
         time.sleep(LOOK_S)
         spawned_at = time.monotonic()
     until(lambda: _first_step(folder, killed_at), "a new step", folder)
-    return _split(folder, (killed_at, reaped_at, spawned_at), spare), step_ms
+    return _split(folder, (killed_at, reaped_at, spawned_at), spare), step_ms, standby_percent
 
 
 def median_step_ms(ends: list[float]) -> float:
@@ -326,7 +339,9 @@ def report(
     options: argparse.Namespace,
     chance: Random,
 ) -> None:
-    table = Table("system", *PARTS, "total, s", f"of {REFERENCE}'s (95 %)", "target", "step, ms")
+    table = Table(
+        "system", *PARTS, "total, s", f"of {REFERENCE}'s (95 %)", "target", "step, ms", "standby, % of a core"
+    )
     base = results[REFERENCE].parts["total"] if REFERENCE in results else []
     ratios = {}
     for name, figures in results.items():
@@ -342,14 +357,16 @@ def report(
             shown,
             f"{TARGETS[name]:g}" if name in TARGETS else "",
             spread(figures.step_ms),
+            spread(figures.standby_percent),
         )
-    Console(width=170).print(table)
+    Console(width=180).print(table)
     for name, found in reactions.items():
         print(f"{name}: from death to the next worker, by the daemon: {spread(found)} ms (target {REACTION_MS:g})")
     content = {
         "options": {**vars(options)},
         "seconds": {name: figures.parts for name, figures in results.items()},
         "step_ms": {name: figures.step_ms for name, figures in results.items()},
+        "standby_percent": {name: figures.standby_percent for name, figures in results.items()},
         "ratios_to": {REFERENCE: ratios},
         "reaction_ms": reactions,
     }
