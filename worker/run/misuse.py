@@ -11,13 +11,16 @@ _OF_REPLICAS = ("PerReplica", "cross-replica context", "in a replica context")
 
 
 def check_tracked(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
-    """Raises ValueError if the checkpoint is empty, or if its model is not made for the replicas of the strategy."""
+    """Raises ValueError if the checkpoint is empty, if its model is not made for the replicas of the strategy, or if it
+    has a variable of which TensorFlow could save no value."""
     if not extra_state.tracked_objects(tracked, object)[1:]:
         raise ValueError(
             "cannot save an empty tf.train.Checkpoint(); give worker.Run everything that training changes, as "
             "tf.train.Checkpoint(model=model, optimizer=optimizer)"
         )
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+    for variable in extra_state.tracked_objects(tracked, tf.Variable) if replicas > 1 else ():
+        _require_aggregation(variable, replicas)
     for model in extra_state.tracked_objects(tracked, tf.keras.Model):
         for variable in model.trainable_variables:
             made_for = len(getattr(variable.value, "values", (variable.value,)))
@@ -28,6 +31,16 @@ def check_tracked(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy
                 )
             if replicas > 1 and strategy is not None:
                 _require_scope(model, variable, strategy)
+
+
+def _require_aggregation(variable: tf.Variable, replicas: int) -> None:
+    is_own = variable.synchronization is tf.VariableSynchronization.ON_READ
+    if is_own and variable.aggregation.name == "NONE":  # of one of two enumerations
+        raise ValueError(
+            f"cannot save {variable.name}: each of the {replicas} replicas has a value of its own, and TensorFlow was "
+            f"not told how to make one of them; create it with aggregation=tf.VariableAggregation.SUM, MEAN or "
+            f"ONLY_FIRST_REPLICA"
+        )
 
 
 def _require_scope(model: Any, variable: Any, strategy: tf.distribute.Strategy) -> None:
