@@ -343,6 +343,9 @@ class SlurmJob:
         )
 
     def start_now(self) -> None:
-        """A requeued job may not start for two minutes; this waives it."""
+        """A requeued job may not start for two minutes; this waives all but some seconds of them.
+
+        A node refuses a credential of the second in which it ended the job ("credential revoked"): the job would fail.
+        """
         self.until_state("PENDING")
-        self.cluster.run("scontrol", "update", f"JobId={self.id}", "StartTime=now")
+        self.cluster.run("scontrol", "update", f"JobId={self.id}", "StartTime=now+3seconds")
