@@ -17,8 +17,8 @@ restore  until the state of the last checkpoint is in place
 first    until the first step after it is done, tracing included
 total    all of it
 
-"step" is the time of a step before the kill, with the standby waiting, beside what the standby takes of a core at that
-time. So a standby costs what its step exceeds the one without, if that is more than the steps differ by themselves.
+"step" is the time of a step before the kill, with the standby waiting; "standby" is the share of a core that the
+standby itself takes meanwhile.
 """
 
 import argparse

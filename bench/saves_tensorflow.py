@@ -122,7 +122,7 @@ class Bench:
             self.requests.add_save_request(SaveRequest((1,)))  # served at the end of the next step
             return Begun(lambda: self.heard.committed is not None, lambda: self._committed().save_s)
 
-        return self._way("stepkeeper", save, self.folder / "beside")
+        return self._ours("stepkeeper", save, self.folder / "beside")
 
     def _committed(self) -> Committed:
         assert self.heard.committed is not None
@@ -142,9 +142,9 @@ class Bench:
             writer.tidy_up(proof.name)
             return took_s
 
-        return self._way("stepkeeper, training waits", save, folder)
+        return self._ours("stepkeeper, training waits", save, folder)
 
-    def _way(self, name: str, save: Callable[[], float | Begun], folder: Path) -> Way:
+    def _ours(self, name: str, save: Callable[[], float | Begun], folder: Path) -> Way:
         def newest() -> Path:
             return folder / str(selection.committed_checkpoints(folder)[0])
 

@@ -15,7 +15,7 @@ from bench.soak_site import Running, Site
 LOOK_S = 0.05
 SLACK_S = 1.5  # between what is booked and the clock: the question itself takes time on a busy machine
 FDS_SLACK = 6  # of the daemon: a client just leaving, a connection of the ledger for reading
-SIZE_LOOKS, SIZE_LOOK_S = 20, 0.5
+SIZE_LOOKS, SIZE_LOOK_S = 20, 0.5  # ten seconds, though all programs' mirror processes begin at once
 FDS_OF_MIRROR = 5  # pipes and the process, as counted
 GROWTH_BYTES = 64 << 20
 PEAK_BYTES = 300 << 20  # of the daemon at any moment, whatever a job's user plants
@@ -92,7 +92,8 @@ class Size:
 
 
 def size_of(site: Site) -> Size:
-    """Once two looks agree: the descriptors of mirror processes that have just begun come one by one."""
+    """Once two looks agree: for a moment, a daemon that has just begun has fewer descriptors than `FDS_OF_MIRROR` for
+    each of its new mirror processes."""
     size = _present_size(site)
     for _ in range(SIZE_LOOKS):
         time.sleep(SIZE_LOOK_S)

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from worker.state import extra_state
+from worker.state.replica_values import is_own_variable
 
 _OF_REPLICAS = ("PerReplica", "cross-replica context", "in a replica context")
 """What TensorFlow and Keras say of a step that was called without `strategy.run`."""
@@ -34,8 +35,8 @@ def check_tracked(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy
 
 
 def _require_aggregation(variable: tf.Variable, replicas: int) -> None:
-    is_own = variable.synchronization is tf.VariableSynchronization.ON_READ
-    if is_own and variable.aggregation.name == "NONE":  # of one of two enumerations
+    is_distributed = hasattr(variable, "values")  # one made outside of the scope is saved as any other
+    if is_own_variable(variable) and is_distributed and variable.aggregation.name == "NONE":  # of two enumerations
         raise ValueError(
             f"cannot save {variable.name}: each of the {replicas} replicas has a value of its own, and TensorFlow was "
             f"not told how to make one of them; create it with aggregation=tf.VariableAggregation.SUM, MEAN or "

@@ -354,14 +354,21 @@ def test_model_made_outside_the_scope_is_an_error_whatever_its_optimizer(two_rep
         ).__enter__()
 
 
-def test_variable_of_which_replicas_have_values_and_tensorflow_can_make_none_is_an_error(
-    two_replicas: Any, tmp_path: Path
-) -> None:
+def test_per_replica_variable_without_aggregation_is_an_error(two_replicas: Any, tmp_path: Path) -> None:
     with two_replicas.scope():
         counted = tf.Variable(0.0, synchronization=tf.VariableSynchronization.ON_READ, name="counted")
 
     with pytest.raises(ValueError, match=r"cannot save counted:0: .*aggregation=tf\.VariableAggregation\.SUM"):
         worker.Run(tf.train.Checkpoint(counted=counted), strategy=two_replicas, directory=tmp_path).__enter__()
+
+
+def test_variable_made_outside_the_scope_needs_no_aggregation(two_replicas: Any, tmp_path: Path) -> None:
+    counted = tf.Variable(0.0, synchronization=tf.VariableSynchronization.ON_READ)
+
+    with worker.Run(tf.train.Checkpoint(counted=counted), strategy=two_replicas, directory=tmp_path) as run:
+        run.step_done()
+
+    assert list(tmp_path.glob("step-*"))
 
 
 def test_empty_checkpoint_is_an_error(tmp_path: Path) -> None:
