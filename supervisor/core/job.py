@@ -102,7 +102,7 @@ from supervisor.core.actions.stopping import (
     stop_running,
     stop_starting,
 )
-from supervisor.core.actions.storage_waits import begin_from_scratch, storage_seen
+from supervisor.core.actions.storage_waits import begin_at_step, storage_seen
 from supervisor.core.actions.suspend import (
     host_suspended_adopting,
     host_suspended_flushing,
@@ -169,7 +169,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.ShutdownHurried,     (ADOPTING,),                             hurry_adopting),
 
     (events.FlushRequested,      (RUNNING,),                              flush_running),
-    (events.FromScratchRequested, (*OVER, BACKOFF, FLUSHING, STOPPING, KILLING), begin_from_scratch),
+    (events.BeginAtRequested,    (*OVER, BACKOFF, FLUSHING, STOPPING, KILLING), begin_at_step),
 
     # --- from the spawn to the first step ---
     (events.SpawnDelayed,        (STARTING,),                             spawn_delayed),

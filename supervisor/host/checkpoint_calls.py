@@ -1,7 +1,7 @@
 """The questions about checkpoint directories, as records, and the answers. Blocks: for threads and processes."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
-from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 
 MAX_LISTED = 3000  # of each kind; beyond that a list is no use, and would be larger than an answer may be
 MAX_REASON = 300  # characters in a list
@@ -45,21 +45,25 @@ class Question(StrEnum):
     LIST = "list"
     HIGHEST_ATTEMPT = "highest_attempt"
     LOOK = "look"
-    BEGIN_ANEW = "begin_anew"
+    BEGIN_AT = "begin_at"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons`; LIST `verify`; LOOK
-    `writes`, whether a file is written to see if that works."""
+    """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons` and `because`; LIST
+    `verify`; LOOK `writes`, whether a file is written to see if that works, and `expected`, the name of the checkpoint
+    that should be the newest; BEGIN_AT `step`, 0 for beginning anew."""
 
     question: Question
     directory: Path
     rules: SelectionRules = ANY
     before: int = 0
     reasons: Mapping[str, str] = field(default_factory=dict)
+    because: OlderBecause = OlderBecause.DAMAGED
     verify: bool = False
     writes: bool = False
+    expected: str | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The names of what was moved aside to begin anew."""
+    """The names of what was moved aside because an operator gives it up."""
 
     names: tuple[str, ...]
 
@@ -110,8 +114,8 @@ def _quarantine(request: CheckpointRequest) -> SetAside:
     folder, reasons = request.directory, request.reasons
     found = [name for name in directory.committed_checkpoints(folder) if str(name) in reasons]
     for name in found:
-        move_to_quarantine(folder, name, reasons[str(name)])
-    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)]) for name in found))
+        move_to_quarantine(folder, name, reasons[str(name)], request.because)
+    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)], request.because) for name in found))
 
 
 def _list(request: CheckpointRequest) -> Listing:
@@ -130,11 +134,12 @@ def _highest_attempt(request: CheckpointRequest) -> Attempts:
 
 def _look(request: CheckpointRequest) -> DirectoryView:
     directory.check_usable(request.directory, request.writes)
-    return directory.view_directory(request.directory)
+    return directory.view_directory(request.directory, request.expected)
 
 
-def _begin_anew(request: CheckpointRequest) -> Moved:
-    return Moved(directory.begin_anew(request.directory)[:MAX_LISTED])
+def _begin_at(request: CheckpointRequest) -> Moved:
+    folder, step = request.directory, request.step
+    return Moved((selection.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
 
 
 _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
@@ -144,13 +149,13 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.LIST: _list,
     Question.HIGHEST_ATTEMPT: _highest_attempt,
     Question.LOOK: _look,
-    Question.BEGIN_ANEW: _begin_anew,
+    Question.BEGIN_AT: _begin_at,
 }
 
 
 def shortened(rejected: Collection[RejectedCheckpoint]) -> tuple[RejectedCheckpoint, ...]:
     """At most MAX_LISTED of them, with reasons of at most MAX_REASON characters."""
-    return tuple(RejectedCheckpoint(each.name, each.reason[:MAX_REASON]) for each in [*rejected][:MAX_LISTED])
+    return tuple(replace(each, reason=each.reason[:MAX_REASON]) for each in [*rejected][:MAX_LISTED])
 
 
 def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:

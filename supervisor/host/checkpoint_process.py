@@ -56,7 +56,7 @@ _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.LIST: Listing,
     Question.HIGHEST_ATTEMPT: Attempts,
     Question.LOOK: DirectoryView,
-    Question.BEGIN_ANEW: Moved,
+    Question.BEGIN_AT: Moved,
 }
 
 
@@ -225,4 +225,6 @@ def _reduced(found: CheckpointAnswer) -> CheckpointAnswer:
 
 def _reduced_view(found: DirectoryView) -> DirectoryView:
     remarks = tuple(each[: 2 * MAX_REASON] for each in found.remarks[:MAX_REMARKS])
-    return replace(found, mount=None if found.mount is None else found.mount[:MAX_REASON], remarks=remarks)
+    passed_over = None if found.passed_over is None else shortened([found.passed_over])[0]
+    mount = None if found.mount is None else found.mount[:MAX_REASON]
+    return replace(found, mount=mount, remarks=remarks, passed_over=passed_over)

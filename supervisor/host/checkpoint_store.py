@@ -29,7 +29,7 @@ from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
-from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts, DirectoryView, Moved)
@@ -48,13 +48,22 @@ class CheckpointStore:
         """Returns the newest whole checkpoint and quarantines damaged ones; raises what `select_checkpoint` raises."""
         return await self._ask(CheckpointRequest(Question.SELECT, directory, rules), Selection, user)
 
-    async def look(self, directory: Path, writes: bool = False, user: str | None = None) -> DirectoryView:
-        """Looks at the directory without reading its checkpoints. Raises OSError if it can't be used."""
-        return await self._ask(CheckpointRequest(Question.LOOK, directory, writes=writes), DirectoryView, user)
+    async def look(
+        self, directory: Path, writes: bool = False, user: str | None = None, expected: str | None = None
+    ) -> DirectoryView:
+        """Looks at the directory without reading its checkpoints. Raises OSError if it can't be used.
 
-    async def begin_anew(self, directory: Path, user: str | None = None) -> tuple[str, ...]:
-        """Moves all that the job has there aside; returns the names. Raises OSError."""
-        return (await self._ask(CheckpointRequest(Question.BEGIN_ANEW, directory), Moved, user)).names
+        `expected`: the name of the checkpoint that should be the newest, if that is known.
+        """
+        request = CheckpointRequest(Question.LOOK, directory, writes=writes, expected=expected)
+        return await self._ask(request, DirectoryView, user)
+
+    async def begin_at(self, directory: Path, step: int, user: str | None = None) -> tuple[str, ...]:
+        """Moves what is newer than a step aside, for 0 all that the job has there; returns the names.
+
+        Raises OSError, and NoValidCheckpoint if there is no whole checkpoint of that step.
+        """
+        return (await self._ask(CheckpointRequest(Question.BEGIN_AT, directory, step=step), Moved, user)).names
 
     async def roll_back(self, directory: Path, before: int, user: str | None = None) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines the checkpoints of step `before` and later, if an older one is whole."""
@@ -62,10 +71,14 @@ class CheckpointStore:
         return (await self._ask(request, SetAside, user)).checkpoints
 
     async def quarantine(
-        self, directory: Path, reasons: Collection[tuple[str, str]], user: str | None = None
+        self,
+        directory: Path,
+        reasons: Collection[tuple[str, str]],
+        because: OlderBecause,
+        user: str | None = None,
     ) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines those of the named checkpoints that exist, each with its reason. Raises OSError."""
-        request = CheckpointRequest(Question.QUARANTINE, directory, reasons=dict(reasons))
+        request = CheckpointRequest(Question.QUARANTINE, directory, reasons=dict(reasons), because=because)
         return (await self._ask(request, SetAside, user)).checkpoints
 
     async def list_checkpoints(self, directory: Path, verify: bool, user: str | None = None) -> list[ListedCheckpoint]:

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint."""
+"""What can be wrong with a checkpoint, and why an older one is restored instead."""
 
 import errno
 from collections.abc import Iterator
@@ -35,12 +35,26 @@ class UnreadableCheckpoint(OSError):
         self.has_older = has_older
 
 
+class OlderBecause(StrEnum):
+    """Why a start begins from an older checkpoint than the newest one; `checkpoints/account.py` says what proves it."""
+
+    OPERATOR = "operator"  # a start request said so
+    ROLLED_BACK = "rolled-back"  # training diverged after it
+    UNFIT = "does-not-fit"  # the program can't restore it
+    SUSPECT = "suspect"  # attempts keep dying right after restoring it
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+    SUPERSEDED = "superseded"  # another host has gone on with the run from an earlier one
+    DELETED = "deleted"  # by somebody, from the same directory on the same file system
+
+
 @dataclass(frozen=True, slots=True)
 class RejectedCheckpoint:
     """A checkpoint that is not restored: its name, and the reason in words."""
 
     name: str
     reason: str
+    because: OlderBecause = OlderBecause.DAMAGED
 
 
 class Damage(StrEnum):

@@ -85,7 +85,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.CheckpointSelected: ALL - {State.STARTING},
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
     events.StorageSeen: ALL - {State.BACKOFF},
-    events.FromScratchRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
+    events.BeginAtRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
     events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),

@@ -200,6 +200,8 @@ def attempt(number: int, **other: object) -> dict[str, object]:
         "lost_steps": 20,
         "refused": [],
         "changed": [],
+        "older_because": None,
+        "older_text": None,
         "checkpoints": 1,
         **other,
     }

@@ -16,7 +16,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
-from supervisor.protocol.damage import UnreadableCheckpoint
+from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.mounts import mount_of
 from supervisor.protocol.tensorbundle import entry, sstable
 from tests.host.test_checkpoint_store import commit
@@ -137,12 +137,13 @@ def test_a_look_sees_steps_and_place_and_begin_anew_moves_all_as_the_user(home: 
     (home / layout.QUARANTINE / "step-0000000300.a1").mkdir(parents=True)
     give(home)
 
-    seen = ask(Question.LOOK, home, writes=True)
-    moved = ask(Question.BEGIN_ANEW, home)
-    again = ask(Question.BEGIN_ANEW, home)
+    seen = ask(Question.LOOK, home, writes=True, expected="step-0000000300.a1")
+    moved = ask(Question.BEGIN_AT, home)
+    again = ask(Question.BEGIN_AT, home)
 
     assert isinstance(seen, DirectoryView)
-    assert (seen.highest_step, seen.mount) == (300, str(mount_of(home)))
+    assert (seen.highest_step, seen.mount) == (200, str(mount_of(home)))
+    assert seen.passed_over == RejectedCheckpoint("step-0000000300.a1", "reason not recorded")
     assert moved == Moved((layout.QUARANTINE, "step-0000000100.a1", "step-0000000200.a1"))
     assert again == Moved(())
     assert (home / layout.ABANDONED / "1").stat().st_uid == ALICE.uid

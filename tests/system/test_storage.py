@@ -273,7 +273,9 @@ def test_one_that_was_deleted_on_purpose_is_gone_back_behind_and_that_is_said(tm
         found = daemon.status("j")
         assert found["job"]["restored"] == str(older)
         assert f"step {newest.step} ({newest}) was committed" in found["description"]
-        assert daemon.events("checkpoint.lost") == ["checkpoint.lost"]
+        assert found["job"]["older_because"] == "deleted"
+        assert daemon.events("checkpoint.older") == ["checkpoint.older"]
+        assert daemon.call("history", name="j")["attempts"][-1]["older_because"] == "deleted"
 
 
 def test_a_file_system_on_which_checkpoints_can_be_lost_is_remarked_upon(tmp_path: Path, disk: Path) -> None:

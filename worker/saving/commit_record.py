@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from supervisor.protocol import durable
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 
 FOLDER = "stepkeeper"
 MAX_RECORD_BYTES = 64 * 1024
@@ -25,16 +25,17 @@ MAX_RECORDS = 1000  # a program that makes a new directory for each run must not
 
 
 class CommitRecord:
-    """The record of one directory. `mount`: the file system that the directory is on now, in words."""
+    """The record of one directory."""
 
-    def __init__(self, state_home: Path, directory: Path, mount: str | None) -> None:
+    def __init__(self, state_home: Path, directory: Path) -> None:
+        self.mount: str | None = None
+        """The file system that the directory is on now, in words."""
         self._directory = str(directory.absolute())
-        self._mount = mount
         place = hashlib.sha256(f"{socket.gethostname()}\0{self._directory}".encode(errors="surrogateescape"))
         self.path = state_home / FOLDER / f"{place.hexdigest()[:32]}.json"
         """Deleting it makes the next start a first one."""
 
-    def load(self) -> KnownCheckpoint | None:
+    def load(self) -> ReportedCheckpoint | None:
         """The checkpoint that was remembered last; None if there is none, or the file is not readable."""
         try:
             found = json.loads(durable.read_file(self.path, MAX_RECORD_BYTES))
@@ -43,11 +44,11 @@ class CommitRecord:
             return None
         if not (isinstance(name, str) and type(step) is int and isinstance(mount, str | None)):
             return None
-        return KnownCheckpoint(self._directory, name, step, mount)
+        return ReportedCheckpoint(step, name, self._directory, mount)
 
     def remember(self, name: str, step: int) -> None:
         """Remembers a checkpoint. Not synced: after a power cut an older record, or none, does no harm."""
-        content = {"directory": self._directory, "name": name, "step": step, "mount": self._mount}
+        content = {"directory": self._directory, "name": name, "step": step, "mount": self.mount}
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError, UnicodeEncodeError):
             if not self.path.exists():

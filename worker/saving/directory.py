@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.account import Place, find_loss
 from supervisor.protocol.checkpoints.directory import view_directory
-from supervisor.protocol.checkpoints.loss import find_loss
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.wire.launch import MIRROR
 from supervisor.protocol.wire.messages import WorkerExit
@@ -108,15 +108,17 @@ def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
 
     Raises OSError if the directory can't be read.
     """
-    seen = view_directory(directory)
+    record = None if attempt.state_home is None else CommitRecord(attempt.state_home, directory)
+    newest = None if record is None else record.load()
+    seen = view_directory(directory, None if newest is None else newest.name)
     for each in seen.remarks:
         attempt.reporter.show_message(f"checkpoint directory {directory} is on {each}")
-    if attempt.state_home is None:
+    if record is None:
         return None
-    record = CommitRecord(attempt.state_home, directory, seen.mount)
+    record.mount = seen.mount
     remedy = f"mount the disk or put the folder back, and start again; to begin anew, delete {record.path}"
-    refusal, place = f"cannot train in {directory}", str(directory.absolute())
-    lost = find_loss(refusal, record.load(), place, seen.highest_step, seen.mount, remedy)
+    place = Place(str(directory.absolute()), seen.highest_step, seen.mount, seen.passed_over)
+    lost = find_loss(newest, place, f"cannot train in {directory}", remedy)
     if lost is not None and lost.waits:
         attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, lost.text)
     if lost is not None:

@@ -132,8 +132,8 @@ def _training(runner: Runner) -> list[str]:
         parts.append(f"last save failed: {training.save_error}")
     if training.changed:
         parts.append(f"conditions changed since the checkpoint: {'; '.join(training.changed)}")
-    if runner.facts.current.went_back is not None:
-        parts.append(runner.facts.current.went_back)
+    if runner.facts.current.older is not None:
+        parts.append(runner.facts.current.older.text)
     parts += runner.executor.storage_remarks
     if training.left_out:
         parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")

@@ -50,6 +50,8 @@ class AttemptAnswer:
     checkpoints: int
     changed: tuple[str, ...]
     ran_s: float | None
+    older_because: str | None
+    older_text: str | None
 
 
 @dataclass(frozen=True, slots=True)

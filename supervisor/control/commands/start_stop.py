@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Annotated
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program, require_recorded
 from supervisor.control.base.errors import Code, CommandError
@@ -14,12 +15,14 @@ from supervisor.runner.program.runner import Runner
 @dataclass(frozen=True, slots=True)
 class StartRequest:
     """`wait`: answer when the program runs, also if its start is under way already; otherwise at once.
-    `from_scratch`: a job gives up its checkpoints, which are set aside, and begins anew; that holds until a start
-    succeeds or a stop is requested."""
+    `from_scratch`: a job gives up its checkpoints, which are set aside, and begins anew; `from_step`: it begins from
+    the checkpoint of that step, and newer ones are set aside. Either holds until a start succeeds or a stop is
+    requested."""
 
     name: str
     wait: bool = True
     from_scratch: bool = False
+    from_step: Annotated[int | None, {"minimum": 1}] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,12 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     """
     try:
         runner = find_program(context, request.name)
-        if request.from_scratch:
-            find_job(context, request.name)
+        begins_at = _begins_at(context, request)
         if turn is not None and not runner.startable.is_set():
             turn.give_up()  # processes of an earlier daemon have to exit first, which may take long
         await runner.startable.wait()
         if runner.state in ALIVE and not runner.is_stopping:
-            if runner.state is not State.STARTING or request.from_scratch or not request.wait:
+            if runner.state is not State.STARTING or begins_at is not None or not request.wait:
                 raise CommandError(Code.ALREADY_STARTED, runner.name)
             if turn is not None:
                 turn.give_up()
@@ -57,8 +59,8 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
             text = f"an update changed {runner.name} before it could start; try again"
             raise CommandError(Code.ABNORMAL_TERMINATION, text)
         _require_not_closing(context)
-        if request.from_scratch:
-            runner.post(events.FromScratchRequested())
+        if begins_at is not None:
+            runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
         recorded = asyncio.create_task(context.ledger.until_recorded())
         if request.wait:
@@ -70,6 +72,16 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     finally:
         if turn is not None:
             turn.give_up()
+
+
+def _begins_at(context: CommandContext, request: StartRequest) -> int | None:
+    """The step that the request names, 0: anew; None if it names none. Raises CommandError."""
+    if not request.from_scratch and request.from_step is None:
+        return None
+    find_job(context, request.name)
+    if request.from_scratch and request.from_step is not None:
+        raise CommandError(Code.BAD_ARGUMENTS, "from_scratch and from_step exclude each other")
+    return request.from_step or 0
 
 
 async def _until_started(context: CommandContext, runner: Runner) -> None:

@@ -15,6 +15,8 @@ from supervisor.control.commands.notices import NoticeStatus, notice_status, slo
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint
+from supervisor.protocol.damage import OlderBecause
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.program.mirror import MirrorStatus
 from supervisor.runner.program.runner import Runner
@@ -49,7 +51,8 @@ class JobStatus:
 
     `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `suspects`: checkpoints that are
     avoided because attempts failed after restoring them; `waits_for_storage`: it waits for its checkpoint directory;
-    `went_back`: checkpoints that are gone, where it began from an older one; `storage_remarks`: what checkpoints can't
+    `newest`: the newest checkpoint that was ever reported as committed; `older_because`, `older_text`: why the attempt
+    began from an older one than that was, null if it did not; `storage_remarks`: what checkpoints can't
     rely on in the directory's file system; `replicas_wanted`: the number of devices that its section asks for.
     """
 
@@ -61,7 +64,9 @@ class JobStatus:
     mirror: MirrorStatus | None
     gang: GangAnswer | None
     waits_for_storage: bool
-    went_back: str | None
+    newest: ReportedCheckpoint | None
+    older_because: OlderBecause | None
+    older_text: str | None
     storage_remarks: tuple[str, ...]
     standby: StandbyAnswer | None
     step: int | None
@@ -198,6 +203,7 @@ def job_status(runner: Runner) -> JobStatus | None:
     if runner.config.job is None:
         return None
     policy, detector, standby = runner.facts.policy, runner.facts.hang_detector, runner.executor.standby
+    older = runner.facts.current.older
     is_learned = policy.hang_timeout_min is not None
     training: dict[str, Any] = fields_of(runner.executor.training)
     return JobStatus(
@@ -212,7 +218,9 @@ def job_status(runner: Runner) -> JobStatus | None:
         mirror=runner.executor.mirror.status if runner.executor.mirror is not None else None,
         gang=None if (place := runner.place) is None else GangAnswer(place.rank, place.nodes, place.generation),
         waits_for_storage=runner.facts.waits_for_storage,
-        went_back=runner.facts.current.went_back,
+        newest=runner.facts.account.newest,
+        older_because=None if older is None else older.because,
+        older_text=None if older is None else older.text,
         storage_remarks=runner.executor.storage_remarks,
         standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,

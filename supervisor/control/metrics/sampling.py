@@ -7,6 +7,7 @@ from supervisor.control.base.context import CommandContext
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire.launch import Interval
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
 from supervisor.runner.listeners.hub import PoolCounts
@@ -56,7 +57,8 @@ class JobSample:
 class ProgramSample:
     """A program at one moment. `ended`: attempts by cause; `spent_s`: seconds by state.
 
-    `goodput_s`: a job's seconds by the categories of docs/goodput.md.
+    `goodput_s`: a job's seconds by the categories of docs/goodput.md; `older_starts`: a job's attempts that began from
+    an older checkpoint than the newest, by reason.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ProgramSample:
     ended: dict[str, int]
     restarts_left: dict[str, int]
     spent_s: dict[str, float]
+    older_starts: dict[str, int]
     goodput_s: dict[str, float]
     job: JobSample | None
 
@@ -139,6 +142,7 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         ended={**{str(cause): 0 for cause in BUDGETED}, **counters.ended_by_cause},
         restarts_left={str(cause): runner.restarts_left(cause) for cause in BUDGETED},
         spent_s=dict(goodput.state_s),
+        older_starts=_older_starts(runner),
         goodput_s={str(spent): span_s for spent, span_s in goodput.total_s().items()},
         job=_job(runner, flush_expected_s),
     )
@@ -173,6 +177,11 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         saves_failed=counters.failed_saves,
         refused=counters.refused_checkpoints,
     )
+
+
+def _older_starts(runner: Runner) -> dict[str, int]:
+    counts = runner.executor.counters.older_starts
+    return {str(because): counts.get(because, 0) for because in OlderBecause} if runner.config.job is not None else {}
 
 
 def _totals(spans: DurationStats) -> tuple[int, float]:

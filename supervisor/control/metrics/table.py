@@ -98,6 +98,13 @@ LABELLED = (
         lambda of: dict(of.restarts_left),
     ),
     LabelledMetric(
+        "stepkeeper_older_starts_total",
+        MetricType.COUNTER,
+        "Jobs only: attempts that began from an older checkpoint than the newest one, by the reason.",
+        "because",
+        lambda of: dict(of.older_starts),
+    ),
+    LabelledMetric(
         "stepkeeper_program_seconds_total",
         MetricType.COUNTER,
         "Time spent in each of these: starting, running, flushing, stopping, backoff, down.",

@@ -37,7 +37,7 @@ from supervisor.core.actions.exits import classify_exit, follow_exit
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
-from supervisor.core.actions.training import committed, record_step, remember_commit
+from supervisor.core.actions.training import committed, record_step
 from supervisor.core.actions.transitions import (
     abort,
     enter,
@@ -49,6 +49,7 @@ from supervisor.core.actions.transitions import (
     terminate,
 )
 from supervisor.core.failures.restart import Cause
+from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd, RequestIdentity
 from supervisor.core.program.events import (
     AttemptFound,
@@ -227,7 +228,7 @@ def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     if event.committed_step is None:
         return
     facts.current.saved_step = event.committed_step
-    remember_commit(facts, event.committed_step)
+    account.record_commit(facts, event.committed_step, None)
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step
         facts.failures.refill_budgets()

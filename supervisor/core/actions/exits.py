@@ -104,7 +104,7 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
         return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
     if event.code == WorkerExit.DIRECTORY_UNUSABLE and is_waited_for(
-        facts.current.failed_errno, has_worked=facts.known is not None
+        facts.current.failed_errno, has_worked=facts.account.newest is not None
     ):
         return Cause.STORAGE, facts.current.reported_error or text
     if restart.is_permanent(event.code):

@@ -20,7 +20,7 @@ def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effec
 
 def record_stop(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Records that the program is to stop; there is nothing to stop, or it is stopping already."""
-    facts.current.start_afresh = facts.from_scratch = False
+    facts.current.start_afresh, facts.begin_at = False, None
     if not facts.wanted:
         return []
     facts.wanted = False

@@ -19,7 +19,8 @@ from supervisor.core.actions.transitions import (
 )
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.storage import find_loss, is_waited_for
+from supervisor.core.failures.storage import is_waited_for
+from supervisor.core.program import account
 from supervisor.core.program.effects import QuarantineCheckpoints, RecordEnd, SendGo
 from supervisor.core.program.events import (
     CheckpointSelected,
@@ -31,7 +32,7 @@ from supervisor.core.program.events import (
     TrainingRestored,
 )
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.checkpoints.account import Older, Unexplained
 from supervisor.protocol.layout import parse_name
 
 
@@ -89,35 +90,25 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
 
 @leads_to(State.KILLING)
 def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
-    """Tells the worker to restore the verified checkpoint and train, unless checkpoints are missing."""
-    directory = facts.policy.checkpoint_dir
-    known = None if facts.from_scratch else facts.known
-    loss = find_loss(facts.policy.name, known, directory, event.highest_step, event.mount)
-    if loss is not None and loss.waits:
-        facts.current.decided_end = (Cause.STORAGE, loss.text)
+    """Tells the worker to restore the verified checkpoint and train, unless it is older than the newest that was ever
+    reported and nothing explains why."""
+    verdict = account.judge_start(facts, event)
+    if isinstance(verdict, Unexplained):
+        facts.current.decided_end = (Cause.STORAGE, verdict.text)
         return kill(facts, event, now)
     facts.current.from_checkpoint = event.path is not None
     facts.current.checkpoint = event
-    facts.current.went_back = None if loss is None else loss.text
-    facts.restore_below_step, facts.from_scratch = None, False
-    facts.known, facts.mount = _known_from(directory, event), event.mount
+    facts.current.older = verdict if isinstance(verdict, Older) else None
+    facts.restore_below_step, facts.mount = None, event.mount
     return [SendGo(facts.attempt, event.path)]
-
-
-def _known_from(directory: str | None, event: CheckpointSelected) -> KnownCheckpoint | None:
-    """What the directory has to hold once a checkpoint was chosen; None if that is nothing, or lies elsewhere."""
-    if event.path is None or event.step is None or directory is None:
-        return None
-    folder, _, name = event.path.rpartition("/")
-    if folder != directory or parse_name(name) is None:
-        return None
-    return KnownCheckpoint(directory, name, event.step, event.mount)
 
 
 @leads_to(State.KILLING)
 def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
     facts.attempts_used = max(facts.attempts_used, event.attempts_used)
+    if event.permanent and facts.begin_at:
+        facts.begin_at = None  # there is no such step: what was asked for can't be done
     facts.current.decided_end = (_selection_failure(facts, event), event.error)
     facts.current.older_readable = event.older_readable
     return kill(facts, event, now)
@@ -134,7 +125,7 @@ def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: floa
 
 
 def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
-    if is_waited_for(event.errno, has_worked=facts.known is not None):
+    if is_waited_for(event.errno, has_worked=facts.account.newest is not None):
         return Cause.STORAGE
     return Cause.SETUP if event.permanent else Cause.CRASH
 
@@ -142,6 +133,8 @@ def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.step = facts.current.start_step = event.step
+    facts.begin_at = None
+    account.record_start(facts)
     if facts.current.from_checkpoint:
         facts.best_step = max(event.step, facts.best_step or 0)
     if facts.state is State.STARTING:

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.transitions import enter, launch
-from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S, find_loss
+from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S
+from supervisor.core.program.account import loss_at
 from supervisor.core.program.effects import LookAtStorage
-from supervisor.core.program.events import Event, StorageSeen
+from supervisor.core.program.events import BeginAtRequested, StorageSeen
 from supervisor.core.program.facts import ProgramFacts, State
 
 
 def look_at_storage(facts: ProgramFacts, now: float) -> Effects:
     """Looks whether the directory is back; where it does not answer, the next look is asked for after a while."""
     facts.deadline_at = now + NO_ANSWER_S
-    return [LookAtStorage(facts.attempt, writes=facts.storage is not None and facts.storage.writing)]
+    writes = facts.storage is not None and facts.storage.writing
+    return [LookAtStorage(facts.attempt, writes, facts.account.newest)]
 
 
 @leads_to(State.STARTING, State.STOPPED)
@@ -23,8 +25,8 @@ def storage_seen(facts: ProgramFacts, event: StorageSeen, now: float) -> Effects
     if not facts.waits_for_storage or waited is None:
         return []
     why = event.error
-    if why is None and not facts.from_scratch:
-        loss = find_loss(facts.policy.name, facts.known, facts.policy.checkpoint_dir, event.highest_step, event.mount)
+    if why is None and facts.begin_at is None:
+        loss = loss_at(facts, event)
         why = loss.text if loss is not None and loss.waits else None
     if why is None or (waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S):
         return launch(facts, now)
@@ -34,7 +36,7 @@ def storage_seen(facts: ProgramFacts, event: StorageSeen, now: float) -> Effects
     return []
 
 
-def begin_from_scratch(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Records that the next start begins anew. It holds until one does, or until a stop is requested."""
-    facts.from_scratch = facts.policy.is_job
+def begin_at_step(facts: ProgramFacts, event: BeginAtRequested, now: float) -> Effects:
+    """Records where the next start begins. It holds until one does, or until a stop is requested."""
+    facts.begin_at = event.step if facts.policy.is_job else None
     return []

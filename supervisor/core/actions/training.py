@@ -15,6 +15,7 @@ from supervisor.core.actions.transitions import (
 from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
+from supervisor.core.program import account
 from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSaveFailed,
@@ -23,8 +24,6 @@ from supervisor.core.program.events import (
     StepsDone,
 )
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
-from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.messages import Then
 
 
@@ -60,8 +59,8 @@ def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
 
 def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
-    facts.current.saved_step = event.step
-    remember_commit(facts, event.step)
+    facts.current.saved_step, facts.current.save_error = event.step, None
+    account.record_commit(facts, event.step, event.wall_at)
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
@@ -73,13 +72,6 @@ def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Ef
         facts.flush_s = max(0.0, now - flush.requested_at)
         facts.current.flush_retry_at = None
     return persist_hang_history(facts)
-
-
-def remember_commit(facts: ProgramFacts, step: int) -> None:
-    """Records what the checkpoint directory has to hold from now on."""
-    if facts.policy.checkpoint_dir is not None:
-        name = str(CheckpointName(step, facts.attempt))
-        facts.known = KnownCheckpoint(facts.policy.checkpoint_dir, name, step, facts.mount)
 
 
 def committed_in_training(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
@@ -107,6 +99,7 @@ def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: flo
 
 def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
     """Records the failed save as a sign of life."""
+    facts.current.save_error = event.error
     facts.current.progressed_at = now
     facts.hang_detector.save_ended(now)
     facts.deadline_at = running_deadline(facts, now)
@@ -117,6 +110,7 @@ def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, no
 def save_failed_in_flush(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
     """Ends the flush if training goes on; a worker that was told to stop exits with its own status."""
     flush = facts.current.flush
+    facts.current.save_error = event.error
     facts.hang_detector.save_ended(now)
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
         facts.current.progressed_at = now

@@ -131,8 +131,8 @@ def select_checkpoint(facts: ProgramFacts, now: float) -> SelectCheckpoint:
         facts.suspects.avoid,
         facts.restore_below_step,
         facts.suspects.unfit,
-        facts.known,
-        facts.from_scratch,
+        facts.account.newest,
+        facts.begin_at,
         waited is not None and waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S,
     )
 

@@ -1,21 +1,7 @@
-"""What the checkpoint directory is known to hold, and whether an attempt may begin from what is found there now.
+"""How a job waits for its checkpoint directory, and which of its errors may pass.
 
-How lost storage is told from a fresh start
--------------------------------------------
-A job that finds no checkpoint begins at step 0. That is right the first time, and a disaster when the disk is only not
-mounted. So the facts remember the last checkpoint that the job committed or restored: its directory, name and step, and
-the file system that it was on (`KnownCheckpoint`; the ledger has it for the next daemon). What a selection finds is
-compared with that (`protocol/checkpoints/loss.py`, which a worker without a daemon uses too):
-
-    a step at least as high is there, also in quarantine      nothing is lost
-    nothing is there                                          wait: not mounted, moved away, or deleted
-    only lower steps, on another file system                  wait: an old copy below the mount point, or another disk
-    only lower steps, on the same file system                 go on, and say so: somebody deleted the newest ones
-
-Deletions of the daemon's own never look like a loss: retention leaves the newest one, quarantine is looked at too, and
-after a rollback the checkpoint that was restored is the one that is known. Another `checkpoint_dir` in the
-configuration is another place, of which nothing is known. To begin anew on purpose, an operator says so (`start
---from-scratch`); then nothing is known any more.
+Whether the directory lacks what was committed is decided by the account of progress (`protocol/checkpoints/account.py`,
+`core/program/account.py`).
 
 How storage is waited for
 -------------------------
@@ -27,9 +13,6 @@ UNREADABLE_WAIT_S: then the next older one is used, log and history say so, and 
 
 import errno
 from dataclasses import dataclass
-
-from supervisor.protocol.checkpoints import loss
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint, Loss
 
 LOOK_FIRST_S = 1.0  # a remount takes about a second
 LOOK_LIMIT_S = 30.0  # one listing twice a minute costs nothing, and what a job waits for longer is a matter of hours
@@ -77,16 +60,3 @@ def is_waited_for(number: int | None, has_worked: bool) -> bool:
 def is_hosts_fault(number: int | None) -> bool:
     """Whether an error says nothing about the storage, and another attempt may not meet it."""
     return number in _HOST_ERRNOS | _WRONG_ANSWER_ERRNOS
-
-
-def find_loss(
-    program: str, known: KnownCheckpoint | None, directory: str | None, found_step: int | None, mount: str | None
-) -> Loss | None:
-    """What is missing from the directory of a job, as `loss.find_loss`; None if nothing is, or it has no directory."""
-    if directory is None:
-        return None
-    remedy = (
-        f"mount the disk or put the folder back, and it goes on by itself; to give up what was trained, "
-        f"supervisorctl start --from-scratch {program}"
-    )
-    return loss.find_loss(f"cannot train {program}", known, directory, found_step, mount, remedy)

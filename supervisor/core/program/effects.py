@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.wire.messages import Then
 
 
@@ -23,27 +23,30 @@ class SelectCheckpoint:
 
     `avoid`: names of checkpoints to pass over while an older one is whole. `below_step`: choose one of a lower step if
     there is one, and quarantine the others. `unfit`: names of checkpoints that did not fit the program, with the
-    reason; they are never chosen. `known`: what the directory has to hold. `from_scratch`: set everything in it aside
-    first. `pass_over_unreadable`: choose an older one if the newest can't be read.
+    reason; they are never chosen. `newest`: the newest one that was ever reported, of whose whereabouts the answer
+    tells. `begin_at`: an operator chose this step; set aside first what is newer, or for 0 everything.
+    `pass_over_unreadable`: choose an older one if the newest can't be read.
     """
 
     attempt: int
     avoid: frozenset[str] = frozenset()
     below_step: int | None = None
     unfit: tuple[tuple[str, str], ...] = ()
-    known: KnownCheckpoint | None = None
-    from_scratch: bool = False
+    newest: ReportedCheckpoint | None = None
+    begin_at: int | None = None
     pass_over_unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtStorage:
     """Look whether the checkpoint directory can be used and what it holds, without reading it all; answer with
-    StorageSeen. `writes`: also write a small file. Not again while the last look has no answer.
+    StorageSeen. `writes`: also write a small file. `newest`: as for SelectCheckpoint. Not again while the last look has
+    no answer.
     """
 
     attempt: int
     writes: bool = False
+    newest: ReportedCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Notice
+from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.wire.messages import Phase, Then
 
 
@@ -83,8 +84,9 @@ class SpawnFailed:
 class CheckpointSelected:
     """The checkpoint `path` of `step` was verified; None if there never was one.
 
-    `place`: its position in the data, in words, if that is known. `highest_step`: of all checkpoints in the directory,
-    quarantined ones included; `mount`: the file system that it is on, in words.
+    `place`: its position in the data, in words, if that is known. `highest_step`: of the committed checkpoints in the
+    directory; `mount`: the file system that it is on, in words. `passed_over`: the newest checkpoint that was reported,
+    or one as new, if it is not restored because it is in quarantine or was refused now.
     """
 
     attempt: int
@@ -93,6 +95,7 @@ class CheckpointSelected:
     place: str | None = None
     highest_step: int | None = None
     mount: str | None = None
+    passed_over: RejectedCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class SelectionFailed:
 class StorageSeen:
     """The answer to LookAtStorage. `error`: why the directory can't be used, with its `errno`; None if it can be.
 
-    `highest_step`, `mount`: as in CheckpointSelected.
+    `highest_step`, `mount`, `passed_over`: as in CheckpointSelected.
     """
 
     attempt: int
@@ -130,11 +133,14 @@ class StorageSeen:
     errno: int | None = None
     highest_step: int | None = None
     mount: str | None = None
+    passed_over: RejectedCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class FromScratchRequested:
-    """An operator gives up the job's checkpoints: its next start begins anew. A start request follows."""
+class BeginAtRequested:
+    """An operator chooses the step at which the job's next start begins, 0: anew. A start request follows."""
+
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +167,14 @@ class StepsDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """A checkpoint of `step` is on the disk and answers the flush requests with these ids."""
+    """A checkpoint of `step` is on the disk and answers the flush requests with these ids. `wall_at`: since when, in
+    Unix seconds.
+    """
 
     attempt: int
     step: int
     flushes: tuple[int, ...] = ()
+    wall_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +377,7 @@ Event = (
     | SelectionFailed
     | RunTakenOver
     | StorageSeen
-    | FromScratchRequested
+    | BeginAtRequested
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted

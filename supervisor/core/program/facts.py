@@ -12,7 +12,7 @@ from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Notice
 from supervisor.core.program.events import CheckpointSelected
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.checkpoints.account import Older, ProgressAccount
 from supervisor.protocol.wire.messages import Then
 
 
@@ -135,7 +135,8 @@ class AttemptFacts:
     older_readable: bool = False  # its newest checkpoint could not be read, but there are older ones
     rolls_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
     decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
-    went_back: str | None = None  # it began from an older checkpoint, as newer ones are gone: in words
+    older: Older | None = None  # it began from an older checkpoint than the newest, and why
+    save_error: str | None = None  # why its last save failed, unless one has succeeded since
 
     # while a notice holds
     early_flush_requested: bool = False  # the one before the time in which a long pause may come
@@ -172,9 +173,9 @@ class ProgramFacts:
     backoff_until: float | None = None  # the end of a back-off that a new daemon continues
 
     # the checkpoint directory
-    known: KnownCheckpoint | None = None  # what it has to hold; None: nothing is known of it
+    account: ProgressAccount = field(default_factory=ProgressAccount)  # the newest one that was ever reported
     mount: str | None = None  # the file system that it was on when the last attempt began
-    from_scratch: bool = False  # an operator gives up its checkpoints: the next start that succeeds begins anew
+    begin_at: int | None = None  # an operator chose the step at which the next start that succeeds begins; 0: anew
     storage: StorageWait | None = None  # it failed, and no step was done since
     waits_for_storage: bool = False  # in BACKOFF because of that
 

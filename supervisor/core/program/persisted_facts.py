@@ -8,7 +8,8 @@ from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import OnOom, ProgramFacts, State
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.checkpoints.account import Older
+from supervisor.protocol.damage import OlderBecause
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,9 @@ class PersistedFacts:
 
     `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
     and place of its checkpoint), `restoring` (it has one), `began_at` (the step it restored), `saved` (the step of its
-    last checkpoint), `moved` (it made progress) and `start_limit_s` (the age at which it has to train; None if that is
-    startup_timeout). `known`, `mount`, `from_scratch`: of the checkpoint directory, as in ProgramFacts.
+    last checkpoint), `moved` (it made progress), `start_limit_s` (the age at which it has to train; None if that is
+    startup_timeout) and `older` (why it begins from an older checkpoint than the newest). `mount`, `begin_at`: as in
+    ProgramFacts. The account of progress is not among them: the ledger keeps it in two places.
     """
 
     attempt: int = 0
@@ -46,9 +48,9 @@ class PersistedFacts:
     waits_s: float | None = field(default=None, compare=False)
     startup_s: float | None = field(default=None, compare=False)
     steps_s: tuple[float, ...] = field(default=(), compare=False)
-    known: KnownCheckpoint | None = None
+    older: tuple[OlderBecause, str] | None = None
     mount: str | None = None
-    from_scratch: bool = False
+    begin_at: int | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -83,9 +85,9 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         waits_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
         startup_s=facts.startup_s,
         steps_s=facts.steps_s,
-        known=facts.known,
+        older=None if facts.current.older is None else (facts.current.older.because, facts.current.older.text),
         mount=facts.mount,
-        from_scratch=facts.from_scratch,
+        begin_at=facts.begin_at,
     )
 
 
@@ -106,7 +108,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
     detector.hung_step, detector.hung_in, detector.hangs = memory.hung_step, memory.hung_in, memory.hangs
     facts.best_step, facts.ever_trained, facts.restore_below_step = memory.best_step, memory.ever_moved, memory.before
     facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
-    facts.known, facts.mount, facts.from_scratch = memory.known, memory.mount, memory.from_scratch
+    facts.mount, facts.begin_at = memory.mount, memory.begin_at
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, memory.microbatches), MAX_MICROBATCHES)
     if memory.attempt != facts.attempt:
@@ -117,6 +119,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
         memory.began_at,
     )
     facts.current.made_progress, facts.current.start_limit_s = memory.moved, memory.start_limit_s
+    facts.current.older = None if memory.older is None else Older(*memory.older)
     if memory.origin is not None:
         path, step, place = memory.origin
         facts.current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)

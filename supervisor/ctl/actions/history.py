@@ -38,9 +38,10 @@ def history(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row for the attempt; above it, one for each checkpoint that was refused at its start and one for each
-    condition that had changed since the checkpoint it began from."""
+    """A row for the attempt; above it, one for each checkpoint that was refused at its start, one if it began from an
+    older checkpoint than the newest, and one for each condition that had changed since the checkpoint it began from."""
     remarks = [f"refused {name}: {reason}" for name, reason in each["refused"]]
+    remarks += [f"{each['older_because']}: {each['older_text']}"] if each["older_because"] is not None else []
     remarks += [f"conditions changed: {text}" for text in each["changed"]]
     row = (
         str(each["attempt"]),

@@ -14,6 +14,7 @@ ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to
 
 ROLLING = "--rolling"
 FROM_SCRATCH = "--from-scratch"
+FROM_STEP = "--from-step"
 
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
 """These are not failures: a program to stop was down already, or one to start was up."""
@@ -23,17 +24,37 @@ _STOP = BulkCommand("stop", lambda _: "stopped", _RACE)
 
 def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Starts programs; returns when each runs (a job: trains), or shows why it does not."""
-    names = [each for each in arguments if each != FROM_SCRATCH]
+    more: dict[str, object] = {}
+    names, step = _take_step(arguments)
+    if step is not None:
+        more["from_step"] = step
+    if FROM_SCRATCH in names:
+        more["from_scratch"] = True
+        names = [name for name in names if name != FROM_SCRATCH]
     if not names:
         raise UsageError("Error: start requires a process name", ExitStatus.NO_NAME)
-    more: dict[str, object] = {}
-    if len(names) < len(arguments):
-        if any(map(is_many, names)):
-            raise UsageError(f"Error: {FROM_SCRATCH} gives up checkpoints; name each job")
-        more["from_scratch"] = True
+    if more and any(map(is_many, names)):
+        raise UsageError(f"Error: {FROM_SCRATCH} and {FROM_STEP} give up checkpoints; name each job")
     forgiven = _RACE if any(map(is_many, names)) else frozenset[str]()
     chosen = _select(terminal, names, DOWN_CODES)
     return run_bulk(terminal, BulkCommand("start", lambda _: "started", forgiven), chosen, **more)
+
+
+def _take_step(arguments: Arguments) -> tuple[Arguments, int | None]:
+    """The arguments without --from-step, and its number. Raises UsageError."""
+    rest, step = list(arguments), None
+    for place, argument in enumerate(arguments):
+        option, equals, text = argument.partition("=")
+        if option == FROM_STEP:
+            text = text if equals else next(iter(arguments[place + 1 :]), "")
+            del rest[place : place + (1 if equals else 2)]
+            if not text.isascii() or not text.isdigit() or int(text) == 0:
+                raise UsageError(
+                    f"Error: {FROM_STEP} takes the step of a checkpoint, as `supervisorctl checkpoints` lists them"
+                )
+            step = int(text)
+            break
+    return rest, step
 
 
 def stop(terminal: Terminal, arguments: Arguments) -> ExitStatus:

@@ -190,10 +190,11 @@ TABLE: Mapping[str, Action] = {
     ),
     "start": Action(
         start_stop.start,
-        options=(start_stop.FROM_SCRATCH,),
+        options=(start_stop.FROM_SCRATCH, start_stop.FROM_STEP),
         usage={
             "start NAME ...": "Start programs; returns when they run (jobs: train), or shows why they do not.",
             "start all": "Start all programs that are down.",
+            "start --from-step STEP NAME ...": "Begin from the checkpoint of that step; newer ones go to abandoned/.",
             "start --from-scratch NAME ...": "Set the checkpoints of jobs aside, into abandoned/, and begin anew.",
         },
         names=True,

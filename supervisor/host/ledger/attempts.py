@@ -40,7 +40,8 @@ class AttemptRecord:
     `restored`: name of the checkpoint it began from, None at step 0. `lost_steps`: how far behind `to_step` the next
     attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
     its start. `checkpoints`: how many it committed. `ran_s`: how long it ran, whatever the clock was set to meanwhile.
-    `changed`: what the bits depend on and is another than when the job trained last, in words.
+    `changed`: what the bits depend on and is another than when the job trained last, in words. `older_because`: why it
+    began from an older checkpoint than the newest one, and `older_text` in words; None if it did not.
     """
 
     attempt: int
@@ -58,13 +59,15 @@ class AttemptRecord:
     checkpoints: int
     changed: tuple[str, ...] = ()
     ran_s: float | None = None
+    older_because: str | None = None
+    older_text: str | None = None
 
 
 def attempt_history(select: Select, program: str, limit: int) -> list[AttemptRecord]:
     """The last `limit` attempts of a program, newest last. Raises LedgerError."""
     rows = select(
         "SELECT attempt, started_at, ended_at, coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
-        " from_step, to_step, cause, text, exit_code, signal, changed,"
+        " from_step, to_step, cause, text, exit_code, signal, changed, older_because, older_text,"
         " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
         " + checkpoints_pruned AS checkpoints"
         " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from supervisor.core.failures.hang_detection import parse_section
@@ -16,7 +16,7 @@ from supervisor.core.failures.suspects import MAX_DEATHS, Death
 from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.host.resources.oom_kills import OomKillCounter
-from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.damage import OlderBecause
 
 MAX_NAMES = 1000  # more than a job ever has
 
@@ -77,7 +77,6 @@ def to_json(facts: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) ->
     content["by_cause"] = {str(cause): count for cause, count in facts.by_cause.items()}
     content["avoid"], content["cleared"] = sorted(facts.avoid), sorted(facts.cleared)
     content["deaths"] = [[each.name, each.from_step, each.step, each.restored, each.place] for each in facts.deaths]
-    content["known"] = None if facts.known is None else astuple(facts.known)
     content["counters"] = [[str(each.file), each.where, each.count] for each in counters]
     return json.dumps(content)
 
@@ -118,9 +117,9 @@ def _persisted_facts(found: Mapping[str, Any]) -> PersistedFacts:
         start_limit_s=_seconds(found["start_limit_s"]),
         waits_s=_seconds(found["waits_s"]),
         startup_s=_seconds(found["startup_s"]),
-        known=_known(found.get("known")),
+        older=_older(found.get("older")),
         mount=_text(found.get("mount")),
-        from_scratch=found.get("from_scratch") is True,
+        begin_at=_maybe(found.get("begin_at")),
         steps_s=tuple(s for each in found["steps_s"][:MAX_NAMES] if (s := _seconds(each)) is not None),
     )
 
@@ -129,11 +128,11 @@ def _death(name: Any, from_step: Any, step: Any, restored: Any, place: Any) -> D
     return Death(str(name), _number(from_step), _number(step), restored is True, _text(place))
 
 
-def _known(found: Any) -> KnownCheckpoint | None:
+def _older(found: Any) -> tuple[OlderBecause, str] | None:
     if found is None:
         return None
-    directory, name, step, mount = found
-    return KnownCheckpoint(str(directory), str(name), _number(step), _text(mount))
+    because, text = found
+    return OlderBecause(because), str(text)
 
 
 def _counters(found: Any) -> tuple[OomKillCounter, ...]:

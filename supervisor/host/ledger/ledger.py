@@ -24,9 +24,11 @@ from supervisor.host.ledger.schema import (
 )
 from supervisor.host.ledger.series import SeriesTable
 from supervisor.host.ledger.uploads import UploadTable
-from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile
+from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile, account_in
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
+from supervisor.protocol.checkpoints.account import ProgressAccount
+from supervisor.protocol.wire.codec import encode_record
 
 __all__ = ["AttemptRecord", "LastEnd", "Ledger", "LedgerError", "OpenAttempt"]
 
@@ -113,6 +115,11 @@ class Ledger:
             int(wanted),
         )
 
+    def record_progress(self, program: str, account: ProgressAccount) -> None:
+        """Records how far a job has come: in the file of what is wanted, and in the ledger."""
+        self._wanted.set_progress(program, account)
+        self._writer.enqueue("INSERT OR REPLACE INTO progress VALUES (?, ?)", program, encode_record(account))
+
     def forget_program(self, program: str) -> None:
         """Forgets whether a program is to run, as it is no longer configured. Its history stays."""
         self._wanted.set_wanted(program, None)
@@ -138,6 +145,16 @@ class Ledger:
         values = (program, attempt, pid, start_time, at, self._boot_id, microbatches)
         self._live[program] = _INSERT_ATTEMPT, values
         self._writer.enqueue(_INSERT_ATTEMPT, *values)
+
+    def attempt_older(self, program: str, attempt: int, because: str, text: str) -> None:
+        """Records that an attempt begins from an older checkpoint than the newest one, and why."""
+        self._writer.enqueue(
+            "UPDATE attempts SET older_because = ?, older_text = ? WHERE program = ? AND attempt = ?",
+            because,
+            text,
+            program,
+            attempt,
+        )
 
     def attempt_restored(
         self, program: str, attempt: int, checkpoint: str | None, step: int, changed: tuple[str, ...] = ()
@@ -247,6 +264,10 @@ class Ledger:
         self._writer.wait_until_written(READ_WAIT_S)
         return self._wanted.content.programs
 
+    def progress(self, program: str) -> ProgressAccount:
+        """How far a job has come, as it was recorded last. Never raises: it is known from the start on."""
+        return self._wanted.progress_of(program)
+
     def removed_programs(self) -> frozenset[str]:
         """The programs that an operator removed."""
         return self._wanted.content.removed
@@ -326,8 +347,13 @@ class Ledger:
         return [
             ("DELETE FROM programs", ()),
             ("DELETE FROM out_of_use", ()),
+            ("DELETE FROM progress", ()),
             *[("INSERT INTO programs VALUES (?, ?)", (name, int(each))) for name, each in wanted.programs.items()],
             *[("INSERT INTO out_of_use VALUES (?)", (name,)) for name in sorted(wanted.removed)],
+            *[
+                ("INSERT INTO progress VALUES (?, ?)", (name, encode_record(account)))
+                for name, account in wanted.progress.items()
+            ],
         ]
 
     def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
@@ -347,6 +373,8 @@ def _stored_wanted(connection: sqlite3.Connection) -> Wanted:
     try:
         programs = {name: bool(wanted) for name, wanted in connection.execute("SELECT program, wanted FROM programs")}
         removed = frozenset(name for (name,) in connection.execute("SELECT program FROM out_of_use"))
+        rows = connection.execute("SELECT program, content FROM progress")
+        progress = {program: account_in(content) for program, content in rows}
     except sqlite3.Error as error:
         raise LedgerError(f"cannot read the ledger: {error}; if this stays so, move its file away") from error
-    return Wanted(programs, removed)
+    return Wanted(programs, removed, {name: account for name, account in progress.items() if account is not None})

@@ -1,4 +1,5 @@
-"""Opens the ledger's file: creates it, refuses one that a newer version wrote, and sets a damaged one aside."""
+"""Opens the ledger's file: creates it, brings one of an earlier version up to date, refuses one that a newer version
+wrote, and sets a damaged one aside."""
 
 import os
 import sqlite3
@@ -6,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import structlog
+
+from supervisor.host.ledger.migrations import OLDEST, migrate
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 12  # PRAGMA user_version in the file; raised with every change of the tables
+SCHEMA = 13  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
@@ -20,6 +24,7 @@ CREATE TABLE attempts (
     restored TEXT, from_step INTEGER, to_step INTEGER,
     ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
     split INTEGER, changed TEXT, ran_s REAL, checkpoints_pruned INTEGER NOT NULL DEFAULT 0,
+    older_because TEXT, older_text TEXT,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
@@ -43,6 +48,7 @@ CREATE TABLE accounts (
 CREATE TABLE memories (
     program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
+CREATE TABLE progress (program TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE series (program TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE output_begins (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, channel TEXT NOT NULL,
@@ -59,17 +65,22 @@ _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
     "SELECT program FROM out_of_use LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id, split, changed, ran_s, checkpoints_pruned FROM attempts LIMIT 0",
+    " exit_code, signal, boot_id, split, changed, ran_s, checkpoints_pruned, older_because, older_text FROM attempts"
+    " LIMIT 0",
     "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
     " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
     "SELECT program, section, longest_s FROM silences LIMIT 0",
     "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
+    "SELECT program, content FROM progress LIMIT 0",
     "SELECT program, content FROM series LIMIT 0",
     "SELECT program, attempt, channel, inode, offset, digest, at_ns FROM output_begins LIMIT 0",
     "SELECT program, limited, upload_s FROM uploads LIMIT 0",
 )
+
+
+log = structlog.get_logger()
 
 
 class LedgerError(Exception):
@@ -193,8 +204,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"cannot use the ledger {path}: a newer stepkeeper wrote it (version {version}, this one reads {SCHEMA}); "
             f"install that version again, or set another state_dir"
         )
-    if version not in (0, SCHEMA):
-        raise _Damaged(f"version {version}")
+    if not (version == 0 or OLDEST <= version <= SCHEMA):
+        raise _Damaged(f"version {version}, and no version before {OLDEST} was ever released")
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise _Damaged(state)
@@ -203,6 +214,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version == 0:
         connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
         return
+    if version < SCHEMA:
+        log.warning("ledger.migrated", was=version, now=SCHEMA, copy=str(migrate(connection, path, version)))
     try:
         for probe in _PROBES:
             connection.execute(probe)

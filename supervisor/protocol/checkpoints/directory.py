@@ -5,12 +5,14 @@ Also begins anew in it: what it holds is moved into a numbered folder below `aba
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import layout, mounts
-from supervisor.protocol.checkpoints.quarantine import give_to_owner_of, open_folder
+from supervisor.protocol.checkpoints.account import find_passed_over
+from supervisor.protocol.checkpoints.quarantine import give_to_owner_of, open_folder, read_quarantined
+from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
 
 WRITE_TEST_BYTES = 4096  # a block, as a full disk may still have room for a name
@@ -21,13 +23,15 @@ MAX_ABANDONED = 1000  # tries for a free number
 class DirectoryView:
     """What is known of a directory without reading any checkpoint.
 
-    `highest_step`: of all checkpoints in it, quarantined ones included; None if there are none. `mount`: the file
-    system, in words, None if the kernel does not tell; `remarks`: what checkpoints can't rely on there.
+    `highest_step`: of the committed checkpoints; None if there are none. `mount`: the file system, in words, None if
+    the kernel does not tell; `remarks`: what checkpoints can't rely on there. `passed_over`: the checkpoint that was
+    expected to be the newest, or one as new, if it is in quarantine.
     """
 
     highest_step: int | None = None
     mount: str | None = None
     remarks: tuple[str, ...] = ()
+    passed_over: RejectedCheckpoint | None = None
 
 
 UNSEEN = DirectoryView()
@@ -46,20 +50,30 @@ def committed_checkpoints(directory: Path) -> list[CheckpointName]:
     return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
 
 
-def view_directory(directory: Path) -> DirectoryView:
-    """Looks at the directory. Raises OSError if it exists and can't be read."""
-    names = [*committed_checkpoints(directory), *_quarantined_names(directory)]
+def view_directory(directory: Path, expected: str | None = None) -> DirectoryView:
+    """Looks at the directory. `expected`: the name of the checkpoint that should be the newest, if that is known.
+
+    Raises OSError if it exists and can't be read.
+    """
+    names = committed_checkpoints(directory)
     mount = mounts.mount_of(directory)
     return DirectoryView(
-        max((name.step for name in names), default=None),
+        names[0].step if names else None,
         None if mount is None else str(mount),
         () if mount is None else tuple(mounts.remarks_on(mount)),
+        _find_quarantined(directory, expected),
     )
 
 
-def _quarantined_names(directory: Path) -> Iterator[CheckpointName]:
+def _find_quarantined(directory: Path, expected: str | None) -> RejectedCheckpoint | None:
+    """The expected checkpoint, or one as new, in quarantine; with the reason."""
+    wanted = None if expected is None else layout.parse_name(expected)
+    if wanted is None:
+        return None
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory / layout.QUARANTINE) as found:
-        yield from filter(None, (layout.checkpoint_name_in(entry.name) for entry in found))
+        match = find_passed_over(wanted, (RejectedCheckpoint(entry.name, "") for entry in found))
+        return None if match is None else read_quarantined(directory, match.name)
+    return None
 
 
 def check_usable(directory: Path, writes: bool) -> None:
@@ -108,8 +122,14 @@ def begin_anew(directory: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     moved = sorted(name for name in present if name in belongings or layout.parse_name(name) is not None)
-    if not moved:
-        return ()
+    move_to_abandoned(directory, moved)
+    return tuple(moved)
+
+
+def move_to_abandoned(directory: Path, names: Sequence[str]) -> None:
+    """Moves what an operator gives up into a new numbered folder, which nothing reads or deletes. Raises OSError."""
+    if not names:
+        return
     with open_folder(directory) as home:
         with contextlib.suppress(FileExistsError):
             os.mkdir(layout.ABANDONED, dir_fd=home)
@@ -117,12 +137,11 @@ def begin_anew(directory: Path) -> tuple[str, ...]:
             give_to_owner_of(home, abandoned)
             with open_folder(_make_numbered(abandoned), abandoned) as target:
                 give_to_owner_of(home, target)
-                for name in moved:
+                for name in names:
                     os.rename(name, name, src_dir_fd=home, dst_dir_fd=target)
                 os.fsync(target)
             os.fsync(abandoned)
         os.fsync(home)
-    return tuple(moved)
 
 
 def _make_numbered(folder: int) -> str:

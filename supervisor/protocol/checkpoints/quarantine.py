@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
 
-REASON_FILE = "WHY.txt"
+REASON_FILE = "WHY.txt"  # the reason in words; below it, unless the checkpoint is damaged, a line with KIND
+KIND = "because: "
+MAX_REASON_BYTES = 1000
 
 
-def move_to_quarantine(directory: Path, name: CheckpointName, reason: str) -> Path:
+def move_to_quarantine(
+    directory: Path, name: CheckpointName, reason: str, because: OlderBecause = OlderBecause.DAMAGED
+) -> Path:
     """Moves a bad checkpoint to quarantine, where nothing selects or deletes it, and writes the reason into it.
 
     Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
@@ -32,7 +36,7 @@ def move_to_quarantine(directory: Path, name: CheckpointName, reason: str) -> Pa
                 contextlib.suppress(OSError),
                 open_folder(moved, aside) as bad,
             ):  # the disk may be full; the reason is also in the log
-                _leave_reason(bad, reason)
+                _leave_reason(bad, reason, because)
     return directory / layout.QUARANTINE / moved
 
 
@@ -60,12 +64,13 @@ def _move(name: str, home: int, aside: int) -> str:
     raise AssertionError("there is always a higher number")
 
 
-def _leave_reason(folder: int, reason: str) -> None:
+def _leave_reason(folder: int, reason: str, because: OlderBecause) -> None:
+    kind = "" if because is OlderBecause.DAMAGED else f"{KIND}{because}\n"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(REASON_FILE, dir_fd=folder)
     file = os.open(REASON_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
-        os.write(file, f"{reason}\n".encode("utf-8", "replace"))
+        os.write(file, f"{reason}\n{kind}".encode("utf-8", "replace"))
         give_to_owner_of(folder, file)
         os.fsync(file)
     finally:
@@ -85,12 +90,18 @@ def list_quarantined(directory: Path) -> list[RejectedCheckpoint]:
         names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [RejectedCheckpoint(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
+    return [read_quarantined(directory, name) for name in names]
 
 
-def _reason(folder: Path) -> str:
+def read_quarantined(directory: Path, name: str) -> RejectedCheckpoint:
+    """A checkpoint in quarantine, by the name of its folder there, with the reason that it was put there."""
     try:
-        text = durable.read_file(folder / REASON_FILE, 1000).decode(errors="replace").strip()
+        file = directory / layout.QUARANTINE / name / REASON_FILE
+        text = durable.read_file(file, MAX_REASON_BYTES).decode(errors="replace").strip()
     except OSError:
         text = ""
-    return text or "reason not recorded"
+    words, _, last = text.rpartition("\n")
+    kind = last.removeprefix(KIND)
+    if last.startswith(KIND) and kind in tuple(OlderBecause):
+        return RejectedCheckpoint(name, words.strip(), OlderBecause(kind))
+    return RejectedCheckpoint(name, text or "reason not recorded")

@@ -9,18 +9,19 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import foreign, manifest
-from supervisor.protocol.checkpoints.directory import UNSEEN, DirectoryView, view_directory
+from supervisor.protocol.checkpoints.account import find_passed_over
+from supervisor.protocol.checkpoints.directory import UNSEEN, DirectoryView, move_to_abandoned, view_directory
 from supervisor.protocol.checkpoints.directory import committed_checkpoints as committed_checkpoints
 from supervisor.protocol.checkpoints.foreign import ForeignCheckpoint
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
-from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import listed
 
@@ -92,6 +93,18 @@ class OtherJobsCheckpoint(NoValidCheckpoint):
         )
 
 
+class NoSuchStep(NoValidCheckpoint):
+    """An operator wants to begin from a step of which there is no whole checkpoint."""
+
+    def __init__(self, directory: Path, step: int, steps: Sequence[int]) -> None:
+        super().__init__(directory, ())
+        there = listed([str(each) for each in steps]) if steps else "none"
+        self.args = (
+            f"cannot begin from step {step} in {directory}: there is no whole checkpoint of that step; steps there: "
+            f"{there}",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SelectionRules:
     """Which checkpoints may be chosen.
@@ -99,7 +112,7 @@ class SelectionRules:
     `initial`: where to begin from while the directory has none. `avoid`: names to pass over, and leave as they are,
     while an older one is whole. `jobs`: the jobs whose checkpoints are restored, None: anybody's.
     `pass_over_unreadable`: choose an older one where the newest can't be read. `begin_again`: what a person can do if
-    none is whole.
+    none is whole. `expected`: the name of the checkpoint that should be the newest, if that is known.
     """
 
     initial: Path | None = None
@@ -107,6 +120,7 @@ class SelectionRules:
     jobs: tuple[str, ...] | None = None
     pass_over_unreadable: bool = False
     begin_again: str = BEGIN_AGAIN
+    expected: str | None = None
 
 
 ANY = SelectionRules()
@@ -122,12 +136,15 @@ def select_checkpoint(directory: Path, rules: SelectionRules = ANY) -> Selection
     something was, now or earlier, or `initial` is nothing; OtherJobsCheckpoint; UnreadableCheckpoint; OSError if the
     directory can't be read.
     """
-    seen = view_directory(directory)
+    seen = view_directory(directory, rules.expected)
     found = _select_own(directory, rules)
     if found is None and rules.initial is not None:
         found = _select_initial(rules.initial)
     elif found is None:
         found = _select_foreign(directory, foreign.prefixes_in(directory))
+    expected = None if rules.expected is None else layout.parse_name(rules.expected)
+    if seen.passed_over is None and expected is not None:
+        seen = replace(seen, passed_over=find_passed_over(expected, found.rejected))
     return replace(found, seen=seen)
 
 
@@ -151,7 +168,7 @@ def _select_own(directory: Path, rules: SelectionRules) -> Selection | None:
             if not rules.pass_over_unreadable or not unreadable.has_older:
                 raise unreadable from error
             text = f"cannot be read: {error.strerror}; an older one is used, and this one stays where it is"
-            refused.append(RejectedCheckpoint(str(name), text))
+            refused.append(RejectedCheckpoint(str(name), text, OlderBecause.UNREADABLE))
         else:
             if rules.jobs is not None and proven.job not in (*rules.jobs, UNNAMED_JOB):
                 raise OtherJobsCheckpoint(directory, str(name), proven.job, rules.jobs)
@@ -232,8 +249,23 @@ def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
     reason = f"given up: training diverged at about step {before}, and this is not from before that"
     given_up = [name for name in names if name.step >= before]
     for name in given_up:
-        move_to_quarantine(directory, name, reason)
-    return tuple(RejectedCheckpoint(str(name), reason) for name in given_up)
+        move_to_quarantine(directory, name, reason, OlderBecause.ROLLED_BACK)
+    return tuple(RejectedCheckpoint(str(name), reason, OlderBecause.ROLLED_BACK) for name in given_up)
+
+
+def begin_at(directory: Path, step: int) -> tuple[str, ...]:
+    """Moves the checkpoints that are newer than the whole one of a step aside, and returns their names.
+
+    Raises NoValidCheckpoint if there is no whole one of that step, and OSError if the directory can't be read or
+    changed; then some may be moved and others not, and another call moves the rest.
+    """
+    names = committed_checkpoints(directory)
+    chosen = next((name for name in names if name.step == step and _is_whole(directory / str(name))), None)
+    if chosen is None:
+        raise NoSuchStep(directory, step, sorted({name.step for name in names}, reverse=True))
+    moved = tuple(str(name) for name in names if name > chosen)
+    move_to_abandoned(directory, moved)
+    return moved
 
 
 def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig
-from supervisor.core.failures.storage import find_loss, is_hosts_fault
+from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
+from supervisor.protocol.checkpoints.account import Place, find_loss
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
-from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
@@ -78,8 +79,8 @@ class CheckpointSelector:
         directory, attempt = self._job.checkpoint_dir, effect.attempt
         store = self._services.checkpoints
         try:
-            if effect.from_scratch:
-                moved = await store.begin_anew(directory, self._user)
+            if effect.begin_at is not None:
+                moved = await self._set_aside_newer(effect)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             if effect.below_step is not None:
                 self._record_refused(attempt, await store.roll_back(directory, effect.below_step, self._user))
@@ -104,6 +105,23 @@ class CheckpointSelector:
         self._record_refused(attempt, selection.rejected)
         return self._answer(effect, selection)
 
+    async def _set_aside_newer(self, effect: effects.SelectCheckpoint) -> tuple[str, ...]:
+        """Moves what is newer than the step that an operator chose aside; fetches that step if only the mirror has it.
+
+        Raises NoValidCheckpoint and OSError.
+        """
+        store, directory, step = self._services.checkpoints, self._job.checkpoint_dir, effect.begin_at or 0
+        try:
+            return await store.begin_at(directory, step, self._user)
+        except NoValidCheckpoint:
+            if self._mirror is None or not step:
+                raise
+            try:
+                await self._mirror.fetch(None, step + 1, ())
+            except MirrorError as error:
+                raise OSError(errno.EHOSTUNREACH, str(error)) from error
+            return await store.begin_at(directory, step, self._user)
+
     def _rules(self, effect: effects.SelectCheckpoint) -> SelectionRules:
         allowed = self._job.restore_from_jobs
         return SelectionRules(
@@ -112,6 +130,7 @@ class CheckpointSelector:
             jobs=None if "*" in allowed else (self._program, *allowed),
             pass_over_unreadable=effect.pass_over_unreadable,
             begin_again=f"begin anew with supervisorctl start --from-scratch {self._program}",
+            expected=None if effect.newest is None else effect.newest.name,
         )
 
     def _answer(
@@ -128,15 +147,9 @@ class CheckpointSelector:
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
-        known = None if effect.from_scratch else effect.known
-        loss = find_loss(self._program, known, str(self._job.checkpoint_dir), seen.highest_step, seen.mount)
-        if loss is not None:
-            self._log.error("checkpoint.lost", attempt=attempt, why=loss.text, trains=not loss.waits)
-        if self._mirror is not None and not (loss is not None and loss.waits):
-            self._mirror.on_selected(path)
         self._remember_remarks(seen)
         return events.CheckpointSelected(
-            attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount
+            attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount, seen.passed_over
         )
 
     async def look(self, effect: effects.LookAtStorage) -> None:
@@ -145,7 +158,8 @@ class CheckpointSelector:
             return
         self._is_looking = True
         try:
-            seen = await self._services.checkpoints.look(self._job.checkpoint_dir, effect.writes, self._user)
+            expected = None if effect.newest is None else effect.newest.name
+            seen = await self._services.checkpoints.look(self._job.checkpoint_dir, effect.writes, self._user, expected)
         except OSError as error:
             self._post(events.StorageSeen(effect.attempt, self._explain(error), error.errno))
         except RuntimeError as error:  # the host has no thread to spare
@@ -155,7 +169,7 @@ class CheckpointSelector:
             highest = seen.highest_step
             if highest is None and self._mirror is not None and self._mirror.newest is not None:
                 highest = self._mirror.newest.step  # the next attempt fetches it
-            self._post(events.StorageSeen(effect.attempt, None, None, highest, seen.mount))
+            self._post(events.StorageSeen(effect.attempt, None, None, highest, seen.mount, seen.passed_over))
         finally:
             self._is_looking = False
 
@@ -174,13 +188,15 @@ class CheckpointSelector:
 
     def _is_elsewhere(self, effect: effects.SelectCheckpoint, here: Selection) -> bool:
         """Whether checkpoints are missing because the directory's disk is not mounted: nothing is fetched to there."""
-        known, seen = effect.known, here.seen
-        loss = find_loss(self._program, known, str(self._job.checkpoint_dir), seen.highest_step, seen.mount)
-        return loss is not None and loss.waits and known is not None and known.mount != seen.mount
+        newest, seen, directory = effect.newest, here.seen, str(self._job.checkpoint_dir)
+        if newest is None or newest.directory != directory or newest.mount == seen.mount:
+            return False
+        loss = find_loss(newest, Place(directory, seen.highest_step, seen.mount, seen.passed_over), "", "")
+        return loss is not None and loss.waits
 
     async def _select_here_or_there(self, effect: effects.SelectCheckpoint) -> Selection | events.SelectionFailed:
         """The newest whole checkpoint of the directory and of its mirror. Raises what `select` raises."""
-        mirror = None if effect.from_scratch else self._mirror
+        mirror = self._mirror if effect.begin_at is None else None
         try:
             here = await self._select_here(effect)
         except NoValidCheckpoint as error:
@@ -215,7 +231,8 @@ class CheckpointSelector:
             why = "another host has gone on with this run from an earlier checkpoint"
             reasons = tuple((each, why) for each in found.left_behind)
             directory = self._job.checkpoint_dir
-            refused = await self._services.checkpoints.quarantine(directory, reasons, self._user)
+            superseded = OlderBecause.SUPERSEDED
+            refused = await self._services.checkpoints.quarantine(directory, reasons, superseded, self._user)
             self._record_refused(effect.attempt, refused)
         if found.attempt >= effect.attempt:
             text = f"another host has used attempt numbers up to {found.attempt}; starting again with a higher one"
@@ -229,7 +246,9 @@ class CheckpointSelector:
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""
         try:
-            refused = await self._services.checkpoints.quarantine(self._job.checkpoint_dir, effect.unfit, self._user)
+            refused = await self._services.checkpoints.quarantine(
+                self._job.checkpoint_dir, effect.unfit, OlderBecause.UNFIT, self._user
+            )
         except OSError as error:
             names = sorted(dict(effect.unfit))
             self._log.warning("checkpoint.not_set_aside", attempt=effect.attempt, error=error.strerror, names=names)

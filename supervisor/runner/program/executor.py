@@ -237,6 +237,8 @@ class EffectExecutor:
                 if self._selector is not None:
                     self._background(self._selector.quarantine(effect))
             case effects.SendGo():
+                if self.mirror is not None:
+                    self.mirror.on_selected(effect.restore)
                 self._send(messages.Go(effect.attempt, effect.restore))
             case effects.RequestIdentity():
                 me = self._services.daemon

@@ -8,6 +8,8 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
+from supervisor.core.program.effects import Effect
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
@@ -25,7 +27,8 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
         case messages.Progress(attempt, step):
             return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
         case messages.Committed():
-            return events.CheckpointCommitted(message.attempt, message.step, message.flushes)
+            committed_at = time.time() - (message.ago_s or 0.0)
+            return events.CheckpointCommitted(message.attempt, message.step, message.flushes, committed_at)
         case messages.SaveFailed():
             return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes)
         case messages.Done(attempt):
@@ -62,6 +65,17 @@ class MessageRecorder(ProgramObserver):
         self._config = config
         self._services = services
         self._log = log
+
+    def on_decision(
+        self, event: events.Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts
+    ) -> None:
+        if not isinstance(event, events.CheckpointSelected) or event.attempt != facts.attempt:
+            return
+        if (older := facts.current.older) is not None:
+            facts_of_start = {"because": str(older.because), "begins_at": event.step, "why": older.text}
+            self._log.warning("checkpoint.older", attempt=event.attempt, **facts_of_start)
+        elif facts.state is State.KILLING and facts.current.decided_end is not None:
+            self._log.error("checkpoint.lost", attempt=event.attempt, why=facts.current.decided_end[1])
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         if isinstance(message, messages.Committed) and self._config.job is not None:

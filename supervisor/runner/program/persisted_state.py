@@ -10,7 +10,7 @@ from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import MAX_MICROBATCHES
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
-from supervisor.core.program.events import Event, StepsDone
+from supervisor.core.program.events import Event, StepsDone, TrainingRestored
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.persisted_facts import PersistedFacts, facts_to_persist
 from supervisor.core.series import MetricSeries
@@ -39,6 +39,7 @@ class PersistedStateStore(ProgramObserver):
         "_is_adopted",
         "_job",
         "_last_saved",
+        "_recorded",
         "_services",
     )
 
@@ -58,6 +59,8 @@ class PersistedStateStore(ProgramObserver):
         self._has_restored = False
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
         self._last_saved: tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None = None
+        self._recorded = services.ledger.progress(config.name)  # known without a read, so before any event
+        job.facts.account = self._recorded
 
     async def restore(self, last_attempt: int) -> bool:
         """Before a start: restores the facts, and skips the attempt numbers that the ledger or the disk has.
@@ -66,6 +69,9 @@ class PersistedStateStore(ProgramObserver):
         answer within SLOW_DISK_S is ignored.
         """
         goes_on, job = False, self._config.job
+        recorded = self._services.ledger.progress(self._config.name)
+        if recorded.revision > self._recorded.revision:  # by the runner that an update has replaced
+            self._job.facts.account = self._recorded = recorded
         self._job.skip_attempts(last_attempt)
         if job is not None and job.on_oom == "microbatch":
             await self._restore_microbatches()
@@ -85,6 +91,11 @@ class PersistedStateStore(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))
+        if facts.account.revision != self._recorded.revision:  # before any effect of the decision tells of it
+            self._recorded = facts.account
+            self._services.ledger.record_progress(self._config.name, facts.account)
+        if (older := facts.current.older) is not None and isinstance(event, TrainingRestored):
+            self._services.ledger.attempt_older(self._config.name, facts.attempt, older.because, older.text)
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
         if not (self._has_news or facts.state is not before):

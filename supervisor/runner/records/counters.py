@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from supervisor.core.program import effects
+from supervisor.core.program.events import Event, TrainingRestored
+from supervisor.core.program.facts import ProgramFacts, State
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
@@ -41,12 +44,14 @@ class ProgramCounters(ProgramObserver):
     repeated_steps: int = 0
     progressed_wall_at: float | None = None
     refused_checkpoints: int = 0
+    older_starts: dict[OlderBecause, int] = field(default_factory=dict)
     failed_saves: int = 0
     save: DurationStats = _NEVER
     stall: DurationStats = _NEVER
     flush: DurationStats = _NEVER  # from the request to the checkpoint on the disk
     _step: int | None = None  # of the present attempt
     _restored_attempt: int | None = None
+    _older_attempt: int | None = None
     _furthest: int = 0
     _flush_asked_at: dict[int, float] = field(default_factory=dict)
     _is_repeating: bool = False  # an adopted worker repeats what an earlier daemon has counted
@@ -68,6 +73,14 @@ class ProgramCounters(ProgramObserver):
                     **self.ended_by_cause,
                     effect.cause: self.ended_by_cause.get(effect.cause, 0) + 1,
                 }
+
+    def on_decision(
+        self, event: Event | str | None, before: State, decided: list[effects.Effect], facts: ProgramFacts
+    ) -> None:
+        older = facts.current.older
+        if isinstance(event, TrainingRestored) and older is not None and event.attempt != self._older_attempt:
+            self._older_attempt = event.attempt  # it may say once more what it restored
+            self.older_starts = {**self.older_starts, older.because: self.older_starts.get(older.because, 0) + 1}
 
     def on_checkpoint_refused(self, checkpoint: str, reason: str) -> None:
         self.refused_checkpoints += 1

@@ -9,11 +9,11 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect, Kill, LookAtStorage, RecordEnd, SelectCheckpoint, SendGo, Spawn
 from supervisor.core.program.events import (
+    BeginAtRequested,
     CheckpointCommitted,
     CheckpointSelected,
     DeadlinePassed,
     FailureReported,
-    FromScratchRequested,
     SelectionFailed,
     SpawnSucceeded,
     StartRequested,
@@ -25,6 +25,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.wire.messages import WorkerExit
 
 POLICY = Policy("digits", is_job=True, checkpoint_dir="/data/digits", startretries=1)
@@ -82,7 +83,7 @@ def test_it_looks_ever_less_often_and_goes_on_once_the_folder_is_back() -> None:
         assert deadline_at is not None
         pauses.append(deadline_at - now)
         now = deadline_at
-        assert job.handle(DeadlinePassed(), now) == [LookAtStorage(2)]
+        assert job.handle(DeadlinePassed(), now) == [LookAtStorage(2, newest=job.facts.account.newest)]
         assert job.handle(StorageSeen(2, None, None, None, ROOT), now) == []
 
     effects = job.handle(StorageSeen(2, None, None, 100, DISK), now)
@@ -97,7 +98,7 @@ def test_a_late_look_without_an_answer_is_asked_for_again() -> None:
     job.handle(DeadlinePassed(), 8.0)
 
     assert job.deadline() == 8.0 + 60.0
-    assert job.handle(DeadlinePassed(), 68.0) == [LookAtStorage(2)]
+    assert job.handle(DeadlinePassed(), 68.0) == [LookAtStorage(2, newest=job.facts.account.newest)]
 
 
 def test_a_stop_ends_the_wait_and_a_later_answer_starts_nothing() -> None:
@@ -117,24 +118,25 @@ def test_a_start_while_it_waits_looks_again_at_once_and_says_the_same() -> None:
 
 def test_from_scratch_begins_anew_once_and_is_not_repeated() -> None:
     job = waiting()
-    job.handle(FromScratchRequested(), 8.0)
+    job.handle(BeginAtRequested(), 8.0)
     _, selection = job.handle(StartRequested(), 8.0)
     assert isinstance(selection, SelectCheckpoint)
-    assert selection.from_scratch
+    assert selection.begin_at == 0
 
     assert job.handle(CheckpointSelected(3, None, None, mount=ROOT), 9.0) == [SendGo(3, None)]
 
     job.handle(SpawnSucceeded(3), 9.0)
+    job.handle(TrainingRestored(3, 0), 9.5)
     job.handle(WorkerExited(3, signal=9), 10.0)  # before its first checkpoint
     *_, again = job.handle(DeadlinePassed(), 20.0)
     assert isinstance(again, SelectCheckpoint)
-    assert (again.from_scratch, again.known) == (False, None)
+    assert (again.begin_at, again.newest) == (None, None)
     assert job.handle(CheckpointSelected(4, None, None, mount=ROOT), 21.0) == [SendGo(4, None)]
 
 
 def test_from_scratch_outlives_a_failed_selection_and_the_daemon() -> None:
     job = waiting()
-    job.handle(FromScratchRequested(), 8.0)
+    job.handle(BeginAtRequested(), 8.0)
     job.handle(StartRequested(), 8.0)
     job.handle(SelectionFailed(3, "the disk", permanent=True, errno=errno.EIO), 9.0)
     job.handle(WorkerExited(3, signal=9), 10.0)
@@ -142,41 +144,59 @@ def test_from_scratch_outlives_a_failed_selection_and_the_daemon() -> None:
 
     later = Job(POLICY)
     later.skip_attempts(3)
+    later.facts.account = job.facts.account
     later.recall_persisted(facts_to_persist(job.facts, 11.0), 0.0, 1.0)
     *_, selection = later.handle(StartRequested(resumes=True), 1.0)
 
     assert isinstance(selection, SelectCheckpoint)
-    assert (selection.from_scratch, selection.attempt) == (True, 4)
+    assert (selection.begin_at, selection.attempt) == (0, 4)
 
 
 def test_a_stop_withdraws_from_scratch() -> None:
     job = waiting()
-    job.handle(FromScratchRequested(), 8.0)
+    job.handle(BeginAtRequested(), 8.0)
     job.handle(StopRequested(), 9.0)
     *_, selection = job.handle(StartRequested(), 10.0)
 
     assert isinstance(selection, SelectCheckpoint)
-    assert not selection.from_scratch
-    assert selection.known is not None
+    assert selection.begin_at is None
+    assert selection.newest is not None
 
 
 def test_a_later_daemon_knows_what_the_directory_has_to_hold() -> None:
     job = trained_to(100)
     later = Job(POLICY)
     later.skip_attempts(2)
+    later.facts.account = job.facts.account
     later.recall_persisted(facts_to_persist(job.facts, 6.0), 0.0, 1.0)
     later.handle(StartRequested(resumes=True), 1.0)
 
     assert later.handle(CheckpointSelected(3, None, None, mount=DISK), 2.0) == [Kill(3)]
 
 
-def test_after_a_rollback_the_older_checkpoint_is_the_one_that_is_known() -> None:
+def test_after_a_rollback_the_older_checkpoint_is_the_newest_once_it_is_restored() -> None:
     job = trained_to(100)
-    job.handle(CheckpointSelected(2, "/data/digits/step-0000000080.a1", 80, None, 100, DISK), 6.0)  # 100: in quarantine
+    given_up = RejectedCheckpoint("step-0000000100.a1", "given up", OlderBecause.ROLLED_BACK)
+    path = "/data/digits/step-0000000080.a1"
+    job.handle(CheckpointSelected(2, path, 80, None, 80, DISK, given_up), 6.0)
+    assert (job.facts.account.newest or pytest.fail()).step == 100
 
-    assert job.facts.known is not None
-    assert job.facts.known.step == 80
-    assert job.facts.current.went_back is None
+    job.handle(TrainingRestored(2, 80), 7.0)
+
+    assert (job.facts.account.newest or pytest.fail()).step == 80
+    assert (job.facts.current.older or pytest.fail()).because is OlderBecause.ROLLED_BACK
+
+
+def test_an_attempt_that_restored_nothing_leaves_the_reason_to_the_next_one() -> None:
+    job = trained_to(100)
+    damaged = RejectedCheckpoint("step-0000000100.a1", "ckpt.index: checksum")
+    path = "/data/digits/step-0000000080.a1"
+    job.handle(CheckpointSelected(2, path, 80, None, 80, DISK, damaged), 6.0)
+    job.handle(WorkerExited(2, signal=9), 7.0)
+    job.handle(DeadlinePassed(), 20.0)
+    job.handle(CheckpointSelected(3, path, 80, None, 80, DISK, damaged), 21.0)
+
+    assert (job.facts.current.older or pytest.fail()).because is OlderBecause.DAMAGED
 
 
 def test_newest_deleted_on_the_same_disk_goes_on_and_says_so() -> None:
@@ -184,17 +204,58 @@ def test_newest_deleted_on_the_same_disk_goes_on_and_says_so() -> None:
     path = "/data/digits/step-0000000080.a1"
 
     assert job.handle(CheckpointSelected(2, path, 80, None, 80, DISK), 6.0) == [SendGo(2, path)]
-    assert "step 100" in (job.facts.current.went_back or "")
+    assert (job.facts.current.older or pytest.fail()).because is OlderBecause.DELETED
+    assert "step 100" in (job.facts.current.older or pytest.fail()).text
 
 
-def test_another_directory_in_the_configuration_is_a_new_place() -> None:
+def test_another_directory_in_the_configuration_is_not_trained_in_without_the_newest_checkpoint() -> None:
     job = trained_to(100)
     later = Job(replace(POLICY, checkpoint_dir="/data/new"))
     later.skip_attempts(2)
+    later.facts.account = job.facts.account
     later.recall_persisted(facts_to_persist(job.facts, 6.0), 0.0, 1.0)
     later.handle(StartRequested(), 1.0)
 
-    assert later.handle(CheckpointSelected(3, None, None, mount=DISK), 2.0) == [SendGo(3, None)]
+    assert later.handle(CheckpointSelected(3, None, None, mount=DISK), 2.0) == [Kill(3)]
+    assert "checkpoint_dir is now /data/new" in str(later.facts.current.decided_end)
+
+
+@pytest.mark.parametrize("step", [100, 120])
+def test_another_directory_that_has_the_newest_checkpoint_is_trained_in(step: int) -> None:
+    job = trained_to(100)
+    later = Job(replace(POLICY, checkpoint_dir="/data/new"))
+    later.skip_attempts(2)
+    later.facts.account = job.facts.account
+    later.handle(StartRequested(), 1.0)
+    path = f"/data/new/step-{step:010d}.a1"
+
+    assert later.handle(CheckpointSelected(3, path, step, None, step, DISK), 2.0) == [SendGo(3, path)]
+    later.handle(TrainingRestored(3, step), 3.0)
+    assert (later.facts.account.newest or pytest.fail()).directory == "/data/new"
+
+
+def test_an_operator_chooses_an_older_step() -> None:
+    job = waiting()
+    job.handle(BeginAtRequested(80), 8.0)
+    _, selection = job.handle(StartRequested(), 8.0)
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at == 80
+    path = "/data/digits/step-0000000080.a1"
+
+    assert job.handle(CheckpointSelected(3, path, 80, None, 80, ROOT), 9.0) == [SendGo(3, path)]
+    assert (job.facts.current.older or pytest.fail()).because is OlderBecause.OPERATOR
+
+
+def test_a_step_of_which_there_is_no_checkpoint_is_not_asked_for_again() -> None:
+    job = waiting()
+    job.handle(BeginAtRequested(80), 8.0)
+    job.handle(StartRequested(), 8.0)
+    job.handle(SelectionFailed(3, "no such step", permanent=True), 9.0)
+    job.handle(WorkerExited(3, signal=9), 10.0)
+    *_, selection = job.handle(StartRequested(), 11.0)
+
+    assert isinstance(selection, SelectCheckpoint)
+    assert selection.begin_at is None
 
 
 @pytest.mark.parametrize(
@@ -221,7 +282,7 @@ def test_a_worker_that_cannot_write_makes_the_job_wait_until_a_file_can_be_writt
     job.handle(WorkerExited(2, code=WorkerExit.DIRECTORY_UNUSABLE), 8.0)
 
     assert (job.state, job.facts.reason) == (State.BACKOFF, "cannot use it: No space left")
-    assert job.handle(DeadlinePassed(), 9.0) == [LookAtStorage(2, writes=True)]
+    assert job.handle(DeadlinePassed(), 9.0) == [LookAtStorage(2, True, job.facts.account.newest)]
     job.handle(StorageSeen(2, "cannot use it: full", errno.ENOSPC), 9.0)
     assert job.facts.reason == "cannot use it: full"
     assert kinds(job.handle(StorageSeen(2, None, None, 100, DISK), 11.0)) == [Spawn, SelectCheckpoint]
@@ -247,4 +308,4 @@ def test_a_directory_that_does_not_answer_is_waited_for() -> None:
 
     assert job.state is State.BACKOFF
     assert "cannot read checkpoint_dir /data/digits: it did not answer" in (job.facts.reason or "")
-    assert job.handle(DeadlinePassed(), 1002.0) == [LookAtStorage(2)]
+    assert job.handle(DeadlinePassed(), 1002.0) == [LookAtStorage(2, newest=job.facts.account.newest)]

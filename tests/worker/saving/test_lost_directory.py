@@ -94,7 +94,7 @@ def test_without_a_home_that_can_be_written_nothing_is_remembered_and_nothing_fa
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"name": 1, "step": 2, "mount": null}', b"[" * 10_000, b"\xff" * 99])
 def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
-    record = CommitRecord(tmp_path, tmp_path / "run", None)
+    record = CommitRecord(tmp_path, tmp_path / "run")
     record.remember("step-0000000005.a1", 5)
     assert record.load() is not None
     record.path.write_bytes(content)
@@ -104,7 +104,7 @@ def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
 
 def test_old_records_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_record, "MAX_RECORDS", 3)
-    made = [CommitRecord(tmp_path, tmp_path / str(number), None) for number in range(6)]
+    made = [CommitRecord(tmp_path, tmp_path / str(number)) for number in range(6)]
     for number, each in enumerate(made):
         each.remember("step-0000000005.a1", 5)
         os.utime(each.path, (1e9 + number, 1e9 + number) if number == 0 else None)

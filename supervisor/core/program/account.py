@@ -1,0 +1,80 @@
+"""The account of a job's progress in its facts; `protocol/checkpoints/account.py` says what it is for.
+
+`facts.account` changes here only: a commit raises it, and an attempt that has restored an older checkpoint lowers it,
+with the reason in `facts.current.older`. An attempt that dies before it has restored anything changes nothing, so the
+next one is judged anew. The runner writes each change to the disk before it carries out what follows from it.
+"""
+
+from dataclasses import replace
+
+from supervisor.core.program.events import CheckpointSelected, StorageSeen
+from supervisor.core.program.facts import ProgramFacts
+from supervisor.protocol.checkpoints.account import (
+    Decisions,
+    Loss,
+    Newest,
+    Place,
+    ReportedCheckpoint,
+    Verdict,
+    find_loss,
+    judge,
+)
+from supervisor.protocol.layout import CheckpointName, parse_name
+
+
+def judge_start(facts: ProgramFacts, chosen: CheckpointSelected) -> Verdict:
+    """Whether the attempt may begin from what was chosen."""
+    place = _place(facts, chosen)
+    if place is None:
+        return Newest()
+    decisions = Decisions(
+        facts.begin_at, facts.restore_below_step, facts.suspects.avoid, tuple(dict(facts.suspects.unfit))
+    )
+    refusal, remedy = _words(facts, place)
+    return judge(facts.account.newest, chosen.step, place, decisions, refusal, remedy)
+
+
+def loss_at(facts: ProgramFacts, seen: StorageSeen) -> Loss | None:
+    """What is missing from the job's directory, as a look at it found; None if nothing is."""
+    place = _place(facts, seen)
+    return None if place is None else find_loss(facts.account.newest, place, *_words(facts, place))
+
+
+def record_start(facts: ProgramFacts) -> None:
+    """Records where the attempt has begun: the account is never behind that, and falls to it for a reason."""
+    directory, before, chosen = facts.policy.checkpoint_dir, facts.account.newest, facts.current.checkpoint
+    folder, _, name = ((chosen.path if chosen is not None else None) or "").rpartition("/")
+    own = parse_name(name) if directory is not None and folder == directory else None
+    if own is not None and directory is not None:
+        known = before if before is not None and before.name == name else ReportedCheckpoint(own.step, name, directory)
+        restored = replace(known, directory=directory, mount=facts.mount, attempt=own.attempt)
+        facts.account = facts.account.changed_to(restored)
+    elif facts.current.older is not None:
+        facts.account = facts.account.changed_to(None)  # anew, or from a checkpoint that is not the job's own
+
+
+def record_commit(facts: ProgramFacts, step: int, wall_at: float | None) -> None:
+    """Records a commit of the present attempt."""
+    directory, before = facts.policy.checkpoint_dir, facts.account.newest
+    if directory is None or (before is not None and before.step > step):
+        return
+    name = str(CheckpointName(step, facts.attempt))
+    committed = ReportedCheckpoint(step, name, directory, facts.mount, facts.attempt, wall_at)
+    facts.account = facts.account.changed_to(committed)
+
+
+def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> Place | None:
+    directory = facts.policy.checkpoint_dir
+    return None if directory is None else Place(directory, seen.highest_step, seen.mount, seen.passed_over)
+
+
+def _words(facts: ProgramFacts, place: Place) -> tuple[str, str]:
+    """How a text about a loss begins and ends."""
+    name = facts.policy.name
+    left = place.highest_step
+    onward = "" if left is None else f"to go on from what is left, supervisorctl start --from-step {left} {name}; "
+    remedy = (
+        f"mount the disk or put the folder back, and it goes on by itself; {onward}"
+        f"to give up what was trained, supervisorctl start --from-scratch {name}"
+    )
+    return f"cannot train {name}", remedy

@@ -1,0 +1,59 @@
+"""How does a ledger of an earlier version become one of this version? One file for each step, in order.
+
+A step is a function of a connection, run in a transaction together with the new version number: a crash leaves the
+file as it was, or one step further. Before the first step the whole file is copied beside it (`ledger.sqlite3.v12`), so
+that the earlier version can be installed again. A step writes SQL of its own and imports nothing that may change later,
+so that it does the same in every later version. To change the tables: raise `SCHEMA` in `schema.py`, add a file here
+and a row below, and keep a ledger that the version before wrote in `tests/host/ledger/versions`.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+from supervisor.host.ledger.migrations import v13_progress
+from supervisor.protocol import durable
+
+Step = Callable[[sqlite3.Connection], None]
+
+STEPS: Mapping[int, Step] = {13: v13_progress.apply}
+"""By the version that each leads to."""
+
+OLDEST = min(STEPS) - 1
+"""The earliest version that can be brought up to date."""
+
+
+def migrate(connection: sqlite3.Connection, path: Path, version: int) -> Path:
+    """Brings the ledger `path` from `version` to the newest one; returns where a copy of it was kept.
+
+    Raises sqlite3.Error and OSError; then the file is as it was, or some whole steps further.
+    """
+    copy = _keep_copy(connection, path, version)
+    for target in range(version + 1, max(STEPS) + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            STEPS[target](connection)
+            connection.execute(f"PRAGMA user_version = {target}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return copy
+
+
+def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> Path:
+    """Copies the ledger beside itself; one file, readable without its write-ahead log."""
+    copy = path.with_name(f"{path.name}.v{version}")
+    fresh = path.with_name(f".{copy.name}.new")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    fresh.touch(mode=0o600, exist_ok=False)
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
+        connection.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")
+    durable.sync_file(fresh)
+    fresh.replace(copy)
+    durable.sync_folder(path.parent)
+    return copy

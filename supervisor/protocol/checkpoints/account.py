@@ -1,0 +1,224 @@
+"""The account of a job's progress: the newest checkpoint that anybody was told of, and whether a start may begin from
+another one. Pure.
+
+Why there is one account
+------------------------
+Many parts choose where a start begins: the selection in the directory, a rollback, suspects, an operator's request, the
+mirror, `initial_checkpoint`. Each may choose an older checkpoint for a good reason, and each could do so by mistake, as
+when a disk is not mounted, a folder was moved, or `checkpoint_dir` has another letter. So none of them decides alone.
+A job has one record of the newest checkpoint that was ever reported as committed (`ReportedCheckpoint`). It belongs to
+the job, not to a directory, and whatever was chosen is held against it, in `judge`:
+
+    as new as the newest, or newer          Newest: the start goes on
+    older, for one of OlderBecause          Older: it goes on, the reason is said, and the account is what was chosen
+    older, and nothing explains it          Unexplained: nothing trains before the storage is back or a person decides
+
+A reason needs evidence. *operator*: a start request named the step. *rolled-back*, *does-not-fit*, *damaged* and
+*superseded*: the newest checkpoint is in quarantine, which says why. *unreadable*: it is there, and was waited for.
+*suspect*: it is there, and attempts keep dying from it. *deleted*: the same directory on the same file system holds
+older ones only, so somebody deleted the newest; an unmounted disk, or a copy, is on another file system.
+
+Nothing else compares the step of a start with earlier ones.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.layout import CheckpointName, checkpoint_name_in, parse_name
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCheckpoint:
+    """The newest checkpoint of a job that was reported as committed.
+
+    `mount`: the file system that `directory` was on, in words. `mirror`: the URL of the run in the store that has it,
+    and `epoch` under which. `wall_at`: when it was committed, in Unix seconds. What is not known is None.
+    """
+
+    step: int
+    name: str
+    directory: str
+    mount: str | None = None
+    attempt: int | None = None
+    wall_at: float | None = None
+    mirror: str | None = None
+    epoch: int | None = None
+
+    def __str__(self) -> str:
+        was_on = f" ({self.mount})" if self.mount is not None else ""
+        return f"step {self.step} ({self.name}) was committed in {self.directory}{was_on}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressAccount:
+    """The account of one job. `newest`: None if nothing was committed yet, or an operator began anew since.
+
+    `revision`: grows with every change, so that of two copies the newer one is known.
+    """
+
+    newest: ReportedCheckpoint | None = None
+    revision: int = 0
+
+    def changed_to(self, newest: ReportedCheckpoint | None) -> "ProgressAccount":
+        """The account with another newest checkpoint; this one if that is the same."""
+        return self if newest == self.newest else ProgressAccount(newest, self.revision + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a look at a job's directory found. `highest_step`: of the committed checkpoints, None: there are none.
+
+    `passed_over`: why the newest reported one, or one as new, is not restored, if it is in quarantine or was refused
+    now. `mount`: the file system, in words, None if that is not known.
+    """
+
+    directory: str
+    highest_step: int | None
+    mount: str | None = None
+    passed_over: RejectedCheckpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The newest checkpoint is gone, in words. `waits`: whether nothing may train before it is back or a person has
+    said that it is given up.
+    """
+
+    text: str
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The start begins from the newest checkpoint, or there never was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """The start begins from an older checkpoint than the newest; the reason, and the same in words."""
+
+    because: OlderBecause
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """The start would begin from an older checkpoint, and nothing says why: what is known, and what to do."""
+
+    text: str
+
+
+Verdict = Newest | Older | Unexplained
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What was decided about the next start before the selection.
+
+    `begin_at`: an operator named this step, 0: begin anew. `below_step`: training diverged there. `suspects`, `unfit`:
+    names of checkpoints to pass over, as attempts keep dying from them, or as they do not fit the program.
+    """
+
+    begin_at: int | None = None
+    below_step: int | None = None
+    suspects: Collection[str] = ()
+    unfit: Collection[str] = ()
+
+
+def find_loss(newest: ReportedCheckpoint | None, place: Place, refusal: str, remedy: str) -> Loss | None:
+    """Whether the newest checkpoint is missing from where the next start looks for it; None if nothing is.
+
+    `refusal`, `remedy`: how the text begins and ends if nothing may train.
+    """
+    if newest is None or place.passed_over is not None or is_as_new(place.highest_step, newest):
+        return None
+    left = place.highest_step
+    holds = "holds no checkpoint" if left is None else f"its newest checkpoint is of step {left}"
+    if place.directory != newest.directory:
+        move = f"set checkpoint_dir back to {newest.directory}, or move what is in it to {place.directory}"
+        text = f"{refusal}: {newest}; checkpoint_dir is now {place.directory}, which {_which(left)}; {move}; {remedy}"
+        return Loss(text, waits=True)
+    moved = newest.mount is not None and place.mount is not None and newest.mount != place.mount
+    if moved:
+        text = f"{refusal}: {newest}, but the folder is now on {place.mount} and {holds}; {remedy}"
+        return Loss(text, waits=True)
+    if left is None:
+        return Loss(f"{refusal}: {newest}, and no checkpoint is there now; {remedy}", waits=True)
+    return Loss(f"{newest} and it is gone; the newest one that is left is of step {left}", waits=False)
+
+
+def _which(left: int | None) -> str:
+    return "holds no checkpoint" if left is None else f"has step {left} as its newest"
+
+
+def is_as_new(step: int | None, newest: ReportedCheckpoint) -> bool:
+    """Whether a step is at least that of the newest checkpoint."""
+    return step is not None and step >= newest.step
+
+
+def judge(
+    newest: ReportedCheckpoint | None,
+    chosen_step: int | None,
+    place: Place,
+    decisions: Decisions,
+    refusal: str,
+    remedy: str,
+) -> Verdict:
+    """Whether a start may begin from the chosen step (None: from nothing), and why it may if that is not the newest."""
+    if newest is None or is_as_new(chosen_step, newest):
+        return Newest()
+    behind = f"begins at step {chosen_step or 0}, behind step {newest.step} ({newest.name})"
+    if decisions.begin_at is not None:
+        how = f"--from-step {decisions.begin_at}" if decisions.begin_at else "--from-scratch"
+        return Older(OlderBecause.OPERATOR, f"{behind}, as an operator said (start {how})")
+    loss = find_loss(newest, place, refusal, remedy)
+    if loss is not None and (loss.waits or chosen_step is None):
+        return Unexplained(loss.text)
+    if chosen_step is None:
+        return Unexplained(f"{refusal}: {newest}, and nothing was chosen to begin from; {remedy}")
+    if loss is not None:
+        return Older(OlderBecause.DELETED, loss.text)
+    because = _reason_of(newest, place, decisions)
+    if because is None:
+        return Unexplained(f"{refusal}: {newest}, and step {chosen_step} was chosen without a reason; {remedy}")
+    why = f": {place.passed_over.reason}" if place.passed_over is not None else ""
+    return Older(because, f"{behind}, which is {_WORDS[because]}{why}")
+
+
+_WORDS = {
+    OlderBecause.ROLLED_BACK: "given up, as training diverged",
+    OlderBecause.UNFIT: "of no use to this program",
+    OlderBecause.SUSPECT: "suspect, as attempts keep dying right after restoring it",
+    OlderBecause.DAMAGED: "damaged",
+    OlderBecause.UNREADABLE: "not readable",
+    OlderBecause.SUPERSEDED: "left behind, as another host has gone on with this run",
+}
+
+
+def _reason_of(newest: ReportedCheckpoint, place: Place, decisions: Decisions) -> OlderBecause | None:
+    """Why the newest checkpoint, which is there, was not chosen; None if nothing says so."""
+    if place.passed_over is not None:  # whoever writes into quarantine may write any reason there
+        because = place.passed_over.because
+        return because if because in _WORDS else OlderBecause.DAMAGED
+    if _has_as_new(decisions.unfit, newest):
+        return OlderBecause.UNFIT
+    if _has_as_new(decisions.suspects, newest):
+        return OlderBecause.SUSPECT
+    is_below = decisions.below_step is not None and decisions.below_step <= newest.step
+    return OlderBecause.ROLLED_BACK if is_below else None
+
+
+def _has_as_new(names: Iterable[str], newest: ReportedCheckpoint) -> bool:
+    found = (parse_name(name) for name in names)
+    return any(name is not None and name.step >= newest.step for name in found)
+
+
+def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckpoint]) -> RejectedCheckpoint | None:
+    """Of refused checkpoints, `expected` or else the newest that is as new and not of an earlier attempt.
+
+    One of an earlier attempt is from before a rollback, so it does not explain why a later one is missing.
+    """
+    named = [(name, each) for each in rejected if (name := checkpoint_name_in(each.name)) is not None]
+    as_new = [each for each in named if each[0].step >= expected.step and each[0].attempt >= expected.attempt]
+    return max(as_new, key=lambda each: (each[0] == expected, each[0]), default=(None, None))[1]

@@ -1,0 +1,182 @@
+"""Whether a start may begin from a checkpoint: as new as the newest, older for a reason, or not at all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.protocol.checkpoints.account import (
+    Decisions,
+    Newest,
+    Older,
+    Place,
+    ProgressAccount,
+    ReportedCheckpoint,
+    Unexplained,
+    find_loss,
+    find_passed_over,
+    judge,
+)
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.layout import CheckpointName, parse_name
+
+HOME, DISK, ROOT = "/data/digits", "xfs at /data", "ext4 at /"
+NEWEST = ReportedCheckpoint(1200, "step-0000001200.a3", HOME, DISK, 3)
+REFUSAL, REMEDY = "cannot train digits", "mount the disk"
+
+
+def judged(chosen: int | None, place: Place, decisions: Decisions = Decisions()) -> Newest | Older | Unexplained:  # noqa: B008
+    return judge(NEWEST, chosen, place, decisions, REFUSAL, REMEDY)
+
+
+@pytest.mark.parametrize(
+    ("newest", "place"),
+    [
+        (None, Place(HOME, None, DISK)),
+        (NEWEST, Place(HOME, 1200, DISK)),
+        (NEWEST, Place(HOME, 1300, ROOT)),
+        (NEWEST, Place("/data/new", 1200, ROOT)),
+        (NEWEST, Place(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))),
+    ],
+    ids=["first start", "it is there", "the folder is on another disk", "in another directory", "in quarantine"],
+)
+def test_nothing_is_missing(newest: ReportedCheckpoint | None, place: Place) -> None:
+    assert find_loss(newest, place, REFUSAL, REMEDY) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (Place(HOME, None, ROOT), "(xfs at /data), but the folder is now on ext4 at / and holds no checkpoint; mount"),
+        (Place(HOME, 900, ROOT), "but the folder is now on ext4 at / and its newest checkpoint is of step 900"),
+        (Place(HOME, None, DISK), "and no checkpoint is there now; mount the disk"),
+        (Place("/data/digit", None, DISK), "checkpoint_dir is now /data/digit, which holds no checkpoint; set"),
+        (Place("/data/digit", 40, DISK), "checkpoint_dir is now /data/digit, which has step 40 as its newest; set"),
+    ],
+    ids=["not mounted", "an old copy below the mount point", "deleted", "one letter", "another run's folder"],
+)
+def test_a_loss_waits_and_names_step_place_and_remedies(place: Place, words: str) -> None:
+    loss = find_loss(NEWEST, place, REFUSAL, REMEDY)
+
+    assert loss is not None
+    assert loss.waits
+    assert loss.text.startswith(f"cannot train digits: step 1200 (step-0000001200.a3) was committed in {HOME}")
+    assert words in loss.text
+
+
+@pytest.mark.parametrize("mount", [DISK, None])
+def test_without_the_newest_on_the_same_file_system_it_was_deleted(mount: str | None) -> None:
+    verdict = judged(900, Place(HOME, 900, mount))
+
+    assert isinstance(verdict, Older)
+    assert verdict.because is OlderBecause.DELETED
+    assert verdict.text.endswith("it is gone; the newest one that is left is of step 900")
+
+
+@pytest.mark.parametrize(
+    ("place", "decisions", "because"),
+    [
+        (Place(HOME, None, ROOT), Decisions(begin_at=900), OlderBecause.OPERATOR),
+        (Place(HOME, 1200, DISK), Decisions(suspects=(NEWEST.name,)), OlderBecause.SUSPECT),
+        (Place(HOME, 1200, DISK), Decisions(unfit=(NEWEST.name,)), OlderBecause.UNFIT),
+        (Place(HOME, 1200, DISK), Decisions(below_step=1000), OlderBecause.ROLLED_BACK),
+        *(
+            (Place(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "why", because)), Decisions(), because)
+            for because in (OlderBecause.DAMAGED, OlderBecause.UNREADABLE, OlderBecause.SUPERSEDED)
+        ),
+    ],
+)
+def test_an_older_start_has_its_reason(place: Place, decisions: Decisions, because: OlderBecause) -> None:
+    verdict = judged(900, place, decisions)
+
+    assert isinstance(verdict, Older)
+    assert verdict.because is because
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [Decisions(), Decisions(below_step=5000), Decisions(suspects=("step-0000000900.a3",))],
+    ids=["none", "a rollback of later steps", "an older suspect"],
+)
+def test_a_choice_that_passes_over_the_newest_without_a_reason_waits(decisions: Decisions) -> None:
+    assert isinstance(judged(900, Place(HOME, 1200, DISK), decisions), Unexplained)
+
+
+@pytest.mark.parametrize("decisions", [Decisions(suspects=(NEWEST.name,)), Decisions(below_step=1000)])
+def test_a_decision_does_not_excuse_a_disk_that_is_not_mounted(decisions: Decisions) -> None:
+    assert isinstance(judged(900, Place(HOME, 900, ROOT), decisions), Unexplained)
+
+
+def test_nothing_but_an_operator_begins_anew() -> None:
+    in_quarantine = Place(HOME, None, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))
+
+    assert isinstance(judged(None, in_quarantine), Unexplained)
+    assert isinstance(judged(None, in_quarantine, Decisions(begin_at=0)), Older)
+
+
+def test_a_checkpoint_in_quarantine_from_before_a_rollback_explains_nothing() -> None:
+    old = RejectedCheckpoint("step-0000001500.a2", "training diverged", OlderBecause.ROLLED_BACK)
+    of_this = RejectedCheckpoint("step-0000001200.a3.2", "damaged")
+    expected = CheckpointName(1200, 3)
+
+    assert find_passed_over(expected, [old]) is None
+    assert find_passed_over(expected, [old, of_this]) is of_this
+
+
+def test_a_revision_grows_with_changes_only() -> None:
+    account = ProgressAccount().changed_to(NEWEST)
+
+    assert (account.revision, account.changed_to(NEWEST).revision, account.changed_to(None).revision) == (1, 1, 2)
+
+
+NAMES = st.builds(CheckpointName, st.integers(0, 2000), st.integers(1, 5)).map(str)
+
+
+@given(
+    chosen=st.none() | st.integers(0, 2000),
+    directory=st.sampled_from([HOME, "/data/new"]),
+    highest=st.none() | st.integers(0, 2000),
+    mount=st.sampled_from([None, DISK, ROOT]),
+    passed_over=st.none() | st.builds(RejectedCheckpoint, NAMES, st.text(max_size=5), st.sampled_from(OlderBecause)),
+    decisions=st.builds(
+        Decisions,
+        st.none() | st.integers(0, 2000),
+        st.none() | st.integers(0, 2000),
+        st.lists(NAMES, max_size=2),
+        st.lists(NAMES, max_size=2),
+    ),
+)
+def test_an_older_start_always_has_evidence(
+    chosen: int | None,
+    directory: str,
+    highest: int | None,
+    mount: str | None,
+    passed_over: RejectedCheckpoint | None,
+    decisions: Decisions,
+) -> None:
+    place = Place(directory, highest, mount, passed_over)
+
+    verdict = judged(chosen, place, decisions)
+
+    is_behind = chosen is None or chosen < NEWEST.step
+    assert isinstance(verdict, Newest) is not is_behind
+    if not isinstance(verdict, Older):
+        return
+    names = [parse_name(name) for name in (*decisions.suspects, *decisions.unfit)]
+    is_named = any(name is not None and name.step >= NEWEST.step for name in names)
+    match verdict.because:
+        case OlderBecause.OPERATOR if decisions.begin_at is not None:
+            return
+        case OlderBecause.DELETED if passed_over is None:
+            assert (directory, mount) != (HOME, ROOT)
+            assert directory == HOME
+        case OlderBecause.SUSPECT | OlderBecause.UNFIT if passed_over is None:
+            assert is_named
+            assert highest is not None
+            assert highest >= NEWEST.step
+        case OlderBecause.ROLLED_BACK if passed_over is None:
+            assert decisions.below_step is not None
+            assert decisions.below_step <= NEWEST.step
+        case because:
+            assert passed_over is not None
+            assert because in (passed_over.because, OlderBecause.DAMAGED)
+    assert chosen is not None
