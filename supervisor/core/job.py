@@ -63,6 +63,7 @@ from supervisor.core.actions.launching import (
     checkpoint_selected,
     first_step,
     ready_reported,
+    restore_begun,
     selection_failed,
     selection_failed_late,
     spawn_delayed,
@@ -180,6 +181,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.SelectionFailed,     (STARTING,),                             selection_failed),
     (events.SelectionFailed,     (BACKOFF,),                              selection_failed_late),
     (events.StorageSeen,         (BACKOFF,),                              storage_seen),
+    (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   restore_begun),
     (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
 
     # --- training ---

@@ -86,6 +86,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
     events.StorageSeen: ALL - {State.BACKOFF},
     events.FromScratchRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
+    events.RestoreBegun: WITHOUT_PROCESS,
     events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),

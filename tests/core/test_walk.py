@@ -235,6 +235,7 @@ def attempt_ends(job: Job, end: str, now: float) -> tuple[float, list[Effect]]:
     own = 1000 - number  # each begins from an older one
     job.handle(events.SpawnSucceeded(number), now)
     job.handle(events.CheckpointSelected(number, f"/c/step-{own:010d}.a1", own), now)
+    job.handle(events.RestoreBegun(number), now)
     code = {"lacked": 1, "diverged": 80, "unfit": 65}.get(end)
     if end == "unfit":
         return now, job.handle(events.WorkerExited(number, code), now)

@@ -96,6 +96,7 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
     """Continues in the state that the worker reports; one that is no longer needed flushes and stops."""
     facts.flushes_requested = max(facts.flushes_requested, event.last_flush)
     facts.current.from_checkpoint = event.restored
+    facts.current.restore_begun = facts.current.restore_begun or event.phase in (Phase.TRAINING, Phase.DONE)
     facts.current.step = event.step if event.step is not None else facts.current.step
     facts.current.progressed_at = now
     facts.current.done_reported = facts.current.done_reported or event.phase is Phase.DONE

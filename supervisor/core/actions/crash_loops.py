@@ -23,9 +23,13 @@ def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) ->
 
 
 def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
-    """Records a job's death; returns what it says about its checkpoint or its step, in words, or None."""
+    """Records a job's death; returns what it says about its checkpoint or its step, in words, or None.
+
+    A checkpoint is to blame only if the worker had begun to restore it: what kills a worker while it imports or waits
+    says nothing of the checkpoint that was selected meanwhile.
+    """
     origin = facts.current.checkpoint
-    if cause not in _BLAMES or _failed_before_restore(facts):
+    if cause not in _BLAMES or not facts.current.restore_begun or _failed_before_restore(facts):
         return None
     if facts.current.saved_step is not None:
         own = str(CheckpointName(facts.current.saved_step, facts.attempt))

@@ -101,7 +101,10 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     has_begun = (
         facts.current.made_progress or facts.current.start_step is not None
     )  # then the checkpoint did fit, and the script chose the status
-    if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
+    says_unfit = (
+        facts.current.restore_begun or facts.current.reported_error is not None
+    )  # or the status is the script's
+    if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun and says_unfit:
         return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
     if event.code == WorkerExit.DIRECTORY_UNUSABLE and is_waited_for(
         facts.current.failed_errno, has_worked=facts.known is not None

@@ -139,8 +139,15 @@ def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
     return Cause.SETUP if event.permanent else Cause.CRASH
 
 
+def restore_begun(facts: ProgramFacts, event: Event, now: float) -> Effects:
+    """Records that the checkpoint may be to blame for what follows."""
+    facts.current.restore_begun = True
+    return []
+
+
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
+    facts.current.restore_begun = True
     facts.current.step = facts.current.start_step = event.step
     if facts.current.from_checkpoint:
         facts.best_step = max(event.step, facts.best_step or 0)

@@ -40,7 +40,7 @@ def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     before = facts.current.step
     facts.current.step = event.step
     facts.current.progressed_at = now
-    facts.current.made_progress = facts.ever_trained = True
+    facts.current.made_progress = facts.current.restore_begun = facts.ever_trained = True
     facts.hang_detector.progress_reported(event.section, now)
     facts.hang_detector.save_reported(event.saving_s, now)
     facts.hang_detector.step_passed(event.step)

@@ -138,6 +138,13 @@ class FromScratchRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreBegun:
+    """The worker restores the checkpoint that it was told, or may do so from now on without another word."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingRestored:
     """The worker has restored its state and is at `step`."""
 
@@ -369,6 +376,7 @@ Event = (
     | RunTakenOver
     | StorageSeen
     | FromScratchRequested
+    | RestoreBegun
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted

@@ -119,6 +119,7 @@ class AttemptFacts:
 
     # training; steps are optimizer steps
     checkpoint: CheckpointSelected | None = None  # what it was told to begin from
+    restore_begun: bool = False  # the worker has begun to restore: from here on the checkpoint may be to blame
     from_checkpoint: bool = False  # it begins from a checkpoint, not from nothing
     start_step: int | None = None  # the step at which it stood once it was restored
     step: int | None = None

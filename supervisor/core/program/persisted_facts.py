@@ -16,7 +16,8 @@ class PersistedFacts:
     """The stored facts of one job; two that are equal lead to the same next start. Names are keys in the ledger.
 
     `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
-    and place of its checkpoint), `restoring` (it has one), `began_at` (the step it restored), `saved` (the step of its
+    and place of its checkpoint), `restoring` (it has one), `restore_begun` (the worker had begun to restore it),
+    `began_at` (the step it restored), `saved` (the step of its
     last checkpoint), `moved` (it made progress) and `start_limit_s` (the age at which it has to train; None if that is
     startup_timeout). `known`, `mount`, `from_scratch`: of the checkpoint directory, as in ProgramFacts.
     """
@@ -38,6 +39,7 @@ class PersistedFacts:
     waits: bool = False
     reason: str | None = None
     restoring: bool = False
+    restore_begun: bool = False
     origin: tuple[str, int, str | None] | None = None
     saved: int | None = None
     began_at: int | None = None
@@ -75,6 +77,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         waits=waits,
         reason=facts.reason if waits else None,
         restoring=facts.current.from_checkpoint,
+        restore_begun=facts.current.restore_begun,
         origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
         saved=facts.current.saved_step,
         began_at=facts.current.start_step,
@@ -116,6 +119,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
         memory.saved,
         memory.began_at,
     )
+    facts.current.restore_begun = memory.restore_begun or memory.began_at is not None
     facts.current.made_progress, facts.current.start_limit_s = memory.moved, memory.start_limit_s
     if memory.origin is not None:
         path, step, place = memory.origin

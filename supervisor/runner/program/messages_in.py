@@ -20,6 +20,8 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
     `answered`: ids of flushes that are over; one may end while the worker composes its status.
     """
     match message:
+        case messages.Hello(attempt, reports_restore=False) | messages.Restoring(attempt):
+            return events.RestoreBegun(attempt)  # one that does not report it may begin at any time from its first word
         case messages.Restored(attempt, step):
             return events.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):
