@@ -71,6 +71,7 @@ from supervisor.core.actions.launching import (
     spawned,
     starting_too_long,
     training_restored,
+    worker_met,
 )
 from supervisor.core.actions.notices import (
     flushing_expired,
@@ -181,6 +182,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.SelectionFailed,     (STARTING,),                             selection_failed),
     (events.SelectionFailed,     (BACKOFF,),                              selection_failed_late),
     (events.StorageSeen,         (BACKOFF,),                              storage_seen),
+    (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   worker_met),
     (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   restore_begun),
     (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
 

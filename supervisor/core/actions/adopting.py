@@ -73,6 +73,7 @@ def attempt_found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effec
     """Asks a job's worker for its status; a plain program's state follows from its age, or from its READY=1."""
     facts.current.started_at, facts.current.progressed_at = now - event.age_s, now
     facts.hang_detector.start_attempt(now)
+    facts.current.has_spoken = True  # perhaps to the daemon before
     facts.current.outdated = event.outdated
     if facts.policy.is_job:
         facts.current.startup_deadline_at = facts.current.started_at + (

@@ -138,8 +138,19 @@ class FromScratchRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerMet:
+    """The worker said hello: its script uses the package `worker`, or speaks the protocol.
+
+    `reports_restore`: RestoreBegun follows; otherwise it may begin to restore at any time from now on.
+    """
+
+    attempt: int
+    reports_restore: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreBegun:
-    """The worker restores the checkpoint that it was told, or may do so from now on without another word."""
+    """The worker restores the checkpoint that it was told."""
 
     attempt: int
 
@@ -376,6 +387,7 @@ Event = (
     | RunTakenOver
     | StorageSeen
     | FromScratchRequested
+    | WorkerMet
     | RestoreBegun
     | TrainingRestored
     | StepsDone

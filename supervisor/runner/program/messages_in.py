@@ -20,8 +20,10 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
     `answered`: ids of flushes that are over; one may end while the worker composes its status.
     """
     match message:
-        case messages.Hello(attempt, reports_restore=False) | messages.Restoring(attempt):
-            return events.RestoreBegun(attempt)  # one that does not report it may begin at any time from its first word
+        case messages.Hello(attempt):
+            return events.WorkerMet(attempt, message.reports_restore)
+        case messages.Restoring(attempt):
+            return events.RestoreBegun(attempt)
         case messages.Restored(attempt, step):
             return events.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):
