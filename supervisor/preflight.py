@@ -68,9 +68,28 @@ def _command_remarks(
     is_script = script.endswith(".py") and not is_module and "python" in Path(program.command[0]).name
     if is_script and not (here / script).exists():
         yield f"command: there is no {here / script}; correct the path, or set `directory`"
+    if program.job is not None and program.job.entrypoint is None and (remark := _silent_script(program, here)):
+        yield remark
     job = program.job
     if job is not None and job.entrypoint is not None and (missing := _missing_module(job.entrypoint, here)):
         yield f"entrypoint: there is no {missing}; correct the name, or set `directory` to the folder it lies in"
+
+
+def _silent_script(program: ProgramConfig, folder: Path) -> str | None:
+    """What is to be said of a job's script that does not seem to use the package `worker`; None if it does."""
+    from supervisor.config.script_survey import ScriptError, WorkerUse, survey_command  # a daemon has no use for it
+
+    try:
+        found = survey_command(program.command, folder)
+    except ScriptError as error:
+        return f"command: {error}"
+    if found.use is WorkerUse.YES or found.script is None:
+        return None
+    remedy = "train with worker.Run (docs/recipes.md), or remove checkpoint_dir"
+    if found.use is WorkerUse.NO:
+        return f"command: {found.script} does not use worker, so the job would save nothing and fail; {remedy}"
+    others = f" ({', '.join(found.may_use_it)})" if found.may_use_it else ""
+    return f"command: {found.script} does not use worker itself; unless what it runs does{others}, the job will fail"
 
 
 def _missing_module(entrypoint: str, folder: Path) -> Path | None:

@@ -39,11 +39,18 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["entrypoint=package.gone:train", "checkpoint_dir=c", "directory=."], "there is no {0}/package/gone.py"),
         (["entrypoint=package.there:train", "checkpoint_dir=c", "directory=."], None),
         (["entrypoint=elsewhere:train", "checkpoint_dir=c", "directory=."], None),
+        (["command=python3 plain.py", "directory=."], None),
+        (["command=python3 plain.py", "checkpoint_dir=c", "directory=."], "{0}/plain.py does not use worker, so the"),
+        (["command=sh -c 'python plain.py'", "checkpoint_dir=c", "directory=."], "does not use worker itself; unless"),
+        (["command=python3 uses.py", "checkpoint_dir=c", "directory=."], None),
+        (["command=/bin/cat", "checkpoint_dir=c", "directory=."], None),
     ],
 )
 def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says: str | None):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "there.py").touch()
+    (tmp_path / "plain.py").write_text("print(1)")
+    (tmp_path / "uses.py").write_text("import worker\nworker.Run()")
 
     found = [each for each in remarks(tmp_path, *lines) if "is in memory" not in each]
 

@@ -137,6 +137,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
     def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
         opened = self._opened = self._open_directory(directory)
         _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        if opened.restore is not None:
+            self._attempt.report_restoring(opened.restore)
         found = self._restore_from(opened.restore) if opened.restore is not None else None
         versions = tensorflow_conditions.versions()
         topology = tensorflow_conditions.topology(self._strategy)

@@ -17,10 +17,11 @@ class PersistedFacts:
     """The stored facts of one job; two that are equal lead to the same next start. Names are keys in the ledger.
 
     `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
-    and place of its checkpoint), `restoring` (it has one), `began_at` (the step it restored), `saved` (the step of its
-    last checkpoint), `moved` (it made progress), `start_limit_s` (the age at which it has to train; None if that is
-    startup_timeout) and `older` (why it begins from an older checkpoint than the newest). `mount`, `begin_at`: as in
-    ProgramFacts. The account of progress is not among them: the ledger keeps it in two places.
+    and place of its checkpoint), `restoring` (it has one), `restore_begun` (the worker had begun to restore it),
+    `began_at` (the step it restored), `saved` (the step of its last checkpoint), `moved` (it made progress),
+    `start_limit_s` (the age at which it has to train; None if that is startup_timeout) and `older` (why it begins from
+    an older checkpoint than the newest). `mount`, `begin_at`: as in ProgramFacts. The account of progress is not among
+    them: the ledger keeps it in two places.
     """
 
     attempt: int = 0
@@ -40,6 +41,7 @@ class PersistedFacts:
     waits: bool = False
     reason: str | None = None
     restoring: bool = False
+    restore_begun: bool = False
     origin: tuple[str, int, str | None] | None = None
     saved: int | None = None
     began_at: int | None = None
@@ -77,6 +79,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         waits=waits,
         reason=facts.reason if waits else None,
         restoring=facts.current.from_checkpoint,
+        restore_begun=facts.current.restore_begun,
         origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
         saved=facts.current.saved_step,
         began_at=facts.current.start_step,
@@ -118,6 +121,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
         memory.saved,
         memory.began_at,
     )
+    facts.current.restore_begun = memory.restore_begun or memory.began_at is not None
     facts.current.made_progress, facts.current.start_limit_s = memory.moved, memory.start_limit_s
     facts.current.older = None if memory.older is None else Older(*memory.older)
     if memory.origin is not None:

@@ -110,6 +110,7 @@ def _persisted_facts(found: Mapping[str, Any]) -> PersistedFacts:
         waits=found["waits"] is True,
         reason=_text(found["reason"]),
         restoring=found["restoring"] is True,
+        restore_begun=found.get("restore_begun") is True,
         origin=None if origin is None else (str(origin[0]), _number(origin[1]), _text(origin[2])),
         saved=_maybe(found["saved"]),
         began_at=_maybe(found["began_at"]),

@@ -91,12 +91,13 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a worker, and of its answer to `identify`."""
+    """The first message of a worker, and of its answer to `identify`. `reports_restore`: it sends `restoring`."""
 
     attempt: int
     protocol: int
     pid: int
     version: str
+    reports_restore: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,14 @@ class Ready:
     pid: int
     load_s: float
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """The restore of `checkpoint` (its name) begins now: if the worker dies of it, the checkpoint may be to blame."""
+
+    attempt: int
+    checkpoint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +261,18 @@ class WorkerStatus:
 
 ToWorker = Go | Flush | Export | Identify | Promote
 FromWorker = (
-    Hello | Ready | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | WorkerStatus
+    Hello
+    | Ready
+    | Restoring
+    | Restored
+    | Progress
+    | Flushing
+    | Committed
+    | SaveFailed
+    | Exported
+    | Done
+    | Failed
+    | WorkerStatus
 )
 Message = ToWorker | FromWorker
 
@@ -264,6 +284,7 @@ TYPES: Mapping[str, type[Message]] = {
     "promote": Promote,
     "hello": Hello,
     "ready": Ready,
+    "restoring": Restoring,
     "restored": Restored,
     "progress": Progress,
     "flushing": Flushing,

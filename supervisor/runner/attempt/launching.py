@@ -53,7 +53,18 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         durable=Durable(job.durable),
         on_oom=OnOom(job.on_oom),
         checkpoint_dir=str(job.checkpoint_dir),
+        script=script_name(config),
     )
+
+
+def script_name(config: ProgramConfig) -> str:
+    """What a job runs, in a word: its entry point, script or module, otherwise its command."""
+    if config.job is not None and config.job.entrypoint is not None:
+        return config.job.entrypoint
+    first, *words = config.command
+    module = words[words.index("-m") + 1 : words.index("-m") + 2] if "-m" in words else []
+    scripts = [Path(word).name for word in words if word.endswith(".py")]
+    return next(iter([*scripts, *module]), Path(first).name)
 
 
 def standby_kind_of(config: ProgramConfig) -> StandbyKind:

@@ -5,10 +5,12 @@ import signal
 import time
 from collections.abc import Callable
 
+import structlog
+
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import State
 from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
-from supervisor.host.processes import leftovers
+from supervisor.host.processes import leftovers, ownership
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
@@ -20,6 +22,8 @@ from supervisor.runner.program.runner import Runner
 
 GANG_EXIT_TIMEOUT_S = 2.0  # a rank that is left of a gang can't save, and the others wait for this node
 UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured: its flush_timeout is unknown
+
+log = structlog.get_logger()
 
 
 def last_attempts(services: Services) -> dict[str, int]:
@@ -54,6 +58,7 @@ class Takeover:
         """
         if left.worker is not None or left.strays:
             turn.give_up()
+        self._say_foreign(runner.name, left)
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
         is_gang = self._services.generation is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_gang and runner.adopt(left.worker)
@@ -106,6 +111,7 @@ class Takeover:
 
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""
+        self._say_foreign(name, left)
         strays = left.without_worker().strays
         with self._leftovers.ending(strays):  # also while a worker flushes
             flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
@@ -114,6 +120,26 @@ class Takeover:
                 cause = Cause.STOPPED if flushed else Cause.LOST
                 for attempt in left.open_attempts:
                     await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
+
+    async def note_folder(self) -> None:
+        """Once all is taken over: from now on the ledger is that of this state folder, wherever it was copied from."""
+        state_dir = self._services.state_dir
+        try:
+            await asyncio.to_thread(ownership.note_folder, state_dir)
+        except OSError as error:
+            path, effect = str(state_dir / ownership.FOLDER_FILE), "a program without a mark will not be adopted"
+            log.warning("folder.not_noted", path=path, reason=error.strerror, effect=effect)
+
+    def _say_foreign(self, name: str, left: Leftovers) -> None:
+        if (foreign := left.foreign) is not None:
+            log.warning(
+                "worker.not_ours",
+                program=name,
+                attempt=foreign.attempt,
+                pid=foreign.pid,
+                state_dir=foreign.whose,
+                effect="it was started from another state folder, of which this one is a copy: it is left alone",
+            )
 
     async def _has_flushed_and_exited(self, name: str, worker: LeftoverWorker) -> bool:
         """Asks the worker to flush and exit; whether it did so in time."""
