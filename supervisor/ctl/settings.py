@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders
 from supervisor.ini.problems import ConfigError
 from supervisor.ini.reader import IniSection, IniText, candidates, read_ini
@@ -110,6 +111,8 @@ def _file(named: Path | None) -> Path | None:
 def _of_file(path: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
     if path is None:
         return {}
+    if wrong := problems_of_ownership([path], [], environment):
+        raise SettingsError(str(wrong[0]))
     try:
         source = read_ini(path, environment, includes=False)
     except ConfigError as error:
