@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders
 from supervisor.ini.problems import ConfigError
-from supervisor.ini.reader import IniSection, IniText, candidates, read_ini
+from supervisor.ini.reader import IniSection, IniText, candidates, is_file, read_ini
 
 DEFAULT_URL = "http://localhost:9001"  # Supervisor's
 MAX_PASSWORD = 4096  # characters of a file's first line
@@ -102,8 +102,8 @@ def _password(options: Options) -> str | None:
 
 def _file(named: Path | None) -> Path | None:
     if named is None:
-        return next((place for place in candidates() if place.is_file()), None)
-    if not named.exists():
+        return next((place for place in candidates() if is_file(place)), None)
+    if not os.path.lexists(named):
         raise SettingsError(f"could not find config file {named}")
     return named
 

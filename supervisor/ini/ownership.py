@@ -49,7 +49,7 @@ def why_not_as_root(file: Path, environment: Mapping[str, str]) -> str | None:
     """Why root must not trust a file that may not be there yet, and what to do; None if it may, or we are not root."""
     if os.geteuid() != 0:
         return None
-    way = file if file.exists() or file.is_symlink() else file.parent
+    way = file if os.path.lexists(file) else file.parent
     doubt = next(_doubts(way, _trusted_uids(environment)), None)
     if doubt is None:
         return None

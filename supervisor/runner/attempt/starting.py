@@ -18,7 +18,7 @@ from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
-from supervisor.runner.attempt.launching import config_digest, owner_ids
+from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids
 from supervisor.runner.attempt.services import Services
 
 
@@ -128,6 +128,8 @@ def open_control_pipes(
     found: bool = False,
 ) -> ControlPipes:
     """The control pipes in `folder`; `found`: those that an earlier daemon made. Raises SpawnError."""
+    if not found:
+        check_reach(config, folder)
     try:
         return ControlPipes(folder, attempt, owner_ids(config), on_message, on_error, found)
     except OSError as error:
