@@ -114,7 +114,7 @@ def start_process(
         limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
         oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
         cgroup=stdio.cgroup,
-        keeps_orphans=config.job is not None and services.cgroups is None,
+        keeps_orphans=config.job is not None and stdio.cgroup is None,
     )
     return spawn(request, on_exit)
 

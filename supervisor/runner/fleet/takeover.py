@@ -9,6 +9,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import State
 from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
 from supervisor.host.processes import leftovers
+from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
@@ -52,6 +53,7 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
+        groups = self._groups_of(runner.name) if runner.config.ends_all_processes else []
         if left.worker is not None or left.strays:
             turn.give_up()
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
@@ -69,7 +71,9 @@ class Takeover:
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.connect_once()
         limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
+        in_use = runner.executor.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
+        await self._leftovers.end_groups(runner.name, [each for each in groups if each.path != in_use])
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
@@ -82,6 +86,10 @@ class Takeover:
         runner.startable.set()
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
+
+    def _groups_of(self, name: str) -> list[Cgroup]:
+        """The control groups that an earlier daemon made for a program, with whatever is still in them."""
+        return [] if self._services.cgroups is None else self._services.cgroups.groups_of(name)
 
     async def _record_unseen_end(
         self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
@@ -106,10 +114,11 @@ class Takeover:
 
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""
-        strays = left.without_worker().strays
+        strays, groups = left.without_worker().strays, self._groups_of(name)
         with self._leftovers.ending(strays):  # also while a worker flushes
             flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
             if await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
+                await self._leftovers.end_groups(name, groups)
                 text = "configured no more; flushed and left" if flushed else "configured no more; ended"
                 cause = Cause.STOPPED if flushed else Cause.LOST
                 for attempt in left.open_attempts:
