@@ -65,6 +65,13 @@ def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Verdict:
     return Verdict(noted == marks.identity_of_folder(state_dir))
 
 
+def is_of_another(pid: int, state_dir: Path) -> bool:
+    """Whether a process says that another state folder's daemon started it."""
+    mark = marks.read_mark(pid)
+    named = None if mark is None else marks.folder_of(mark)
+    return named is not None and named != marks.identity_of_folder(state_dir)
+
+
 def note_folder(state_dir: Path) -> None:
     """Notes in the state folder which folder it is; once nothing in the ledger is a copied folder's. Raises OSError."""
     identity = marks.identity_of_folder(state_dir)

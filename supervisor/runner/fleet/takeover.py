@@ -11,6 +11,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import State
 from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
 from supervisor.host.processes import leftovers, ownership
+from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
@@ -56,6 +57,7 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
+        groups = self._groups_of(runner.name) if runner.config.ends_all_processes else []
         if left.worker is not None or left.strays:
             turn.give_up()
         self._say_foreign(runner.name, left)
@@ -74,7 +76,9 @@ class Takeover:
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.connect_once()
         limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
+        in_use = runner.executor.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
+        await self._leftovers.end_groups(runner.name, [each for each in groups if each.path != in_use])
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
@@ -87,6 +91,16 @@ class Takeover:
         runner.startable.set()
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
+
+    def _groups_of(self, name: str) -> list[Cgroup]:
+        """The control groups that an earlier daemon made for a program, with whatever is still in them.
+
+        Two daemons of one container make groups of the same names, so one in which another daemon's process lives is
+        left alone.
+        """
+        groups = [] if self._services.cgroups is None else self._services.cgroups.groups_of(name)
+        state_dir = self._services.state_dir
+        return [each for each in groups if not any(ownership.is_of_another(pid, state_dir) for pid in each.pids())]
 
     async def _record_unseen_end(
         self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
@@ -112,10 +126,11 @@ class Takeover:
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""
         self._say_foreign(name, left)
-        strays = left.without_worker().strays
+        strays, groups = left.without_worker().strays, self._groups_of(name)
         with self._leftovers.ending(strays):  # also while a worker flushes
             flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
             if await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
+                await self._leftovers.end_groups(name, groups)
                 text = "configured no more; flushed and left" if flushed else "configured no more; ended"
                 cause = Cause.STOPPED if flushed else Cause.LOST
                 for attempt in left.open_attempts:
