@@ -12,12 +12,12 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.plurals import counted
-from worker.checkpoint.tensorflow_writer import COPIES
+from worker.checkpoint.replica_parts import ReplicaParts
 from worker.devices.tpu import host_io_options
 from worker.saving.directory import Unfit
 from worker.state import extra_state
 from worker.state import state_file as state
-from worker.state.replica_values import assign_copies, is_own_variable
+from worker.state.replica_values import ALONE, Place, assign_copies
 from worker.state.state_file import TrainingState
 
 MAX_NAMED = 50  # names listed in a message
@@ -80,11 +80,16 @@ def outermost(found: list[Any]) -> list[Any]:
 
 
 def restore_checkpoint(
-    tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[extra_state.OwnGenerator] = ()
+    tracked: tf.train.Checkpoint,
+    folder: Path,
+    replicas: int,
+    own: Sequence[extra_state.OwnGenerator] = (),
+    place: Place = ALONE,
 ) -> RestoredCheckpoint:
     """Restores the verified checkpoint in `folder` into the tracked objects and the random generators.
 
-    `own`: the script's own generators, in the order in which they were saved.
+    `own`: the script's own generators, in the order in which they were saved. `replicas`: those of all processes;
+    `place`: of this one among them. The generators that it gets are the chief's, the per-replica values its own.
 
     Raises Unfit if the program has a variable that the checkpoint does not hold: training from a half-restored state
     would look like progress. OSError or tf.errors.OpError if it can't be read.
@@ -98,7 +103,7 @@ def restore_checkpoint(
         extra_state.write_generators(host.generators, own)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
-    unmatched += _restore_copies(hidden, host, folder, replicas)
+    unmatched += _restore_copies(hidden, host, ReplicaParts(folder), replicas, place)
     size_bytes = manifest.read_manifest(folder).size_bytes
     return RestoredCheckpoint(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
 
@@ -122,18 +127,18 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
     return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
 
 
-def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, folder: Path, replicas: int) -> list[str]:
-    """Restores the replicas' own values. Returns, in words, what could not be restored as it was."""
+def _restore_copies(
+    hidden: extra_state.ExtraVariables, host: TrainingState, parts: ReplicaParts, replicas: int, place: Place
+) -> list[str]:
+    """Restores the own values of this process's replicas. Returns, in words, what could not be restored as it was."""
     if host.copies == 0 or host.replicas == 0:
         return []
-    stored = tf.train.load_checkpoint(str(folder / COPIES))
-    variables = [each for each in hidden.per_replica if host.replicas > 1 or is_own_variable(each)]
-    if host.copies != len(variables) * host.replicas:
+    variables = hidden.saved_apart(host.replicas)
+    values = parts.values_of(host, len(variables))
+    if values is None:
         return [f"per-replica values ({host.copies} in the checkpoint, {len(variables)} variables in the program)"]
-    for number, variable in enumerate(variables):
-        first = number * host.replicas
-        keys = [f"copies/{place}{_VALUE}" for place in range(first, first + host.replicas)]
-        assign_copies(variable, [stored.get_tensor(key) for key in keys])
+    for variable, copies in zip(variables, values, strict=True):
+        assign_copies(variable, copies, place)
     if host.replicas == replicas:
         return []
     written = counted(host.replicas, "replica")
