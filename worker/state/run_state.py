@@ -144,7 +144,10 @@ class RunState(MutableMapping[str, Any]):
                 continue
             value = complete(name, value)
             if (keeper := self._keeper_of(present)) is not None:
-                keeper.load_state_dict(value)
+                try:
+                    keeper.load_state_dict(value)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise NotRestorable(f"run.state[{name!r}]: {type(error).__name__}: {error}") from error
             else:
                 self._values.pop(name, None)
                 self._saved_objects[name] = value
