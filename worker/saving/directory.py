@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from worker.saving.mirror_restore import MirrorSource
 
 
+UNFIT_REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
+
+
 class Unfit(Exception):
     """A whole checkpoint does not fit this program; the text names what differs."""
 
