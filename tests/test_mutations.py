@@ -12,7 +12,7 @@ import os
 import random
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -227,7 +227,7 @@ def example(wanted: Any) -> Any:
 
 
 MESSAGES = tuple(
-    encode_message(kind(**{name: example(wanted) for name, wanted in typing.get_type_hints(kind).items()}))
+    encode_message(kind(**{field.name: example(typing.get_type_hints(kind)[field.name]) for field in fields(kind)}))
     for kind in TYPES.values()
 )
 MANIFEST = Manifest(

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from supervisor.protocol.wire import launch
+from supervisor.protocol.wire import launch, reference
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import PERMANENT_EXITS, TYPES, WorkerExit
 from tests.places import ROOT
@@ -23,8 +23,13 @@ def test_every_message_is_described_with_every_field(name: str):
         assert field.name == "attempt" or f"`{field.name}`" in row[0]
 
 
+def test_the_limits_of_fields_and_messages_are_those_of_the_schema():
+    for table in reference.tables().strip().split("\n\n"):
+        assert table in TEXT, "print it with python -m supervisor.protocol.wire.reference"
+
+
 def test_no_message_is_invented():
-    messages = TEXT[TEXT.index("## From the daemon") : TEXT.index("## As a standby")]
+    messages = TEXT[TEXT.index("## From the daemon") : TEXT.index("### Limits")]
     described = set(re.findall(r"^\| `([a-z-]+)` \|", messages, re.MULTILINE))
 
     assert described == set(TYPES)

@@ -22,6 +22,7 @@ from supervisor.protocol.wire.messages import (
 MAX_METRIC_NAME = 40  # characters, each at most 12 bytes in JSON: a hundred such metrics fit (metrics.MAX_METRICS)
 MAX_ERROR = 500  # characters
 MAX_TRACEBACK = 3000  # characters, the end of it: there the cause stands
+MAX_NAMES = 10  # of variables or conditions, each of at most 200 characters; the worker's own log has all
 MAX_BATCHES = 1000  # a file in the checkpoint directory names all of them (divergence.py)
 
 _OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError", "OutOfMemoryError"})
@@ -93,14 +94,17 @@ def print_message(text: str) -> None:
 
 
 def encode_within_limit(message: FromWorker) -> bytes:
-    """The message as a line for the control pipe; one that is too long loses its longest parts.
+    """The message as a line for the control pipe, within the limits of its fields.
+
+    One that is too long for a line all the same loses its longest parts.
 
     The names of a script's metrics and the texts of its errors may have any length; they must not end the reporting.
     """
+    fitting = codec.fit_message(message)
     try:
-        return codec.encode_message(message)
+        return codec.encode_message(fitting)
     except codec.ProtocolError:
-        return codec.encode_message(_shortened(message))
+        return codec.encode_message(_shortened(fitting))
 
 
 def _shortened(message: FromWorker) -> FromWorker:
@@ -108,6 +112,10 @@ def _shortened(message: FromWorker) -> FromWorker:
         case Progress() | Done():
             metrics = {name: value for name, value in message.metrics.items() if len(name) <= MAX_METRIC_NAME}
             return replace(message, metrics=metrics)
+        case Restored():
+            return replace(message, unmatched=message.unmatched[:MAX_NAMES], changed=message.changed[:MAX_NAMES])
+        case Committed():
+            return replace(message, left_out=message.left_out[:MAX_NAMES], flushes=message.flushes[-MAX_NAMES:])
         case SaveFailed() | Exported(error=str()):
             return replace(message, error=str(message.error)[:MAX_ERROR])
         case Failed():

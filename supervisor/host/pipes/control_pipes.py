@@ -2,8 +2,11 @@
 
 They are named pipes in the attempt's folder, and each side opens both of them for reading and writing. So the death of
 one side does not close them: a worker can write while no daemon runs, and the next daemon opens the pipes again and
-reads what is in them. A worker that writes without end must not delay other programs, so each turn of the event loop
-handles a bounded number of lines.
+reads what is in them.
+
+A worker that writes without end must not delay other programs. So each turn of the event loop handles a bounded number
+of lines; of each type only so many messages are passed on as its `rate` allows; and a pipe out of which more comes than
+any sane worker writes is left full for a while: a worker that floods it waits, and costs next to nothing.
 """
 
 import asyncio
@@ -13,19 +16,50 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from supervisor.host.folder_removal import remove_folder, try_to_remove_folder
 from supervisor.protocol import layout
+from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
-from supervisor.protocol.wire.messages import STANDBY, FromWorker, Message, ToWorker
+from supervisor.protocol.wire.limits import TokenBucket
+from supervisor.protocol.wire.messages import NAMES, STANDBY, FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
 ITEMS_A_TURN = 128  # lines handled in one turn of the event loop: about a millisecond
 ITEMS_AT_CLOSE = 4096  # lines of a dead worker that are still handled; a sane one leaves a handful
 QUEUED_MESSAGES = 64  # more than a worker that reads ever leaves unread
 REPORT_EVERY_S = 10.0  # a worker that writes garbage is reported, but not for every line
+LINES_A_SECOND, LINES_AT_ONCE = 500, 5_000  # read of one pipe; worker.Run writes some 30, and queues a thousand
+BYTES_A_SECOND, BYTES_AT_ONCE = 256 << 10, 4 << 20
+LONGEST_PAUSE_S = 1.0  # so that what a worker says after a flood is heard soon
+MAX_SHOWN = 200  # characters of why a message was refused
+SHOWN_FOR_S = 3600.0  # after the last message that was refused or left out
+
+
+@dataclass(slots=True)
+class RefusedMessages:
+    """What was not passed on of what a worker wrote. Times are monotonic seconds.
+
+    `refused`: messages that are none, or out of their limits, `why` the last one; `left_out`: those that came more
+    often than their type may, `too_often` being the last such type.
+    """
+
+    refused: int = 0
+    why: str = ""
+    left_out: int = 0
+    too_often: str = ""
+    last_at: float = 0.0
+
+    def describe(self, now: float) -> list[str]:
+        """What `status` says of it; nothing an hour after the last one."""
+        if not (self.refused or self.left_out) or now - self.last_at > SHOWN_FOR_S:
+            return []
+        nonsense = f"sends nonsense: {self.why} ({counted(self.refused, 'message')} refused)" if self.refused else ""
+        often = f"sends {self.too_often} too often ({counted(self.left_out, 'message')} left out)"
+        return [each for each in (nonsense, often if self.left_out else "") if each]
 
 
 class ControlPipes:
@@ -52,6 +86,12 @@ class ControlPipes:
         self._decoder = Decoder()
         self._items: Iterator[Message | ProtocolError] = iter(())
         self._unsent: deque[bytes] = deque()
+        self._buckets: dict[type[Message], TokenBucket] = {}
+        self._lines = TokenBucket(LINES_A_SECOND, LINES_AT_ONCE)
+        self._bytes = TokenBucket(BYTES_A_SECOND, BYTES_AT_ONCE)
+        self._pause_s = 0.0
+        self.refusals = RefusedMessages()
+        """What was not passed on of what the worker wrote."""
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
             if not found:
@@ -142,7 +182,9 @@ class ControlPipes:
         """Reads once and handles a bounded number of lines; the others follow in later turns, before the next read."""
         if not self._is_open:
             return
-        self._items = self._decoder.feed(_read_some(self._reading))
+        data = _read_some(self._reading)
+        self._pause_s = self._bytes.spend(self._loop.time(), len(data))
+        self._items = self._decoder.feed(data)
         self._deliver_some()
 
     def _deliver_some(self) -> None:
@@ -154,11 +196,19 @@ class ControlPipes:
             self._deliver(item)
         if not self._is_open:  # a message caused the close
             return
-        if count < ITEMS_A_TURN:
-            self._loop.add_reader(self._reading, self._read)
-        else:
+        self._pause_s = max(self._pause_s, self._lines.spend(self._loop.time(), count))
+        if count == ITEMS_A_TURN:
             self._loop.remove_reader(self._reading)
             self._loop.call_soon(self._deliver_some)
+        elif self._pause_s > 0.0:
+            self._loop.remove_reader(self._reading)
+            self._loop.call_later(min(self._pause_s, LONGEST_PAUSE_S), self._read_on)
+        else:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._reading, self._read)
 
     def _rest(self) -> Iterator[Message | ProtocolError]:
         yield from self._items
@@ -167,16 +217,33 @@ class ControlPipes:
 
     def _deliver(self, item: Message | ProtocolError) -> None:
         if isinstance(item, ProtocolError):
-            self._errors.add("garbage", str(item))
+            self._refuse("garbage", str(item))
         elif not isinstance(item, FromWorker):
-            self._errors.add("direction", f"{type(item).__name__} is sent to workers, not by them; ignored")
+            self._refuse("direction", f"{type(item).__name__} is sent to workers, not by them; ignored")
         elif item.attempt == STANDBY != self._attempt:
             pass  # sent before it was promoted
         elif item.attempt != self._attempt:
             self._errors.add("attempt", _foreign(item, self._attempt))
-        else:
+        elif not self._comes_too_often(item):
             self.has_received = True
             self._on_message(item)
+
+    def _refuse(self, kind: str, why: str) -> None:
+        self.refusals.refused += 1
+        self.refusals.why, self.refusals.last_at = why[:MAX_SHOWN], self._loop.time()
+        self._errors.add(kind, why)
+
+    def _comes_too_often(self, message: FromWorker) -> bool:
+        kind, now = type(message), self._loop.time()
+        bucket = self._buckets.get(kind) or self._buckets.setdefault(
+            kind, TokenBucket(message.rate.per_s, message.rate.burst)
+        )
+        if bucket.take(now):
+            return False
+        self.refusals.left_out += 1
+        self.refusals.too_often, self.refusals.last_at = NAMES[kind], now
+        self._errors.add("rate", f"{NAMES[kind]} comes more often than {message.rate}; left out")
+        return True
 
 
 class _ErrorReports:

@@ -1,7 +1,8 @@
 """JSON to dataclasses and back: the lines of the control pipe, and the settings that a worker is started with.
 
-A class is its own schema: fields are read by their annotations, a field with a default may be missing, and unknown
-fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here and nowhere else.
+A class is its own schema: fields are read by their annotations, limits among them (`limits.py`), a field with a default
+may be missing, and unknown fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here
+and nowhere else.
 """
 
 import contextlib
@@ -11,27 +12,28 @@ import os
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from supervisor.protocol.wire.messages import TYPES, Message
+from supervisor.protocol.wire.limits import OutOfLimits
+from supervisor.protocol.wire.messages import NAMES, TYPES, Message
 
 MAX_LINE_BYTES = 64 * 1024
 
-_NAMES = {kind: name for name, kind in TYPES.items()}
-
 Record = TypeVar("Record")
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class ProtocolError(ValueError):
-    """Bytes are not a message or a record: not JSON, too long, an unknown type, or a field of the wrong type."""
+    """Bytes are not a message or a record: not JSON, too long, an unknown type, a field of the wrong type or out of its
+    limits."""
 
 
 def encode_message(message: Message) -> bytes:
     """One line, newline included. Raises ProtocolError if it is longer than MAX_LINE_BYTES or holds NaN."""
-    body = {"type": _NAMES[type(message)], **asdict(message)}
+    body = {"type": NAMES[type(message)], **asdict(message)}
     try:
         line = json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except ValueError as error:
@@ -39,6 +41,15 @@ def encode_message(message: Message) -> bytes:
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError(f"cannot send {body['type']}: {len(line)} bytes, the limit is {MAX_LINE_BYTES}")
     return line
+
+
+def fit_message(message: AnyMessage) -> AnyMessage:
+    """The message with what is out of its field's limits cut, or set to the nearest value inside.
+
+    A metric that is out of them is left out.
+    """
+    values = {name: _fit(getattr(message, name), wanted) for name, wanted, _ in _fields_of(type(message))}
+    return replace(message, **values)
 
 
 def decode_message(line: bytes) -> Message:
@@ -122,7 +133,7 @@ _FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
 def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
     """For each field of a dataclass: its name, its annotated type, and whether it must be there."""
     if kind not in _FIELDS:
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         _FIELDS[kind] = tuple(
             (field.name, hints[field.name], field.default is MISSING and field.default_factory is MISSING)
             for field in fields(kind)
@@ -133,13 +144,18 @@ def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
 def _convert(value: Any, wanted: Any, where: str) -> Any:
     """`value` as the annotated type; JSON has fewer types than Python, so lists become tuples and ints floats."""
     origin = typing.get_origin(wanted)
+    if origin is Annotated:
+        return _within_limits(_convert(value, wanted.__origin__, where), wanted.__metadata__, where)
     if origin in (types.UnionType, typing.Union):
         return _convert_union(value, wanted, where)
     if origin is tuple and isinstance(value, list):
         return _convert_tuple(value, typing.get_args(wanted), where)
     if origin is Mapping and isinstance(value, dict):
-        (_, item) = typing.get_args(wanted)
-        return {_text(key): _convert(each, item, f"{where}.{key:.40}") for key, each in value.items()}
+        (key_kind, item) = typing.get_args(wanted)
+        return {
+            _convert(key, key_kind, f"{where}'s {key:.40}"): _convert(each, item, f"{where}.{key:.40}")
+            for key, each in value.items()
+        }
     if is_dataclass(wanted) and isinstance(wanted, type) and isinstance(value, dict):
         return decode_record(value, wanted, where)
     if origin in (tuple, Mapping) or is_dataclass(wanted):
@@ -149,6 +165,35 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
             return value
         raise ProtocolError(f"{where} is {value!r:.80}; it can be {', '.join(map(str, typing.get_args(wanted)))}")
     return _convert_plain(value, wanted, where)
+
+
+def _within_limits(value: Any, limits: tuple[Any, ...], where: str) -> Any:
+    try:
+        for limit in limits:
+            limit.check(value)
+    except OutOfLimits as error:
+        raise ProtocolError(f"{where} {error}") from error
+    return value
+
+
+def _fit(value: Any, wanted: Any) -> Any:
+    """The value that is nearest to `value` and within the limits of its annotation."""
+    origin = typing.get_origin(wanted)
+    if value is None:
+        return None
+    if origin in (types.UnionType, typing.Union):
+        return _fit(value, next(each for each in typing.get_args(wanted) if each is not type(None)))
+    if origin is Annotated:
+        value = _fit(value, wanted.__origin__)
+        for limit in wanted.__metadata__:
+            value = limit.fit(value)
+        return value
+    if origin is tuple:
+        return tuple(_fit(each, typing.get_args(wanted)[0]) for each in value)
+    if origin is Mapping:
+        kinds = typing.get_args(wanted)
+        return {key: each for key, each in value.items() if (_fit(key, kinds[0]), _fit(each, kinds[1])) == (key, each)}
+    return value
 
 
 def _convert_union(value: Any, wanted: Any, where: str) -> Any:

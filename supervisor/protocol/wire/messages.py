@@ -1,18 +1,48 @@
 """The messages on the control pipe, one class each, and the exit codes of a worker. Times are in seconds.
 
-Every message carries the attempt it belongs to, so that messages from or to a dead worker are dropped.
-`docs/control-pipe.md` describes them for programs in other languages.
+Every message carries the attempt it belongs to, so that messages from or to a dead worker are dropped. A field's
+annotation says what it may hold, `rate` how often a worker may send the message; the codec and the daemon's end of the
+pipes refuse what is beyond. `docs/control-pipe.md` describes all this for programs in other languages.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Annotated, ClassVar
+
+from supervisor.protocol.wire.limits import CheckpointNamed, FileNamed, Items, Range, Rate, Text
 
 PROTOCOL = 1
 """Increased when an old reader would misunderstand a new writer; new fields and types don't need that."""
 
 STANDBY = 0
 """The attempt number of a standby, which is not an attempt yet."""
+
+
+MAX_EXACT = 1 << 53  # up to it, JavaScript's numbers are exact, and step and attempt fit a checkpoint's name
+TEN_YEARS_S = 10 * 365 * 86400
+FINEST_S = 1e-9  # the clocks count nanoseconds; what is shorter was not measured, and 1 / it is no speed
+
+AWAY = 1500  # messages at once: so many a worker keeps while no daemon reads, with what the pipe holds
+
+Attempt = Annotated[int, Range(0, 999_999_999)]  # nine digits in the name of a checkpoint
+Step = Annotated[int, Range(0, MAX_EXACT)]
+Count = Annotated[int, Range(0, MAX_EXACT)]
+Id = Annotated[int, Range(0, MAX_EXACT)]
+Pid = Annotated[int, Range(1, 1 << 22)]  # PID_MAX_LIMIT of 64-bit Linux
+Bytes = Annotated[int, Range(0, MAX_EXACT)]  # 9 PB
+Seconds = Annotated[float, Range(0, TEN_YEARS_S, FINEST_S)]
+OrderedSeconds = Annotated[float, Range(0, 1e12)]  # in the daemon's orders: whatever its configuration says
+PathText = Annotated[str, Text(4096)]  # PATH_MAX of Linux
+Word = Annotated[str, Text(100)]
+Checkpoint = Annotated[str, CheckpointNamed()]
+ErrorText = Annotated[str, Text(4000)]  # a screenful; it goes into status, log and ledger
+Flushes = Annotated[tuple[Id, ...], Items(1000, keep_end=True)]  # a stop or a notice makes one
+Names = Annotated[tuple[Annotated[str, Text(200)], ...], Items(100, says_more=True)]  # as much as anybody reads
+Metrics = Annotated[
+    Mapping[Annotated[str, Text(200)], Annotated[float, Range(-1e300, 1e300)]],  # their mean is still a number
+    Items(100),  # as many as worker.Run sends (worker/progress/metrics.py)
+]
 
 
 class Then(StrEnum):
@@ -38,19 +68,19 @@ class Phase(StrEnum):
 class Go:
     """Train, starting from `restore` (absolute path of a verified checkpoint), or from the beginning if None."""
 
-    attempt: int
-    restore: str | None
+    attempt: Attempt
+    restore: PathText | None
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
     """Write a checkpoint now. `deadline_s`: seconds left from now on, None if there is no limit."""
 
-    attempt: int
-    id: int
-    reason: str
+    attempt: Attempt
+    id: Id
+    reason: Annotated[str, Text(1000)]
     then: Then
-    deadline_s: float | None = None
+    deadline_s: OrderedSeconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +90,17 @@ class Identify:
     `daemon_pid`, `daemon_start_time`: that daemon, for a worker that does not outlive it.
     """
 
-    attempt: int
-    daemon_pid: int | None = None
-    daemon_start_time: int | None = None
+    attempt: Attempt
+    daemon_pid: Pid | None = None
+    daemon_start_time: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
     """Write the model as it is now to the job's export_dir, between two steps, and train on."""
 
-    attempt: int
-    id: int
+    attempt: Attempt
+    id: Id
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +110,10 @@ class Promote:
     `between_failures_s`, `microbatches`: new values of these launch settings.
     """
 
-    attempt: int
-    pipes: str
-    between_failures_s: float | None = None
-    microbatches: int = 1
+    attempt: Attempt
+    pipes: PathText
+    between_failures_s: OrderedSeconds | None = None
+    microbatches: Count = 1
 
 
 # --- worker to daemon -------------------------------------------------------------------------------------------
@@ -93,10 +123,12 @@ class Promote:
 class Hello:
     """The first message of a worker, and of its answer to `identify`. `reports_restore`: it sends `restoring`."""
 
-    attempt: int
-    protocol: int
-    pid: int
-    version: str
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    protocol: Count
+    pid: Pid
+    version: Word
     reports_restore: bool = False
 
 
@@ -107,19 +139,23 @@ class Ready:
     `problem`: why it spares the next attempt nothing, so that the daemon may end it.
     """
 
-    attempt: int
-    kind: str
-    pid: int
-    load_s: float
-    problem: str | None = None
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    kind: Word
+    pid: Pid
+    load_s: Seconds
+    problem: ErrorText | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
     """The restore of `checkpoint` (its name) begins now: if the worker dies of it, the checkpoint may be to blame."""
 
-    attempt: int
-    checkpoint: str
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    checkpoint: Annotated[str, FileNamed()]  # of another program, perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +168,16 @@ class Restored:
     trains.
     """
 
-    attempt: int
-    step: int
-    checkpoint: str | None
-    restore_s: float
-    total_steps: int | None = None
-    unmatched: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    replicas: int | None = None
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    step: Step
+    checkpoint: Annotated[str, FileNamed()] | None  # of another program, perhaps
+    restore_s: Seconds
+    total_steps: Count | None = None
+    unmatched: Names = ()
+    changed: Names = ()
+    replicas: Annotated[int, Range(0, 1_000_000)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +189,29 @@ class Progress:
     None for its steps. `saving_s`: for how long a save has been written beside training.
     """
 
-    attempt: int
-    step: int
-    epoch: int | None = None
-    total_steps: int | None = None
-    step_s: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    interval_s: float | None = None
-    data_s: float | None = None
-    section: str | None = None
-    saving_s: float | None = None
+    rate: ClassVar[Rate] = Rate(200, 2000)
+
+    attempt: Attempt
+    step: Step
+    epoch: Count | None = None
+    total_steps: Count | None = None
+    step_s: Seconds | None = None
+    metrics: Metrics = field(default_factory=dict)
+    interval_s: Seconds | None = None
+    data_s: Seconds | None = None
+    section: Word | None = None
+    saving_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Flushing:
     """Flush `id` has arrived; a checkpoint is written after the current step."""
 
-    attempt: int
-    id: int
-    step: int
+    rate: ClassVar[Rate] = Rate(10, AWAY)
+
+    attempt: Attempt
+    id: Id
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,45 +223,53 @@ class Committed:
     if this repeats it for a new daemon.
     """
 
-    attempt: int
-    step: int
-    checkpoint: str
-    size_bytes: int
-    save_s: float
-    stall_s: float
-    flushes: tuple[int, ...] = ()
-    left_out: tuple[str, ...] = ()
-    ago_s: float | None = None
+    rate: ClassVar[Rate] = Rate(20, AWAY)
+
+    attempt: Attempt
+    step: Step
+    checkpoint: Checkpoint
+    size_bytes: Bytes
+    save_s: Seconds
+    stall_s: Seconds
+    flushes: Flushes = ()
+    left_out: Names = ()
+    ago_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
     """A save failed before its commit; training goes on."""
 
-    attempt: int
-    step: int
-    error: str
-    flushes: tuple[int, ...] = ()
+    rate: ClassVar[Rate] = Rate(5, AWAY)
+
+    attempt: Attempt
+    step: Step
+    error: ErrorText
+    flushes: Flushes = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
     """The result of an `export`: the absolute `path` of the SavedModel, or the `error`."""
 
-    attempt: int
-    id: int
-    step: int
-    path: str | None = None
-    error: str | None = None
+    rate: ClassVar[Rate] = Rate(5, AWAY)
+
+    attempt: Attempt
+    id: Id
+    step: Step
+    path: PathText | None = None
+    error: ErrorText | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """Training is complete and its last checkpoint is committed."""
 
-    attempt: int
-    step: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    step: Step
+    metrics: Metrics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +282,17 @@ class Failed:
     checkpoint directory that could not be used.
     """
 
-    attempt: int
-    step: int | None
-    error: str
-    traceback: str = ""
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    step: Step | None
+    error: ErrorText
+    traceback: Annotated[str, Text(16_000, keep_end=True)] = ""
     out_of_memory: bool = False
     go_back: bool = False
-    batches: tuple[str, ...] = ()
-    code: int | None = None
-    errno: int | None = None
+    batches: Annotated[tuple[Annotated[str, Text(50)], ...], Items(1000)] = ()
+    code: Annotated[int, Range(0, 255)] | None = None
+    errno: Annotated[int, Range(0, 4095)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +301,15 @@ class WorkerStatus:
     id ever received, or 0. `then`: what it does once they are answered; also `stop` if a signal asked for it.
     """
 
-    attempt: int
-    pid: int
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    pid: Pid
     phase: Phase
-    step: int | None = None
-    restored: str | None = None
-    flushes: tuple[int, ...] = ()
-    last_flush: int = 0
+    step: Step | None = None
+    restored: Annotated[str, FileNamed()] | None = None
+    flushes: Flushes = ()
+    last_flush: Id = 0
     then: Then = Then.GO_ON
 
 
@@ -295,6 +349,7 @@ TYPES: Mapping[str, type[Message]] = {
     "failed": Failed,
     "standing": WorkerStatus,
 }
+NAMES: Mapping[type[Message], str] = {kind: name for name, kind in TYPES.items()}
 
 
 # --- exit status ------------------------------------------------------------------------------------------------

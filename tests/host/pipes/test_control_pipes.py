@@ -18,7 +18,7 @@ from supervisor.host.pipes import control_pipes as channel_module
 from supervisor.host.pipes.control_pipes import ITEMS_A_TURN, ControlPipes
 from supervisor.protocol import layout
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, encode_message
-from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
+from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, SaveFailed, Then
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
@@ -258,3 +258,57 @@ def test_valid_lines_arrive_between_whatever_else_comes(chunks: list[bytes]) -> 
 
     assert messages[-1] == Done(1, 8)
     assert set(map(type, messages)) <= {Progress, Done}
+
+
+async def test_a_message_out_of_its_limits_is_refused_and_counted_and_the_next_one_heard(tmp_path: Path) -> None:
+    async with heard(tmp_path / "a1") as end:
+        for number in range(3):
+            os.write(end.says, b'{"type":"progress","attempt":1,"step":5,"interval_s":1e308,"n":%d}\n' % number)
+        os.write(end.says, encode_message(Progress(1, 6)))
+
+        assert await end.count(1) == [Progress(1, 6)]
+        refusals = end.channel.refusals
+        (said,) = refusals.describe(asyncio.get_running_loop().time())
+        assert said == (
+            "sends nonsense: progress.interval_s is 1e+308, not 0 to 315,360,000, 0 or at least 1e-09 "
+            "(3 messages refused)"
+        )
+        assert refusals.describe(asyncio.get_running_loop().time() + 3601.0) == []
+
+
+async def test_of_a_flood_of_one_type_the_rest_is_left_out_and_other_types_are_heard(tmp_path: Path) -> None:
+    burst = SaveFailed.rate.burst
+    async with heard(tmp_path / "a1") as end:
+        os.set_blocking(end.says, False)
+        lines = [encode_message(SaveFailed(1, number, "no")) for number in range(burst + 500)]
+        lines.append(encode_message(Done(1, 9)))
+        async with asyncio.timeout(PATIENCE_S):
+            while not end.messages or not isinstance(end.messages[-1], Done):
+                while lines:
+                    try:
+                        os.write(end.says, lines[0])
+                    except BlockingIOError:
+                        break
+                    del lines[0]
+                await asyncio.sleep(0)
+
+        came = sum(isinstance(each, SaveFailed) for each in end.messages)
+        assert burst <= came < burst + 100
+        assert end.channel.refusals.left_out == burst + 500 - came
+        assert "sends save-failed too often" in end.channel.refusals.describe(asyncio.get_running_loop().time())[0]
+
+
+async def test_a_pipe_that_is_flooded_is_left_full_for_a_while(tmp_path: Path) -> None:
+    """A worker that never stops writing is read at the rate that any sane one stays below."""
+    async with heard(tmp_path / "a1") as end:
+        os.set_blocking(end.says, False)
+        loop = asyncio.get_running_loop()
+        began, written, line = loop.time(), 0, encode_message(Progress(1, 5))
+        while loop.time() - began < 1.5:
+            with suppress(BlockingIOError):
+                while True:
+                    written += os.write(end.says, line * (4096 // len(line))) // len(line)
+            await asyncio.sleep(0.001)
+
+        most = channel_module.LINES_AT_ONCE + 3 * channel_module.LINES_A_SECOND + 2 * 65536 // len(line)
+        assert channel_module.LINES_AT_ONCE <= written < most

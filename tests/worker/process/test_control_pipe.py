@@ -145,8 +145,8 @@ CLOWNS = "🤡" * 9000
     ("said", "heard"),
     [
         (Done(1, 7, LONG), Done(1, 7, {"loss": 1.5})),
-        (SaveFailed(1, 7, CLOWNS, (3,)), SaveFailed(1, 7, CLOWNS[:500], (3,))),
-        (Exported(1, 4, 7, error=CLOWNS), Exported(1, 4, 7, error=CLOWNS[:500])),
+        (SaveFailed(1, 7, CLOWNS, (3,)), SaveFailed(1, 7, f"{CLOWNS[:3999]}…", (3,))),
+        (Exported(1, 4, 7, error=CLOWNS), Exported(1, 4, 7, error=f"{CLOWNS[:3999]}…")),
         (Failed(1, 7, CLOWNS, f"{CLOWNS}end"), Failed(1, 7, CLOWNS[:500], f"{CLOWNS[:2997]}end")),
         (
             Failed(1, 7, "diverged", batches=("12:345678",) * 9000, code=78),

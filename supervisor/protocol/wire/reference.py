@@ -1,0 +1,46 @@
+"""The tables of limits in docs/control-pipe.md: `python -m supervisor.protocol.wire.reference` prints them."""
+
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+from supervisor.protocol.wire.messages import TYPES, FromWorker
+
+
+def tables() -> str:
+    """Both tables as Markdown: what each field may hold, and how often each message may come."""
+    lines = ["| Message | Field | Limits |", "|---|---|---|"]
+    rates = ["| Message | How often |", "|---|---|"]
+    for name, kind in TYPES.items():
+        if kind not in typing.get_args(FromWorker):
+            continue
+        rates.append(f"| `{name}` | {kind.rate} |")  # type: ignore[union-attr]
+        hints = typing.get_type_hints(kind, include_extras=True)
+        for field in fields(kind):
+            limits = "; ".join(_limits(hints[field.name]))
+            if limits and field.name != "attempt":
+                lines.append(f"| `{name}` | `{field.name}` | {limits} |")
+    return "\n".join([*lines, "", *rates, ""])
+
+
+def _limits(wanted: Any) -> Iterator[str]:
+    """The limits of a field in words, from outside in: those of the list, then of what is in it."""
+    if typing.get_origin(wanted) is Annotated:
+        inner = wanted.__origin__
+        yield from (str(limit) for limit in wanted.__metadata__)
+        if typing.get_origin(inner) is tuple:
+            yield from (f"each {words}" for words in _limits(typing.get_args(inner)[0]))
+        elif typing.get_origin(inner) is Mapping:
+            key, value = typing.get_args(inner)
+            yield from (f"each name {words}" for words in _limits(key))
+            yield from (f"each value {words}" for words in _limits(value))
+    elif typing.get_origin(wanted) in (types.UnionType, typing.Union):
+        for member in typing.get_args(wanted):
+            yield from _limits(member)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(tables())
