@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -391,7 +391,8 @@ class Histories:
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
-    def run(self, minutes: float) -> None:
+    def run(self, minutes: float, without: Collection[str] = ()) -> None:
+        """`without`: names of actions to leave out."""
         actions: dict[Callable[[str], None], int] = {
             self.worker_is_killed: 4,
             self.worker_is_stopped_and_the_job_too: 1,
@@ -419,6 +420,8 @@ class Histories:
                     self.settle(job)
                 while time.monotonic() - self.began_at < minutes * 60:
                     (action,) = self.random.choices(list(actions), list(actions.values()))
+                    if action.__name__ in without:
+                        continue
                     job = self.random.choice(JOBS)
                     self.log.append(f"{action.__name__} {job}")
                     action(job)
@@ -445,11 +448,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--without", action="append", default=[], help="an action to leave out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="histories-") as folder:
         histories = Histories(Path(folder), options.seed)
         try:
-            histories.run(options.minutes)
+            histories.run(options.minutes, options.without)
         except BaseException:
             print(histories.story(), file=sys.stderr)
             raise
