@@ -146,7 +146,7 @@ def lose(path: Path, how: str) -> None:
 
 @pytest.mark.fuzz
 @cases(60, deadline=None)
-@example([Life((10, 20), loses=("wanted.json", BACKUP))])
+@example([Life((10,)), Life((20,), loses=("wanted.json", BACKUP))])
 @example([Life((10,), reached=1, loses=("ledger.sqlite3", "garbage"))])
 @example([Life((10,)), Life((None,), reached=1), Life((5,), is_unwritable=True)])
 @given(LIVES)
