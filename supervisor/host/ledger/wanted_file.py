@@ -17,8 +17,8 @@ import structlog
 from supervisor.host.ledger.schema import LedgerError, set_aside
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.account import ProgressAccount
+from supervisor.protocol.formats import NewerFormat, check_format
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
-from supervisor.protocol.wire.formats import NewerFormat, check_format
 
 FILE = "wanted.json"
 FORMAT = 2
@@ -137,7 +137,7 @@ def read_wanted(path: Path) -> Wanted | None:
         ) from error
     except OSError:
         return None
-    except ProtocolError as error:
+    except ValueError as error:
         moved_to = None
         with contextlib.suppress(OSError):
             moved_to = str(set_aside(path))

@@ -12,7 +12,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -64,9 +64,8 @@ def decode_message(line: bytes) -> Message:
 
 
 def encode_record(record: Any) -> str:
-    """A dataclass as one line of ASCII, without fields that are None; `decode_record` reads it back."""
-    body = asdict(record, dict_factory=_without_none)
-    return json.dumps(body, separators=(",", ":"), allow_nan=False, default=_encode_other)
+    """A dataclass as one line of ASCII, without fields that are None by default; `decode_record` reads it back."""
+    return json.dumps(_to_json(record), separators=(",", ":"), allow_nan=False)
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -163,13 +162,18 @@ def _decode_or_error(line: bytes) -> Message | ProtocolError:
         return error
 
 
-def _encode_other(value: Any) -> Any:
-    """What JSON has no word for: sets, in an order that does not change, and paths."""
-    return sorted(value) if isinstance(value, frozenset) else str(value)
-
-
-def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in pairs if value is not None}
+def _to_json(value: Any) -> Any:
+    """A value in JSON's types: sets in an order that does not change, paths as text."""
+    if is_dataclass(value):
+        items = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
+        return {name: _to_json(item) for name, item, default in items if not (item is None and default is None)}
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(_to_json(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [_to_json(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 _FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}

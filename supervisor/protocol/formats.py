@@ -10,8 +10,6 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.protocol.wire.codec import ProtocolError
-
 KEY = "format"
 
 
@@ -35,11 +33,11 @@ class NewerFormat(OSError):
 def check_format(body: Mapping[str, Any], newest: int, name: str) -> int:
     """The format of the file `name` with this content, from 1 to `newest`.
 
-    Raises NewerFormat, and ProtocolError if it is no such number.
+    Raises NewerFormat, and ValueError if it is no such number.
     """
     found = body.get(KEY, 1)
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise ProtocolError(f"{name} has format {found!r:.40}, which is no format's number")
+        raise ValueError(f"{name} has format {found!r:.40}, which is no format's number")
     if found > newest:
         raise NewerFormat(name, found, newest)
     return found
