@@ -121,9 +121,7 @@ def test_a_number_too_large_for_its_field_is_refused(key: str) -> None:
 
 
 def test_a_manifest_of_a_later_format_is_refused() -> None:
-    with pytest.raises(
-        NewerFormat, match=r"newer stepkeeper wrote MANIFEST.json \(format 2"
-    ):
+    with pytest.raises(NewerFormat, match=r"newer stepkeeper wrote MANIFEST.json \(format 2"):
         parse_manifest(_signed(format=2))
 
 
