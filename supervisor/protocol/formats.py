@@ -3,7 +3,7 @@
 Every file that outlives a version holds the number of its format under `format`; one that holds none is of format 1. A
 later version raises the number where an earlier one would misread the file. Fields that an earlier version can ignore
 are added without it. A file of a later format is not damaged, so nothing may be concluded from it and it is never
-rewritten, moved or deleted: whoever reads it says so, with `NewerFormat`. docs/storage.md lists the files.
+rewritten, moved or deleted: whoever reads it says so, with `NewerFormat`. docs/upgrades.md lists the files.
 """
 
 import errno

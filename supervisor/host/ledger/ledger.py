@@ -17,6 +17,7 @@ from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.output_begins import OutputBeginsTable
 from supervisor.host.ledger.schema import (
     LedgerError,
+    check_version,
     connect_reading,
     decodable_errors,
     open_or_create,
@@ -24,7 +25,7 @@ from supervisor.host.ledger.schema import (
 )
 from supervisor.host.ledger.series import SeriesTable
 from supervisor.host.ledger.uploads import UploadTable
-from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile, account_in, read_wanted
+from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile, account_in, check_wanted_format, read_wanted
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
 from supervisor.protocol.checkpoints.account import ProgressAccount
@@ -36,6 +37,9 @@ _INSERT_ATTEMPT = (
     "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, microbatches)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
+
+LEDGER = "ledger.sqlite3"
+"""Its name in the state folder."""
 
 RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
@@ -370,6 +374,12 @@ class Ledger:
             raise LedgerError(
                 f"cannot read the ledger {self._path}: {error}; if it is damaged, restarting the daemon sets it aside"
             ) from error
+
+
+def check_state_folder(state_dir: Path) -> None:
+    """Raises LedgerError if another version wrote what is in the folder and this one can't use it. Changes nothing."""
+    check_version(state_dir / LEDGER)
+    check_wanted_format(state_dir / FILE)
 
 
 def _stored_wanted(connection: sqlite3.Connection) -> Wanted:

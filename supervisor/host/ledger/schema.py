@@ -98,7 +98,7 @@ def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
     Raises LedgerError if another version wrote the file and this one can't use it, which then has not changed; or if it
     can't be opened, created, moved or brought up to date.
     """
-    _check_version(path)
+    check_version(path)
     try:
         try:
             return _open(path), None
@@ -110,6 +110,33 @@ def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
             f"cannot open the ledger {path}: {error}; make sure that this user can write in {path.parent} and that its "
             f"disk has free space"
         ) from error
+
+
+def check_version(path: Path) -> None:
+    """Raises LedgerError if the ledger is of a version that this one can't use.
+
+    It looks through a connection that can only read: one that can write would, when it is closed, move into the file
+    what a daemon that was killed had left in the write-ahead log. Without such a log the file alone is read, as SQLite
+    would make an empty one.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    write_ahead = path.with_name(f"{path.name}-wal")
+    how = "mode=ro" if write_ahead.exists() and write_ahead.stat().st_size > 0 else "immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_S)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error:
+        return  # damaged, or locked: found out when it is opened for writing
+    if version > SCHEMA:
+        why = f"a newer stepkeeper wrote it (version {version}, this one reads {OLDEST} to {SCHEMA})"
+        remedy = "install that version again, or set another state_dir"
+    elif version == 0 or version >= OLDEST:
+        return
+    else:
+        why = f"it has version {version}, and this stepkeeper reads {OLDEST} to {SCHEMA}"
+        remedy = "install the version that wrote it, or move the file away: then the history begins anew"
+    raise LedgerError(f"cannot use the ledger {path}: {why}; {remedy}; nothing was changed")
 
 
 def remove_impossible_attempts(connection: sqlite3.Connection) -> int:
@@ -219,33 +246,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if is_transient(error):
             raise
         raise _Damaged(str(error)) from error
-
-
-def _check_version(path: Path) -> None:
-    """Raises LedgerError if the ledger is of a version that this one can't use.
-
-    It looks through a connection that can only read: one that can write would, when it is closed, move into the file
-    what a daemon that was killed had left in the write-ahead log. Without such a log the file alone is read, as SQLite
-    would make an empty one.
-    """
-    if not path.is_file() or path.stat().st_size == 0:
-        return
-    write_ahead = path.with_name(f"{path.name}-wal")
-    how = "mode=ro" if write_ahead.exists() and write_ahead.stat().st_size > 0 else "immutable=1"
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_S)) as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-    except sqlite3.Error:
-        return  # damaged, or locked: found out when it is opened for writing
-    if version > SCHEMA:
-        why = f"a newer stepkeeper wrote it (version {version}, this one reads {OLDEST} to {SCHEMA})"
-        remedy = "install that version again, or set another state_dir"
-    elif version == 0 or version >= OLDEST:
-        return
-    else:
-        why = f"it has version {version}, and this stepkeeper reads {OLDEST} to {SCHEMA}"
-        remedy = "install the version that wrote it, or move the file away: then the history begins anew"
-    raise LedgerError(f"cannot use the ledger {path}: {why}; {remedy}; nothing was changed")
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path, version: int) -> None:

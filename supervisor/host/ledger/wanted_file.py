@@ -124,17 +124,14 @@ def read_wanted(path: Path) -> Wanted | None:
 
     Raises LedgerError if a newer version wrote it.
     """
+    check_wanted_format(path)
     try:
         body = parse_object(durable.read_file(path, MAX_BYTES))
-        check_format(body, FORMAT, str(path))
+        check_format(body, FORMAT, FILE)
         wanted, damaged = decode_stored(body, Wanted, FILE)
         is_whole = isinstance(body.get("programs"), dict) and isinstance(body.get("removed"), list)
         if not is_whole:
             raise ProtocolError(f"{FILE} lacks programs or removed")
-    except NewerFormat as error:
-        raise LedgerError(
-            f"cannot use what is wanted: {error}, or move the file away; then the ledger's content counts"
-        ) from error
     except OSError:
         return None
     except ValueError as error:
@@ -146,6 +143,18 @@ def read_wanted(path: Path) -> Wanted | None:
     if damaged:
         log.error("wanted.damaged", path=str(path), damaged=damaged, effect="for these the ledger's content counts")
     return wanted
+
+
+def check_wanted_format(path: Path) -> None:
+    """Raises LedgerError if a newer version wrote the file. Changes nothing."""
+    try:
+        check_format(parse_object(durable.read_file(path, MAX_BYTES)), FORMAT, str(path))
+    except NewerFormat as error:
+        raise LedgerError(
+            f"cannot use what is wanted: {error}, or move the file away; then the ledger's content counts"
+        ) from error
+    except (OSError, ValueError):
+        return  # there is none, or it is damaged
 
 
 def account_in(content: str) -> ProgressAccount | None:

@@ -225,6 +225,7 @@ def killed_at(number: int, path: Path) -> bool:
 
 @OLD
 @pytest.mark.integration
+@pytest.mark.slow  # a process for each statement
 def test_a_kill_at_any_moment_leaves_a_whole_ledger_that_the_next_start_finishes(version: Path, tmp_path: Path):
     reference = tmp_path / "reference"
     reference.mkdir()
