@@ -20,7 +20,7 @@ from supervisor.core.fleet.steps import daemon_status
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.hooks import HookRunner
-from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.ledger.ledger import LEDGER, Ledger
 from supervisor.host.ledger.writer import Pruning
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.logs.files.positions import LogPosition
@@ -83,9 +83,7 @@ class DaemonLifecycle:
     async def run(self) -> int | None:
         """Supervises until asked to exit; returns the exit status, or None if a fresh daemon is to follow (reload)."""
         settings, exit_request = self._settings, self._exit_request
-        ledger = Ledger(
-            settings.state_dir / "ledger.sqlite3", Pruning(settings.history_attempts, settings.history_days)
-        )
+        ledger = Ledger(settings.state_dir / LEDGER, Pruning(settings.history_attempts, settings.history_days))
         if ledger.set_aside is not None:
             effect = "the history begins anew; what is wanted is known"
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect=effect)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.config import Config, ProgramConfig
+from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
@@ -19,9 +20,15 @@ _REMEDY = "make it writable for this user, or configure another path in [supervi
 def daemon_obstacles(config: Config) -> list[str]:
     """What would end the start of the daemon: files and folders that it can't make, in the words of the start.
 
-    Empty if it becomes another user, whose rights are not known before.
+    If it becomes another user, whose rights are not known before, only whether this version can use its state.
     """
     settings = config.supervisord
+    try:
+        check_state_folder(settings.state_dir)
+    except LedgerError as error:
+        return [str(error)]
+    except OSError:
+        pass  # said below, if this user is the one that needs it
     if settings.user is not None and find_credentials(settings.user).uid != os.geteuid():
         return []
     made = [settings.state_dir, settings.childlogdir]

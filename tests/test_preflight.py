@@ -2,17 +2,21 @@
 
 import os
 import pwd
+import sqlite3
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import Config, load_config
 from supervisor.daemon import main
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.ledger.schema import SCHEMA
 from supervisor.preflight import daemon_obstacles, program_remarks
 from tests.system.harness import let_others_in
 
@@ -259,3 +263,24 @@ def test_a_state_folder_that_keeps_a_job_from_its_pipes_is_remarked_on(
 
     assert len(found) == is_said
     assert not is_said or f"nobody may not enter {tmp_path}/state; run chmod o+x {tmp_path}/state" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "says"), [("ledger.sqlite3", "newer stepkeeper wrote it"), ("wanted.json", "format 99")]
+)
+def test_a_state_folder_of_a_newer_version_is_an_obstacle_and_stays_as_it_is(tmp_path: Path, file: str, says: str):
+    state = tmp_path / "state"
+    state.mkdir()
+    Ledger(state / "ledger.sqlite3").close()
+    config = loaded(tmp_path, f"[supervisord]\nstate_dir={state}\n[program:x]\ncommand=/bin/cat\n")
+    assert daemon_obstacles(config) == []
+    with closing(sqlite3.connect(state / "ledger.sqlite3")) as shell:
+        shell.execute(f"PRAGMA user_version = {99 if file == 'ledger.sqlite3' else SCHEMA}")
+    if file == "wanted.json":
+        (state / file).write_text('{"format": 99}')
+    before = {path.name: path.read_bytes() for path in state.iterdir()}
+
+    (obstacle,) = daemon_obstacles(config)
+
+    assert says in obstacle
+    assert {path.name: path.read_bytes() for path in state.iterdir()} == before

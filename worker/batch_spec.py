@@ -11,9 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.formats import KEY, check_format
 from supervisor.protocol.plurals import counted
 from worker.process.attempt import Attempt
 
+FORMAT = 1
 MAX_BYTES = 1 << 20
 
 
@@ -44,7 +46,7 @@ def is_recorded(directory: Path) -> bool:
 
 def write_spec(directory: Path, batch: Any) -> None:
     """Describes `batch` in the checkpoint directory. Raises UnknownBatchSpec or OSError."""
-    path, content = directory / layout.BATCH, (json.dumps(_describe(batch)) + "\n").encode()
+    path, content = directory / layout.BATCH, (json.dumps({KEY: FORMAT, **_describe(batch)}) + "\n").encode()
     if not path.exists() or durable.read_file(path, MAX_BYTES) != content:
         durable.write_file(path, content)
 
@@ -53,6 +55,7 @@ def zero_batch(directory: Path, strategy: tf.distribute.Strategy) -> Any:
     """A batch of zeros like the one that was recorded. Raises UnknownBatchSpec."""
     try:
         spec = json.loads(durable.read_file(directory / layout.BATCH, MAX_BYTES))
+        check_format(spec if isinstance(spec, dict) else {}, FORMAT, layout.BATCH)
     except FileNotFoundError as error:
         raise UnknownBatchSpec("no worker of this job has trained yet") from error
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol import durable
+from supervisor.protocol.formats import NewerFormat, check_format
 from supervisor.protocol.layout import PARTIAL
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.restore import outermost
@@ -71,11 +72,14 @@ def verify(folder: Path) -> Mapping[str, Any]:
     """Compares every file of an export with its record and returns the record. Raises ExportError."""
     try:
         record: Mapping[str, Any] = json.loads(durable.read_file(folder / RECORD, 16 << 20))
+        check_format(record, FORMAT, RECORD)
         for name, (size, digest) in record["files"].items():
             if durable.hash_file(folder / name) != (size, digest):
                 raise ExportError(
                     f"cannot use the export {folder}: {name} has changed since it was written; export it again"
                 )
+    except NewerFormat as error:
+        raise ExportError(f"cannot use the export {folder}: {error}") from error
     except OSError as error:
         raise ExportError(
             f"cannot read the export {folder}: {error.filename}: {error.strerror}; export it again"

@@ -18,12 +18,14 @@ from supervisor import __version__
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
+from supervisor.protocol.formats import KEY, NewerFormat, check_format
 
 Conditions = Mapping[str, str | int | bool]
 
 THREADS = "intra_op_threads"
 ONEDNN = "onednn"
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+FORMAT = 1
 MAX_BYTES = 1 << 16  # of the file; it is some hundred bytes
 _INFORMATIONAL = frozenset(
     {"cores", "inter_op_threads", "stepkeeper"}
@@ -70,8 +72,13 @@ def recorded_conditions(directory: Path) -> Conditions | None:
     for name in selection.committed_checkpoints(directory):
         try:
             return conditions_of(manifest.read_manifest(directory / str(name)))
-        except ManifestError:
+        except (ManifestError, NewerFormat):
             continue
+    body = _read_file(directory)
+    return None if body is None else {key: value for key, value in body.items() if key != KEY}
+
+
+def _read_file(directory: Path) -> dict[str, Any] | None:
     try:
         body: Any = json.loads(durable.read_file(directory / layout.CONDITIONS, MAX_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):
@@ -80,8 +87,14 @@ def recorded_conditions(directory: Path) -> Conditions | None:
 
 
 def record_conditions(present: Conditions, directory: Path) -> None:
-    """Remembers the conditions of a job that has no checkpoint yet. On the disk when it returns; raises OSError."""
-    durable.write_file(directory / layout.CONDITIONS, (json.dumps(dict(present), indent=1) + "\n").encode())
+    """Remembers the conditions of a job that has no checkpoint yet. On the disk when it returns; raises OSError.
+
+    Those that a later version remembered stay as they are: NewerFormat.
+    """
+    with contextlib.suppress(ValueError):  # damaged
+        check_format(_read_file(directory) or {}, FORMAT, layout.CONDITIONS)
+    content = {KEY: FORMAT, **present}
+    durable.write_file(directory / layout.CONDITIONS, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def recorded_threads(of: Conditions | None) -> int | None:

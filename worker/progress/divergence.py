@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.formats import check_format
 from worker.progress.metrics import replica_values
 
 WINDOW = 100  # losses that a new one is compared with: enough for a median, few enough to follow the training
@@ -18,6 +19,7 @@ MAD_TO_SIGMA = 1.4826  # a median absolute deviation times this is the standard 
 MIN_DEVIATION = 1e-3  # of the median: the least deviation, for a loss that hardly moves
 MAX_STEPS = 1000  # whose batches are remembered; there are fewer between two saves
 SUSPECT_STEPS = 2  # whose batches may be the cause: the step of the loss, and the one with the update before it
+FORMAT = 1
 MAX_BYTES = 16 << 20
 
 
@@ -95,7 +97,10 @@ def is_watched(name: str) -> bool:
 
 
 def read_skipped(directory: Path) -> frozenset[tuple[int, int]]:
-    """(epoch, batch) of each batch that this job skips. Raises OSError, or ValueError for a file of another format."""
+    """(epoch, batch) of each batch that this job skips.
+
+    Raises OSError, NewerFormat among them, or ValueError for a damaged file.
+    """
     return frozenset((each["epoch"], each["batch"]) for each in _read_entries(directory))
 
 
@@ -109,7 +114,7 @@ def add_skipped(directory: Path, divergence: Divergence, attempt: int) -> None:
     there = {(each["epoch"], each["batch"]) for each in known}
     known += [each for each in new if (each["epoch"], each["batch"]) not in there]
     durable.write_file(
-        directory / layout.SKIPPED, (json.dumps({"format": 1, "left_out": known}, indent=1) + "\n").encode()
+        directory / layout.SKIPPED, (json.dumps({"format": FORMAT, "left_out": known}, indent=1) + "\n").encode()
     )
 
 
@@ -120,9 +125,11 @@ def _read_entries(directory: Path) -> list[dict[str, Any]]:
         return []
     except (ValueError, RecursionError):
         body = None
-    entries = body.get("left_out") if isinstance(body, dict) and body.get("format") == 1 else None
+    if isinstance(body, dict):
+        check_format(body, FORMAT, layout.SKIPPED)
+    entries = body.get("left_out") if isinstance(body, dict) else None
     if not isinstance(entries, list) or not all(map(_is_entry, entries)):
-        raise ValueError(f"{layout.SKIPPED} in {directory} is not of format 1; move it away to skip no batches")
+        raise ValueError(f"{layout.SKIPPED} in {directory} is damaged; move it away to skip no batches")
     return entries
 
 

@@ -17,8 +17,10 @@ from pathlib import Path
 
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
+from supervisor.protocol.formats import KEY, NewerFormat, check_format
 
 FOLDER = "stepkeeper"
+FORMAT = 1
 MAX_RECORD_BYTES = 64 * 1024
 FORGOTTEN_AFTER_S = 180 * 86400.0  # of directories that nobody has trained in for half a year
 MAX_RECORDS = 1000  # a program that makes a new directory for each run must not fill the home
@@ -47,8 +49,13 @@ class CommitRecord:
         return ReportedCheckpoint(step, name, self._directory, mount)
 
     def remember(self, name: str, step: int) -> None:
-        """Remembers a checkpoint. Not synced: after a power cut an older record, or none, does no harm."""
-        content = {"directory": self._directory, "name": name, "step": step, "mount": self.mount}
+        """Remembers a checkpoint. Not synced: after a power cut an older record, or none, does no harm.
+
+        A record of a later version stays as it is.
+        """
+        if self._is_newer():
+            return
+        content = {KEY: FORMAT, "directory": self._directory, "name": name, "step": step, "mount": self.mount}
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError, UnicodeEncodeError):
             if not self.path.exists():
@@ -56,6 +63,15 @@ class CommitRecord:
                 _forget_old(self.path.parent)
             temporary.write_text(json.dumps(content) + "\n")
             temporary.replace(self.path)
+
+    def _is_newer(self) -> bool:
+        try:
+            check_format(json.loads(durable.read_file(self.path, MAX_RECORD_BYTES)), FORMAT, self.path.name)
+        except NewerFormat:
+            return True
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return False  # there is none, or it is damaged
+        return False
 
 
 def _forget_old(folder: Path) -> None:

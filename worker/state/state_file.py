@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from supervisor.protocol.formats import NewerFormat, check_format
+
 FORMAT = 1
 
 
@@ -70,9 +72,12 @@ def parse_state(content: bytes) -> TrainingState:
         body = json.loads(content)
     except RecursionError as error:
         raise ValueError("state.json is nested too deeply") from error
-    found = body.get("format") if isinstance(body, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"state.json has format {found!r:.80}; this version reads format {FORMAT}")
+    if not isinstance(body, dict):
+        raise ValueError("state.json is not a JSON object")
+    try:
+        check_format(body, FORMAT, "state.json")
+    except NewerFormat as error:
+        raise ValueError(str(error)) from error
     return TrainingState(
         step=body["step"],
         position=Position(**{"workers": None, **body["position"]}),

@@ -1,55 +1,65 @@
 """The facts of a job that a later daemon needs to decide as this one would: budgets, suspects, where to begin."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
-from supervisor.core.failures.suspects import Death
+from supervisor.core.failures.suspects import MAX_DEATHS, Death
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import OnOom, ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older
 from supervisor.protocol.damage import OlderBecause
+from supervisor.protocol.wire.limits import Items, Range
+
+MAX_NAMES = 1000  # more than a job ever has
+
+Names = Annotated[frozenset[str], Items(MAX_NAMES)]
+Seconds = Annotated[float, Range(0, 1e12)]
 
 
 @dataclass(frozen=True, slots=True)
 class PersistedFacts:
     """The stored facts of one job; two that are equal lead to the same next start. Names are keys in the ledger.
 
-    `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
-    and place of its checkpoint), `restoring` (it has one), `restore_begun` (the worker had begun to restore it),
-    `began_at` (the step it restored), `saved` (the step of its last checkpoint), `moved` (it made progress),
-    `start_limit_s` (the age at which it has to train; None if that is startup_timeout) and `older` (why it begins from
-    an older checkpoint than the newest). `mount`, `begin_at`: as in ProgramFacts. The account of progress is not among
-    them: the ledger keeps it in two places.
+    Names and units are those of ProgramFacts and what it consists of. `backoff_left_s`: seconds of a back-off that are
+    left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
+    checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `made_progress`, `start_limit_s` (the
+    age at which it has to train; None if that is startup_timeout) and `older` (why it begins from an older checkpoint
+    than the newest). The account of progress is not among them: the ledger keeps it in two places.
+
+    The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
+    that lack it, and its limits; another meaning or name needs a migration.
     """
 
     attempt: int = 0
-    by_cause: Mapping[Cause, int] = field(default_factory=dict)
-    idle_deaths: int = 0
-    avoid: frozenset[str] = frozenset()
-    cleared: frozenset[str] = frozenset()
-    unfit: tuple[tuple[str, str], ...] = ()
-    deaths: tuple[Death, ...] = ()
+    by_cause: Annotated[Mapping[Cause, int], Items(MAX_NAMES)] = field(default_factory=dict)
+    deaths_without_progress: int = 0
+    avoid: Names = frozenset()
+    cleared: Names = frozenset()
+    unfit: Annotated[tuple[tuple[str, str], ...], Items(MAX_NAMES)] = ()
+    deaths: Annotated[tuple[Death, ...], Items(MAX_DEATHS)] = ()
     hung_step: int | None = None
     hung_in: LoopSection | None = None
-    hangs: int = 0
+    hangs: Annotated[int, Range(0, 64)] = 0
     best_step: int | None = None
-    ever_moved: bool = False
-    microbatches: int = 1
-    before: int | None = None
-    waits: bool = False
+    ever_trained: bool = False
+    microbatches: Annotated[int, Range(1, MAX_MICROBATCHES)] = 1
+    restore_below_step: int | None = None
+    in_backoff: bool = False
     reason: str | None = None
-    restoring: bool = False
+    from_checkpoint: bool = False
     restore_begun: bool = False
     origin: tuple[str, int, str | None] | None = None
-    saved: int | None = None
-    began_at: int | None = None
-    moved: bool = False
-    start_limit_s: float | None = None
-    waits_s: float | None = field(default=None, compare=False)
-    startup_s: float | None = field(default=None, compare=False)
-    steps_s: tuple[float, ...] = field(default=(), compare=False)
+    saved_step: int | None = None
+    start_step: int | None = None
+    made_progress: bool = False
+    start_limit_s: Seconds | None = None
+    backoff_left_s: Seconds | None = field(default=None, compare=False)
+    startup_s: Seconds | None = field(default=None, compare=False)
+    steps_s: Annotated[tuple[Seconds, ...], Items(MAX_NAMES)] = field(default=(), compare=False)
     older: tuple[OlderBecause, str] | None = None
     mount: str | None = None
     begin_at: int | None = None
@@ -63,8 +73,8 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
     known = origin is not None and origin.path is not None and origin.step is not None
     return PersistedFacts(
         attempt=facts.attempt,
-        by_cause=facts.failures.by_cause,
-        idle_deaths=facts.failures.deaths_without_progress,
+        by_cause=dict(facts.failures.by_cause),
+        deaths_without_progress=facts.failures.deaths_without_progress,
         avoid=facts.suspects.avoid,
         cleared=facts.suspects.cleared,
         unfit=facts.suspects.unfit,
@@ -73,19 +83,19 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         hung_in=facts.hang_detector.hung_in,
         hangs=facts.hang_detector.hangs,
         best_step=facts.best_step,
-        ever_moved=facts.ever_trained,
+        ever_trained=facts.ever_trained,
         microbatches=facts.microbatches,
-        before=facts.restore_below_step,
-        waits=waits,
+        restore_below_step=facts.restore_below_step,
+        in_backoff=waits,
         reason=facts.reason if waits else None,
-        restoring=facts.current.from_checkpoint,
+        from_checkpoint=facts.current.from_checkpoint,
         restore_begun=facts.current.restore_begun,
         origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
-        saved=facts.current.saved_step,
-        began_at=facts.current.start_step,
-        moved=facts.current.made_progress,
+        saved_step=facts.current.saved_step,
+        start_step=facts.current.start_step,
+        made_progress=facts.current.made_progress,
         start_limit_s=_start_limit(facts),
-        waits_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
+        backoff_left_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
         startup_s=facts.startup_s,
         steps_s=facts.steps_s,
         older=None if facts.current.older is None else (facts.current.older.because, facts.current.older.text),
@@ -96,7 +106,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
 
 def _start_limit(facts: ProgramFacts) -> float | None:
     limit_s = round(facts.current.startup_deadline_at - facts.current.started_at, 1)
-    return limit_s if limit_s > facts.policy.startup_timeout + 1.0 else None
+    return limit_s if math.isfinite(limit_s) and limit_s > facts.policy.startup_timeout + 1.0 else None
 
 
 def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s: float) -> None:
@@ -105,11 +115,15 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
     Facts of an attempt count only if no later attempt was started since.
     """
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
-    failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.idle_deaths
+    failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.deaths_without_progress
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
     suspects.unfit = memory.unfit
     detector.hung_step, detector.hung_in, detector.hangs = memory.hung_step, memory.hung_in, memory.hangs
-    facts.best_step, facts.ever_trained, facts.restore_below_step = memory.best_step, memory.ever_moved, memory.before
+    facts.best_step, facts.ever_trained, facts.restore_below_step = (
+        memory.best_step,
+        memory.ever_trained,
+        memory.restore_below_step,
+    )
     facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
     facts.mount, facts.begin_at = memory.mount, memory.begin_at
     if facts.policy.on_oom is OnOom.MICROBATCH:
@@ -117,15 +131,15 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
     if memory.attempt != facts.attempt:
         return
     facts.current.from_checkpoint, facts.current.saved_step, facts.current.start_step = (
-        memory.restoring,
-        memory.saved,
-        memory.began_at,
+        memory.from_checkpoint,
+        memory.saved_step,
+        memory.start_step,
     )
-    facts.current.restore_begun = memory.restore_begun or memory.began_at is not None
-    facts.current.made_progress, facts.current.start_limit_s = memory.moved, memory.start_limit_s
+    facts.current.restore_begun = memory.restore_begun or memory.start_step is not None
+    facts.current.made_progress, facts.current.start_limit_s = memory.made_progress, memory.start_limit_s
     facts.current.older = None if memory.older is None else Older(*memory.older)
     if memory.origin is not None:
         path, step, place = memory.origin
         facts.current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)
-    if memory.waits_s is not None:
-        facts.backoff_until, facts.reason = now + memory.waits_s - ago_s, memory.reason
+    if memory.backoff_left_s is not None:
+        facts.backoff_until, facts.reason = now + memory.backoff_left_s - ago_s, memory.reason

@@ -17,6 +17,7 @@ from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.output_begins import OutputBeginsTable
 from supervisor.host.ledger.schema import (
     LedgerError,
+    check_version,
     connect_reading,
     decodable_errors,
     open_or_create,
@@ -24,7 +25,7 @@ from supervisor.host.ledger.schema import (
 )
 from supervisor.host.ledger.series import SeriesTable
 from supervisor.host.ledger.uploads import UploadTable
-from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile, account_in
+from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile, account_in, check_wanted_format, read_wanted
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
 from supervisor.protocol.checkpoints.account import ProgressAccount
@@ -33,9 +34,12 @@ from supervisor.protocol.wire.codec import encode_record
 __all__ = ["AttemptRecord", "LastEnd", "Ledger", "LedgerError", "OpenAttempt"]
 
 _INSERT_ATTEMPT = (
-    "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
+    "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, microbatches)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
+
+LEDGER = "ledger.sqlite3"
+"""Its name in the state folder."""
 
 RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
@@ -46,23 +50,25 @@ class Ledger:
     """The ledger in the file `path`, created if it does not exist.
 
     `set_aside`: where a damaged ledger was moved to, else None; `is_lost`: it was deleted or emptied. In both cases the
-    history begins anew, and what is wanted is known from the file beside it. Raises LedgerError if a newer version
-    wrote it or it can't be opened.
+    history begins anew, and what is wanted is known from the file beside it. Raises LedgerError if another version
+    wrote one of the two files and this one can't use it, which then has not changed, or if it can't be opened.
     """
 
     def __init__(self, path: Path, pruning: Pruning | None = None) -> None:
         self._path = path
         was_there = path.exists() and path.stat().st_size > 0
+        wanted_path = path.with_name(FILE)
+        found = read_wanted(wanted_path)  # first: if a newer version wrote it, the ledger stays as it is
         connection, self.set_aside = open_or_create(path)
         self._boot_id = read_boot_id()
         self.repaired = remove_impossible_attempts(connection)
         """How many attempts with a number that no attempt can have were deleted."""
-        self._wanted = WantedFile(path.with_name(FILE), _stored_wanted(connection))
+        self._wanted = WantedFile(wanted_path, _stored_wanted(connection), found)
         self.is_lost = not was_there and self._wanted.was_there
         self._live: dict[str, Statement] = {
             row[0]: (_INSERT_ATTEMPT, tuple(row))
             for row in connection.execute(
-                "SELECT program, attempt, pid, start_time, started_at, boot_id, split FROM attempts"
+                "SELECT program, attempt, pid, start_time, started_at, boot_id, microbatches FROM attempts"
                 " WHERE ended_at IS NULL ORDER BY attempt"
             )
         }
@@ -128,12 +134,12 @@ class Ledger:
     def record_removed(self, program: str) -> None:
         """Records that an operator removed the program: it stays removed until it is added again."""
         self._wanted.set_removed(program, True)
-        self._writer.enqueue("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
+        self._writer.enqueue("INSERT OR IGNORE INTO removed_programs VALUES (?)", program)
 
     def record_added(self, program: str) -> None:
         """Records that the program was added again, or is no longer configured."""
         self._wanted.set_removed(program, False)
-        self._writer.enqueue("DELETE FROM out_of_use WHERE program = ?", program)
+        self._writer.enqueue("DELETE FROM removed_programs WHERE program = ?", program)
 
     def attempt_started(
         self, program: str, attempt: int, pid: int, start_time: int, at: float, microbatches: int = 1
@@ -215,7 +221,7 @@ class Ledger:
         """Records the longest silence (s) of each section that training recovered from, replacing earlier values."""
         for section, longest_s in longest.items():
             self._writer.enqueue(
-                "INSERT INTO silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
+                "INSERT INTO longest_silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
                 " DO UPDATE SET longest_s = excluded.longest_s",
                 program,
                 section,
@@ -262,7 +268,7 @@ class Ledger:
     def wanted_programs(self) -> dict[str, bool]:
         """Whether each program that was ever started or stopped is to run."""
         self._writer.wait_until_written(READ_WAIT_S)
-        return self._wanted.content.programs
+        return dict(self._wanted.content.programs)
 
     def progress(self, program: str) -> ProgressAccount:
         """How far a job has come, as it was recorded last. Never raises: it is known from the start on."""
@@ -301,10 +307,11 @@ class Ledger:
         """Into how many parts the next attempt is to divide each batch: as the last one, or twice as many if it ran
         out of memory."""
         rows = self._select(
-            "SELECT split, cause FROM attempts WHERE program = ? AND split IS NOT NULL ORDER BY attempt DESC LIMIT 1",
+            "SELECT microbatches, cause FROM attempts WHERE program = ? AND microbatches IS NOT NULL"
+            " ORDER BY attempt DESC LIMIT 1",
             program,
         )
-        return next((row["split"] * (2 if row["cause"] == "out-of-memory" else 1) for row in rows), 1)
+        return next((row["microbatches"] * (2 if row["cause"] == "out-of-memory" else 1) for row in rows), 1)
 
     def recent_saves(self, limit: int) -> dict[str, list[float]]:
         """How long the last `limit` saves of every program took (s), oldest first."""
@@ -321,7 +328,7 @@ class Ledger:
 
     def hang_history(self, program: str) -> dict[str, float]:
         """The longest silence (s) of each section, as `record_hang_history` stored it."""
-        rows = self._select("SELECT section, longest_s FROM silences WHERE program = ?", program)
+        rows = self._select("SELECT section, longest_s FROM longest_silences WHERE program = ?", program)
         return {row["section"]: row["longest_s"] for row in rows}
 
     def ended_attempts(self, program: str) -> list[tuple[float, str]]:
@@ -346,10 +353,10 @@ class Ledger:
         wanted = self._wanted.content
         return [
             ("DELETE FROM programs", ()),
-            ("DELETE FROM out_of_use", ()),
+            ("DELETE FROM removed_programs", ()),
             ("DELETE FROM progress", ()),
             *[("INSERT INTO programs VALUES (?, ?)", (name, int(each))) for name, each in wanted.programs.items()],
-            *[("INSERT INTO out_of_use VALUES (?)", (name,)) for name in sorted(wanted.removed)],
+            *[("INSERT INTO removed_programs VALUES (?)", (name,)) for name in sorted(wanted.removed)],
             *[
                 ("INSERT INTO progress VALUES (?, ?)", (name, encode_record(account)))
                 for name, account in wanted.progress.items()
@@ -369,10 +376,16 @@ class Ledger:
             ) from error
 
 
+def check_state_folder(state_dir: Path) -> None:
+    """Raises LedgerError if another version wrote what is in the folder and this one can't use it. Changes nothing."""
+    check_version(state_dir / LEDGER)
+    check_wanted_format(state_dir / FILE)
+
+
 def _stored_wanted(connection: sqlite3.Connection) -> Wanted:
     try:
         programs = {name: bool(wanted) for name, wanted in connection.execute("SELECT program, wanted FROM programs")}
-        removed = frozenset(name for (name,) in connection.execute("SELECT program FROM out_of_use"))
+        removed = frozenset(name for (name,) in connection.execute("SELECT program FROM removed_programs"))
         rows = connection.execute("SELECT program, content FROM progress")
         progress = {program: account_in(content) for program, content in rows}
     except sqlite3.Error as error:

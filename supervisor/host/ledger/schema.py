@@ -13,17 +13,17 @@ from supervisor.host.ledger.migrations import OLDEST, migrate
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 13  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
+SCHEMA = 14  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
 CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE out_of_use (program TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE removed_programs (program TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
     restored TEXT, from_step INTEGER, to_step INTEGER,
     ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
-    split INTEGER, changed TEXT, ran_s REAL, checkpoints_pruned INTEGER NOT NULL DEFAULT 0,
+    microbatches INTEGER, changed TEXT, ran_s REAL, checkpoints_pruned INTEGER NOT NULL DEFAULT 0,
     older_because TEXT, older_text TEXT,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
@@ -36,7 +36,7 @@ CREATE TABLE refusals (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, refused_at REAL NOT NULL,
     PRIMARY KEY (program, attempt, name)
 ) WITHOUT ROWID;
-CREATE TABLE silences (
+CREATE TABLE longest_silences (
     program TEXT NOT NULL, section TEXT NOT NULL, longest_s REAL NOT NULL, PRIMARY KEY (program, section)
 ) WITHOUT ROWID;
 CREATE TABLE accounts (
@@ -45,8 +45,9 @@ CREATE TABLE accounts (
     spent_s TEXT NOT NULL,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
-CREATE TABLE memories (
-    program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
+CREATE TABLE job_states (
+    program TEXT PRIMARY KEY, facts TEXT NOT NULL, oom_counters TEXT NOT NULL, digest TEXT NOT NULL,
+    stored_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
 CREATE TABLE progress (program TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE series (program TEXT PRIMARY KEY, content TEXT NOT NULL);
@@ -63,16 +64,16 @@ ATTEMPT_TABLES = ("attempts", "checkpoints", "refusals", "accounts", "output_beg
 
 _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
-    "SELECT program FROM out_of_use LIMIT 0",
+    "SELECT program FROM removed_programs LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id, split, changed, ran_s, checkpoints_pruned, older_because, older_text FROM attempts"
-    " LIMIT 0",
+    " exit_code, signal, boot_id, microbatches, changed, ran_s, checkpoints_pruned, older_because, older_text"
+    " FROM attempts LIMIT 0",
     "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
     " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
-    "SELECT program, section, longest_s FROM silences LIMIT 0",
-    "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
+    "SELECT program, section, longest_s FROM longest_silences LIMIT 0",
+    "SELECT program, facts, oom_counters, digest, stored_awake_s, boot_id FROM job_states LIMIT 0",
     "SELECT program, content FROM progress LIMIT 0",
     "SELECT program, content FROM series LIMIT 0",
     "SELECT program, attempt, channel, inode, offset, digest, at_ns FROM output_begins LIMIT 0",
@@ -94,8 +95,10 @@ class _Damaged(Exception):
 def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
     """Returns a connection for writing, usable in any thread, and where a damaged ledger was moved to (else None).
 
-    Raises LedgerError if a newer version wrote the file, or if it can't be opened, created or moved.
+    Raises LedgerError if another version wrote the file and this one can't use it, which then has not changed; or if it
+    can't be opened, created, moved or brought up to date.
     """
+    check_version(path)
     try:
         try:
             return _open(path), None
@@ -107,6 +110,33 @@ def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
             f"cannot open the ledger {path}: {error}; make sure that this user can write in {path.parent} and that its "
             f"disk has free space"
         ) from error
+
+
+def check_version(path: Path) -> None:
+    """Raises LedgerError if the ledger is of a version that this one can't use.
+
+    It looks through a connection that can only read: one that can write would, when it is closed, move into the file
+    what a daemon that was killed had left in the write-ahead log. Without such a log the file alone is read, as SQLite
+    would make an empty one.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    write_ahead = path.with_name(f"{path.name}-wal")
+    how = "mode=ro" if write_ahead.exists() and write_ahead.stat().st_size > 0 else "immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_S)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error:
+        return  # damaged, or locked: found out when it is opened for writing
+    if version > SCHEMA:
+        why = f"a newer stepkeeper wrote it (version {version}, this one reads {OLDEST} to {SCHEMA})"
+        remedy = "install that version again, or set another state_dir"
+    elif version == 0 or version >= OLDEST:
+        return
+    else:
+        why = f"it has version {version}, and this stepkeeper reads {OLDEST} to {SCHEMA}"
+        remedy = "install the version that wrote it, or move the file away: then the history begins anew"
+    raise LedgerError(f"cannot use the ledger {path}: {why}; {remedy}; nothing was changed")
 
 
 def remove_impossible_attempts(connection: sqlite3.Connection) -> int:
@@ -199,13 +229,6 @@ def _text(content: bytes) -> str:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA:
-        raise LedgerError(
-            f"cannot use the ledger {path}: a newer stepkeeper wrote it (version {version}, this one reads {SCHEMA}); "
-            f"install that version again, or set another state_dir"
-        )
-    if not (version == 0 or OLDEST <= version <= SCHEMA):
-        raise _Damaged(f"version {version}, and no version before {OLDEST} was ever released")
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise _Damaged(state)
@@ -215,7 +238,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
         return
     if version < SCHEMA:
-        log.warning("ledger.migrated", was=version, now=SCHEMA, copy=str(migrate(connection, path, version)))
+        _bring_up_to_date(connection, path, version)
     try:
         for probe in _PROBES:
             connection.execute(probe)
@@ -223,6 +246,20 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if is_transient(error):
             raise
         raise _Damaged(str(error)) from error
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Raises LedgerError, as a ledger that can't be brought up to date need not be damaged; and OSError."""
+    try:
+        copy = migrate(connection, path, version)
+    except sqlite3.Error as error:
+        if is_transient(error) or is_damage(error):
+            raise
+        raise LedgerError(
+            f"cannot bring the ledger {path} from version {version} to {SCHEMA}: {error}; install the version before "
+            f"again, or move the file away: then the history begins anew"
+        ) from error
+    log.warning("ledger.migrated", was=version, now=SCHEMA, copy=str(copy))
 
 
 def copy_deleted(connection: sqlite3.Connection, path: Path) -> None:

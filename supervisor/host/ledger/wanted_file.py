@@ -2,45 +2,54 @@
 is lost, damaged or locked.
 
 The file is written before the ledger is, in the ledger's thread. If it can't be written it is removed, so that the
-file, where there is one, is never older than the ledger, and the next daemon believes it.
+file, where there is one, is never older than the ledger, and the next daemon believes it. Format 2 added `progress`.
 """
 
 import contextlib
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
+from supervisor.host.ledger.schema import LedgerError, set_aside
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.account import ProgressAccount
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
+from supervisor.protocol.formats import NewerFormat, check_format
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
 
 FILE = "wanted.json"
+FORMAT = 2
 MAX_BYTES = 1 << 24  # a hundred thousand programs
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Whether each program that was ever started or stopped is to run, and the programs that were removed.
 
-    `progress`: by job, its account of progress; it outlives the section in the configuration.
+    `progress`: by job, its account of progress; it outlives the section in the configuration. Names are those in the
+    file.
     """
 
-    programs: dict[str, bool] = field(default_factory=dict)
+    programs: Mapping[str, bool] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
-    progress: dict[str, ProgressAccount] = field(default_factory=dict)
+    progress: Mapping[str, ProgressAccount] = field(default_factory=dict)
+    format: int = FORMAT
 
 
 class WantedFile:
     """The content of the file, which any thread may change, and one thread writes. `known`: what the ledger has.
 
-    `was_there`: whether an earlier daemon left the file. Then its content counts instead of `known`; of an account of
+    `found`: what an earlier daemon left in the file. If there is any, it counts instead of `known`; of an account of
     progress the later of the two counts.
     """
 
-    def __init__(self, path: Path, known: Wanted) -> None:
+    def __init__(self, path: Path, known: Wanted, found: Wanted | None) -> None:
         self._path = path
-        found = _read(path)
         self.was_there = found is not None
         self._programs = dict((found or known).programs)
         self._removed = set((found or known).removed)
@@ -61,7 +70,7 @@ class WantedFile:
     def content(self) -> Wanted:
         """What is wanted now."""
         with self._lock:
-            return Wanted(dict(self._programs), frozenset(self._removed), dict(self._progress))
+            return self._content()
 
     def progress_of(self, program: str) -> ProgressAccount:
         """How far a job has come."""
@@ -92,9 +101,7 @@ class WantedFile:
         """Writes the changes, if there are any; whether they are on the disk now. Never raises."""
         with self._lock:
             changes = self._changes
-            progress = {program: json.loads(encode_record(account)) for program, account in self._progress.items()}
-            content = {"programs": self._programs, "removed": sorted(self._removed), "progress": progress}
-            text = json.dumps(content, indent=1, sort_keys=True)
+            text = json.dumps(json.loads(encode_record(self._content())), indent=1, sort_keys=True)
         if changes == self._written:
             return True
         try:
@@ -107,23 +114,52 @@ class WantedFile:
         self._written = changes
         return True
 
+    def _content(self) -> Wanted:
+        return Wanted(dict(self._programs), frozenset(self._removed), dict(self._progress))
 
-def _read(path: Path) -> Wanted | None:
-    """The file's content; None if there is none, or it is damaged."""
+
+def read_wanted(path: Path) -> Wanted | None:
+    """The file's content; None if there is none, or it is damaged, and then it is set aside. What of it is damaged
+    costs that part.
+
+    Raises LedgerError if a newer version wrote it.
+    """
+    check_wanted_format(path)
     try:
-        found = json.loads(durable.read_file(path, MAX_BYTES).decode())
-        programs = {str(name): wanted for name, wanted in found["programs"].items() if isinstance(wanted, bool)}
-        progress = {str(name): account_in(account) for name, account in found.get("progress", {}).items()}
-        known = {name: account for name, account in progress.items() if account is not None}
-        return Wanted(programs, frozenset(str(name) for name in found["removed"]), known)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        body = parse_object(durable.read_file(path, MAX_BYTES))
+        check_format(body, FORMAT, FILE)
+        wanted, damaged = decode_stored(body, Wanted, FILE)
+        is_whole = isinstance(body.get("programs"), dict) and isinstance(body.get("removed"), list)
+        if not is_whole:
+            raise ProtocolError(f"{FILE} lacks programs or removed")
+    except OSError:
         return None
+    except ValueError as error:
+        moved_to = None
+        with contextlib.suppress(OSError):
+            moved_to = str(set_aside(path))
+        log.error("wanted.set_aside", error=str(error), moved_to=moved_to, effect="the ledger's content counts")
+        return None
+    if damaged:
+        log.error("wanted.damaged", path=str(path), damaged=damaged, effect="for these the ledger's content counts")
+    return wanted
 
 
-def account_in(content: object) -> ProgressAccount | None:
-    """One job's account, as JSON text or as read from it; None if it is damaged, which says nothing about others."""
+def check_wanted_format(path: Path) -> None:
+    """Raises LedgerError if a newer version wrote the file. Changes nothing."""
     try:
-        body = parse_object(content) if isinstance(content, str) else content
-        return decode_record(body, ProgressAccount, "progress") if isinstance(body, dict) else None
+        check_format(parse_object(durable.read_file(path, MAX_BYTES)), FORMAT, str(path))
+    except NewerFormat as error:
+        raise LedgerError(
+            f"cannot use what is wanted: {error}, or move the file away; then the ledger's content counts"
+        ) from error
+    except (OSError, ValueError):
+        return  # there is none, or it is damaged
+
+
+def account_in(content: str) -> ProgressAccount | None:
+    """One job's account, from JSON text; None if it is damaged, which says nothing about others."""
+    try:
+        return decode_record(parse_object(content), ProgressAccount, "progress")
     except ProtocolError:
         return None

@@ -1,22 +1,32 @@
 """Stores the notices for the next daemon of this boot, in a small file in runtime_dir.
 
 Its times are monotonic, so they are valid for one boot only, and so are the notices: a file of another boot is ignored.
-It is replaced atomically but not synced, because it has to survive the daemon and not the host.
+It is replaced atomically but not synced, because it has to survive the daemon and not the host. So it is also replaced
+where a later version wrote it: what still holds is reported again by its source.
+
+Format 1 had `version` for `format`, the fields of a notice beside `received_at`, and other names for two of them.
 """
 
-import json
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.core.notices.active import RememberedNotice
-from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.processes.process_status import read_boot_id
+from supervisor.protocol.formats import NewerFormat, check_format
+from supervisor.protocol.wire.codec import decode_record, encode_record, parse_object
 
 NAME = "notices.json"
-VERSION = 1
+FORMAT = 2
 MAX_BYTES = 1 << 20  # over a thousand notices; a larger file is not from this program
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredNotices:
+    boot_id: str
+    notices: tuple[RememberedNotice, ...]
+    format: int = FORMAT
 
 
 class NoticeStoreError(Exception):
@@ -41,7 +51,7 @@ class NoticeStore:
             raise NoticeStoreError(f"cannot read {self._path}: {error.strerror}") from error
         try:
             return decode(content, self._boot)
-        except ValueError as error:
+        except (ValueError, NewerFormat) as error:
             raise NoticeStoreError(f"cannot use {self._path}: {error}") from error
 
     def save(self, memories: Iterable[RememberedNotice]) -> None:
@@ -59,77 +69,35 @@ class NoticeStore:
 
 def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:
     """The file's content."""
-    notices = [
-        {
-            "source": each.notice.source,
-            "id": each.notice.id,
-            "kind": each.notice.kind.value,
-            "certainty": each.notice.certainty.value,
-            "deadline_at": each.notice.deadline_at,
-            "is_cancellable": each.notice.is_cancellable,
-            "text": each.notice.text,
-            "said_wall": each.notice.deadline_wall_at,
-            "received_at": each.received_at,
-            "is_over": each.is_expired,
-        }
-        for each in memories
-    ]
-    return json.dumps({"version": VERSION, "boot_id": boot, "notices": notices}).encode()
+    return encode_record(_StoredNotices(boot, tuple(memories))).encode()
 
 
 def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:
-    """The notices stored in the boot `boot`; none if the file is of another one. Raises ValueError, which says why."""
+    """The notices stored in the boot `boot`; none if the file is of another one.
+
+    Raises ValueError, which says why, and NewerFormat.
+    """
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
-    try:
-        fields = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is not JSON ({error})") from None
-    if not isinstance(fields, dict) or fields.get("version") != VERSION:
-        raise ValueError(f"its version is not {VERSION}")
-    if boot is None or _text_field(fields, "boot_id") != boot:
-        return []
+    fields = parse_object(content)
+    if check_format(fields, FORMAT, NAME) == 1:
+        fields = _from_format_1(fields)
+    stored = decode_record(fields, _StoredNotices, NAME)
+    return [] if boot is None or stored.boot_id != boot else list(stored.notices)
+
+
+def _from_format_1(fields: Mapping[str, Any]) -> dict[str, Any]:
     notices = fields.get("notices")
-    if not isinstance(notices, list):
+    if not isinstance(notices, list) or not all(isinstance(notice, dict) for notice in notices):
         raise ValueError("it has no list of notices")
-    return [_remembered_notice(each) for each in notices]
-
-
-def _remembered_notice(fields: Any) -> RememberedNotice:
-    if not isinstance(fields, dict):
-        raise ValueError("a notice is not an object")
-    received_at = _number_field(fields, "received_at")
-    if received_at is None:
-        raise ValueError("a notice has no received_at")
-    notice = Notice(
-        source=_text_field(fields, "source"),
-        id=_text_field(fields, "id"),
-        kind=NoticeKind(_text_field(fields, "kind")),
-        certainty=Certainty(_text_field(fields, "certainty")),
-        deadline_at=_number_field(fields, "deadline_at"),
-        is_cancellable=_flag_field(fields, "is_cancellable"),
-        text=_text_field(fields, "text"),
-        deadline_wall_at=_number_field(fields, "said_wall"),
-    )
-    return RememberedNotice(notice, received_at, _flag_field(fields, "is_over"))
-
-
-def _text_field(fields: dict[str, Any], key: str) -> str:
-    if not isinstance(value := fields.get(key), str):
-        raise ValueError(f"{key} is not text")
-    return value
-
-
-def _flag_field(fields: dict[str, Any], key: str) -> bool:
-    if not isinstance(value := fields.get(key), bool):
-        raise ValueError(f"{key} is neither true nor false")
-    return value
-
-
-def _number_field(fields: dict[str, Any], key: str) -> float | None:
-    value = fields.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{key} is not a number")
-    return float(value)
+    return {
+        "boot_id": fields.get("boot_id"),
+        "notices": [
+            {
+                "notice": {**notice, "deadline_wall_at": notice.get("said_wall")},
+                "received_at": notice.get("received_at"),
+                "is_expired": notice.get("is_over"),
+            }
+            for notice in notices
+        ],
+    }

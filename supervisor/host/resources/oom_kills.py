@@ -25,14 +25,11 @@ class OomKillCounter:
     where: str
     count: int
 
-    @classmethod
-    def from_stored(cls, file: str, where: str, count: int) -> "OomKillCounter":
-        """Restores a counter that was stored. Raises ValueError for a file that can't be one."""
-        path = Path(file)
-        is_known = path.name in _FILES and path.is_absolute() and ".." not in path.parts
-        if not is_known or not path.is_relative_to("/sys/fs/cgroup"):
-            raise ValueError(f"{file} is not a counter of a cgroup")
-        return cls(path, where, count)
+    @property
+    def is_of_cgroup(self) -> bool:
+        """Whether the file can be one of a control group: its path may come from a damaged ledger."""
+        is_plain = self.file.is_absolute() and ".." not in self.file.parts
+        return self.file.name in _FILES and is_plain and self.file.is_relative_to("/sys/fs/cgroup")
 
     def has_risen(self) -> bool | None:
         """Whether the number is higher now; None if the file can't be read any more."""

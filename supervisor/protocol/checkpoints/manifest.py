@@ -1,7 +1,8 @@
 """The manifest: the record that makes a directory a checkpoint, and the proof that it is whole.
 
 A directory without a valid manifest does not exist as a checkpoint. The manifest is written last, names every
-other file with size and hash, and carries a hash of itself.
+other file with size and hash, and carries a hash of itself, which is made in the same way in every format: so one of a
+later format is told from one that was changed.
 """
 
 import errno
@@ -17,6 +18,7 @@ from typing import Any
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.damage import DAMAGE_ERRNOS
+from supervisor.protocol.formats import check_format
 
 FORMAT = 1
 MAX_BYTES = 4 << 20  # a manifest is kilobytes; parsing more would hold up the process that asks
@@ -84,8 +86,8 @@ def _self_hash(body: Mapping[str, Any]) -> str:
 def parse_manifest(content: bytes) -> Manifest:
     """The manifest in a file's content.
 
-    Raises ManifestError, saying what is wrong: not JSON, changed since it was written, of another format,
-    fields missing or of the wrong kind, file names that would leave the directory.
+    Raises ManifestError, saying what is wrong: not JSON, changed since it was written, fields missing or of the wrong
+    kind, file names that would leave the directory; and NewerFormat for one that a later version wrote.
     """
     if len(content) > MAX_BYTES:
         raise ManifestError(f"{layout.MANIFEST} is {len(content)} bytes, more than the {MAX_BYTES} allowed")
@@ -95,8 +97,6 @@ def parse_manifest(content: bytes) -> Manifest:
         raise ManifestError(f"{layout.MANIFEST} is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise ManifestError(f"{layout.MANIFEST} is not a JSON object")
-    if body.get("format") != FORMAT:
-        raise ManifestError(f"{layout.MANIFEST} has format {body.get('format')!r:.40}; this version reads {FORMAT}")
     claimed = body.pop("self_hash", None)
     try:
         actual = _self_hash(body)
@@ -104,6 +104,10 @@ def parse_manifest(content: bytes) -> Manifest:
         raise ManifestError(f"{layout.MANIFEST} holds a value JSON does not allow: {error}") from error
     if claimed != actual:
         raise ManifestError(f"{layout.MANIFEST} was changed after it was written (its own hash does not match)")
+    try:
+        check_format(body, FORMAT, layout.MANIFEST)
+    except ValueError as error:
+        raise ManifestError(str(error)) from error
     return _from_body(body)
 
 

@@ -8,6 +8,7 @@ from supervisor.protocol.checkpoints import foreign, manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.damage import BundleError, Damage
+from supervisor.protocol.formats import NewerFormat
 from supervisor.protocol.tensorbundle import verify
 
 
@@ -16,7 +17,8 @@ class VerifiedCheckpoint:
     """One checkpoint and whether it is valid. What is not known is None; `created_wall_at` is Unix time.
 
     `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid, or does not count; `damage`: its kind, for one
-    of TensorFlow. `counts`: False for one of a mirror if another host has gone on with the run from an earlier one.
+    of TensorFlow, and UNSUPPORTED for one of ours that a later version wrote. `counts`: False for one of a mirror if
+    another host has gone on with the run from an earlier one.
     """
 
     name: str
@@ -49,6 +51,10 @@ def _ours(folder: Path) -> VerifiedCheckpoint:
     step, attempt = (name.step, name.attempt) if name is not None else (None, None)
     try:
         found = manifest.verify_checkpoint(folder)
+    except NewerFormat as error:
+        return VerifiedCheckpoint(
+            folder.name, "stepkeeper", step, attempt, None, None, False, str(error), Damage.UNSUPPORTED
+        )
     except ManifestError as error:
         return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, None, None, False, str(error))
     return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, found.created_wall_at, found.size_bytes, True)

@@ -16,12 +16,14 @@ from urllib.parse import urlsplit
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import is_plain_name
+from supervisor.protocol.formats import check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
 
 EPOCHS = "epoch/"
 MAX_EPOCH = 999_999_999
 STORES = ("s3", "gs", "az")
+EPOCH_FORMAT = 1
 MAX_EPOCH_BYTES = 4096  # of the object that begins one
 
 _EPOCH = re.compile(r"epoch/(\d{4,9})")
@@ -69,6 +71,7 @@ class _EpochBody:
     holder: str = ""
     began_wall_at: float = 0.0
     token: str = ""
+    format: int = EPOCH_FORMAT
 
 
 def _epoch_folder(number: int) -> str:
@@ -112,7 +115,12 @@ def decode_epoch(number: int, content: bytes) -> Epoch:
     """The epoch in an object's content. Raises ProtocolError."""
     if len(content) > MAX_EPOCH_BYTES:
         raise ProtocolError(f"epoch {number} has {len(content)} bytes, more than the {MAX_EPOCH_BYTES} allowed")
-    body = decode_record(parse_object(content), _EpochBody, f"epoch {number}")
+    fields = parse_object(content)
+    try:
+        check_format(fields, EPOCH_FORMAT, f"epoch {number}")
+    except OSError as error:  # NewerFormat
+        raise ProtocolError(str(error)) from error
+    body = decode_record(fields, _EpochBody, f"epoch {number}")
     parent = None
     if body.parent is not None:
         found = parse_file_key(f"{body.parent}/{layout.MANIFEST}")

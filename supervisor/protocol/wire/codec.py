@@ -1,4 +1,5 @@
-"""JSON to dataclasses and back: the lines of the control pipe, and the settings that a worker is started with.
+"""JSON to dataclasses and back: the lines of the control pipe, the settings that a worker is started with, and what the
+daemon keeps on the disk.
 
 A class is its own schema: fields are read by their annotations, limits among them (`limits.py`), a field with a default
 may be missing, and unknown fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here
@@ -11,7 +12,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -63,8 +64,8 @@ def decode_message(line: bytes) -> Message:
 
 
 def encode_record(record: Any) -> str:
-    """A dataclass as one line of ASCII, without fields that are None; `decode_record` reads it back."""
-    return json.dumps(asdict(record, dict_factory=_without_none), separators=(",", ":"), allow_nan=False, default=str)
+    """A dataclass as one line of ASCII, without fields that are None by default; `decode_record` reads it back."""
+    return json.dumps(_to_json(record), separators=(",", ":"), allow_nan=False)
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -87,6 +88,44 @@ def decode_record(body: Mapping[str, Any], kind: type[Record], where: str) -> Re
         elif required:
             raise ProtocolError(f"{where} lacks {name!r}")
     return kind(**values)
+
+
+def decode_stored(body: Mapping[str, Any], kind: type[Record], where: str) -> tuple[Record, tuple[str, ...]]:
+    """A dataclass of `kind` from a JSON object that was kept on a disk, and what of it is damaged, in words.
+
+    A damaged field costs that field, which gets its default, and a damaged entry of a mapping that entry. Raises
+    ProtocolError if that leaves a field without a value.
+    """
+    values: dict[str, Any] = {}
+    damaged: list[str] = []
+    for name, wanted, required in _fields_of(kind):
+        if name not in body:
+            continue
+        value = body[name]
+        if typing.get_origin(_without_limits(wanted)) is Mapping and isinstance(value, dict):
+            value = _undamaged_entries(value, wanted, f"{where}.{name}", damaged)
+        try:
+            values[name] = _convert(value, wanted, f"{where}.{name}")
+        except ProtocolError as error:
+            if required:
+                raise
+            damaged.append(str(error))
+    missing = [name for name, _, required in _fields_of(kind) if required and name not in values]
+    if missing:
+        raise ProtocolError(f"{where} lacks {missing[0]!r}")
+    return kind(**values), tuple(damaged)
+
+
+def _undamaged_entries(value: dict[str, Any], wanted: Any, where: str, damaged: list[str]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, entry in value.items():
+        try:
+            _convert({key: entry}, _without_limits(wanted), where)
+        except ProtocolError as error:
+            damaged.append(str(error))
+        else:
+            kept[key] = entry
+    return kept
 
 
 class Decoder:
@@ -123,8 +162,18 @@ def _decode_or_error(line: bytes) -> Message | ProtocolError:
         return error
 
 
-def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in pairs if value is not None}
+def _to_json(value: Any) -> Any:
+    """A value in JSON's types: sets in an order that does not change, paths as text."""
+    if is_dataclass(value):
+        items = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
+        return {name: _to_json(item) for name, item, default in items if not (item is None and default is None)}
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(_to_json(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [_to_json(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 _FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
@@ -150,6 +199,8 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
         return _convert_union(value, wanted, where)
     if origin is tuple and isinstance(value, list):
         return _convert_tuple(value, typing.get_args(wanted), where)
+    if origin is frozenset and isinstance(value, list):
+        return frozenset(_convert_tuple(value, (typing.get_args(wanted)[0], ...), where))
     if origin is Mapping and isinstance(value, dict):
         (key_kind, item) = typing.get_args(wanted)
         return {
@@ -158,13 +209,20 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
         }
     if is_dataclass(wanted) and isinstance(wanted, type) and isinstance(value, dict):
         return decode_record(value, wanted, where)
-    if origin in (tuple, Mapping) or is_dataclass(wanted):
-        raise ProtocolError(f"{where} is {value!r:.80}, not a {'list' if origin is tuple else 'JSON object'}")
+    if origin in (tuple, frozenset, Mapping) or is_dataclass(wanted):
+        raise ProtocolError(f"{where} is {value!r:.80}, not a {'list' if origin in _LISTS else 'JSON object'}")
     if origin is typing.Literal:
         if value in typing.get_args(wanted):
             return value
         raise ProtocolError(f"{where} is {value!r:.80}; it can be {', '.join(map(str, typing.get_args(wanted)))}")
     return _convert_plain(value, wanted, where)
+
+
+_LISTS = (tuple, frozenset)
+
+
+def _without_limits(wanted: Any) -> Any:
+    return wanted.__origin__ if typing.get_origin(wanted) is Annotated else wanted
 
 
 def _within_limits(value: Any, limits: tuple[Any, ...], where: str) -> Any:

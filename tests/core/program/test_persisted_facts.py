@@ -16,7 +16,8 @@ from supervisor.core.program.effects import (
 )
 from supervisor.core.program.facts import OnOom, Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
-from supervisor.host.ledger.job_states import from_json, to_json
+from supervisor.host.ledger.job_states import decode_facts
+from supervisor.protocol.wire.codec import encode_record
 from tests.fuzzing import cases
 
 JOB = Policy(name="digits", is_job=True, startretries=4, hang_timeout_min=10.0)
@@ -25,11 +26,11 @@ PAUSE_S = 1000.0  # longer than any back-off
 
 def rebuilt(job: Job, now: float, lives: bool = False) -> Job:
     """The job as a daemon that starts at `now` has it, by what the one before wrote down."""
-    found = from_json(to_json(facts_to_persist(job.facts, now)))
+    found = decode_facts(encode_record(facts_to_persist(job.facts, now)))
     assert found is not None
     later = Job(job.facts.policy)
     later.skip_attempts(job.facts.attempt)
-    later.recall_persisted(found[0], now, 0.0)
+    later.recall_persisted(found, now, 0.0)
     later.facts.wanted = job.facts.wanted
     later.facts.hang_detector.recall_longest(job.facts.hang_detector.longest)
     if not lives and job.state is not State.FAILED:
@@ -184,13 +185,13 @@ def test_back_off_continues_less_the_time_without_a_daemon():
     job.handle(events.StartRequested(), 0.0)
     job.handle(events.WorkerExited(1, signal=9), 1.0)
     memory = facts_to_persist(job.facts, 1.0)
-    assert memory.waits_s is not None
+    assert memory.backoff_left_s is not None
 
-    for ago_s, state in ((0.5 * memory.waits_s, State.BACKOFF), (2 * memory.waits_s, State.STARTING)):
+    for ago_s, state in ((0.5 * memory.backoff_left_s, State.BACKOFF), (2 * memory.backoff_left_s, State.STARTING)):
         later = Job(JOB)
         later.skip_attempts(1)
         later.recall_persisted(memory, 100.0, ago_s)
         later.handle(events.StartRequested(resumes=True), 100.0)
         assert later.state is state
         if state is State.BACKOFF:
-            assert later.deadline() == 100.0 + memory.waits_s - ago_s
+            assert later.deadline() == 100.0 + memory.backoff_left_s - ago_s

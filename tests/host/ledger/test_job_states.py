@@ -4,6 +4,7 @@ import json
 import math
 import sqlite3
 from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,34 +14,35 @@ from hypothesis import strategies as st
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.persisted_facts import PersistedFacts
-from supervisor.host.ledger.job_states import from_json, to_json
+from supervisor.host.ledger.job_states import decode_counters, decode_facts
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.resources.oom_kills import OomKillCounter
+from supervisor.protocol.wire.codec import encode_record
 from tests.fuzzing import cases
 
 COUNTERS = (OomKillCounter(Path("/sys/fs/cgroup/memory/x/memory.oom_control"), "its cgroup /x", 3),)
 FULL = PersistedFacts(
     attempt=4,
     by_cause={Cause.CRASH: 2, Cause.HANG: 1},
-    idle_deaths=1,
+    deaths_without_progress=1,
     avoid=frozenset({"step-0000000020.a1"}),
     cleared=frozenset({"step-0000000010.a1"}),
     deaths=(Death("step-0000000020.a1", 20, 21, place="epoch 3"), Death("step-0000000030.a3", 30, 30, restored=False)),
     hung_step=7,
     hangs=2,
     best_step=30,
-    ever_moved=True,
+    ever_trained=True,
     microbatches=4,
-    before=19,
-    waits=True,
+    restore_below_step=19,
+    in_backoff=True,
     reason="terminated by SIGKILL",
-    restoring=True,
+    from_checkpoint=True,
     origin=("/c/step-0000000020.a1", 20, "epoch 3"),
-    saved=30,
-    began_at=20,
-    moved=True,
+    saved_step=30,
+    start_step=20,
+    made_progress=True,
     start_limit_s=723.5,
-    waits_s=2.5,
+    backoff_left_s=2.5,
     startup_s=7.5,
     steps_s=(0.1, 0.2),
 )
@@ -54,7 +56,7 @@ def test_all_of_it_comes_back(tmp_path: Path):
     ledger.close()
 
     assert found is not None and found.facts == FULL
-    assert (found.facts.waits_s, found.facts.startup_s, found.facts.steps_s) == (2.5, 7.5, (0.1, 0.2))
+    assert (found.facts.backoff_left_s, found.facts.startup_s, found.facts.steps_s) == (2.5, 7.5, (0.1, 0.2))
     assert (found.digest, found.counters) == ("abc", COUNTERS)
     assert 0 <= found.ago_s < 60
 
@@ -64,7 +66,7 @@ def test_after_a_reboot_nobody_waits(tmp_path: Path):
     ledger.job_states.store("digits", FULL, "abc", COUNTERS)
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger")) as shell, shell:
-        shell.execute("UPDATE memories SET boot_id = 'another'")
+        shell.execute("UPDATE job_states SET boot_id = 'another'")
 
     ledger = Ledger(tmp_path / "ledger")
     found = ledger.job_states.load("digits")
@@ -73,36 +75,72 @@ def test_after_a_reboot_nobody_waits(tmp_path: Path):
     assert found is not None and (found.facts, found.ago_s, found.counters) == (FULL, math.inf, ())
 
 
-def test_counters_are_read_from_cgroups_only():
-    content = json.loads(to_json(FULL, COUNTERS))
-    content["counters"] = [["/etc/memory.events", "x", 1]]
+def test_counters_are_read_from_cgroups_only(tmp_path: Path):
+    ledger = Ledger(tmp_path / "ledger")
+    forged = (OomKillCounter(Path("/etc/memory.events"), "x", 1), OomKillCounter(Path("/sys/fs/cgroup/../x"), "x", 1))
+    ledger.job_states.store("digits", FULL, "abc", (*forged, *COUNTERS))
 
-    assert from_json(json.dumps(content)) is None
+    found = ledger.job_states.load("digits")
+    ledger.close()
+
+    assert found is not None and found.counters == COUNTERS
+
+
+DAMAGE = [
+    ("by_cause", {"crash": 2, "hang": -1, "of a later version": 3}, {Cause.CRASH: 2}),
+    ("by_cause", [], {}),
+    ("deaths", [{"name": "x"}], ()),
+    ("avoid", [str(number) for number in range(1001)], frozenset()),
+    ("steps_s", [0.1, float("inf")], ()),
+    ("steps_s", [-0.1], ()),
+    ("hangs", 65, 0),
+    ("microbatches", 0, 1),
+    ("hung_in", "no section", None),
+    ("older", ["no reason", "words"], None),
+    ("attempt", True, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), DAMAGE)
+def test_a_damaged_field_loses_no_other(name: str, value: object, expected: object):
+    content = json.loads(encode_record(FULL)) | {name: value}
+
+    found = decode_facts(json.dumps(content))
+
+    assert found is not None
+    assert found == replace(FULL, **{name: expected})
+    assert getattr(found, name) == expected
+
+
+def test_what_facts_hold_is_said_in_the_names_of_the_class():
+    assert set(json.loads(encode_record(FULL))) <= {each.name for each in fields(PersistedFacts)}
 
 
 @pytest.mark.fuzz
 @cases(200)
 @given(
-    st.sampled_from(sorted(json.loads(to_json(FULL)))),
+    st.sampled_from(sorted(json.loads(encode_record(FULL)))),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
         max_leaves=5,
     ),
 )
-def test_a_damaged_row_is_read_or_left(key: str, value: object):
-    content = json.loads(to_json(FULL, COUNTERS))
-    content[key] = value
+def test_any_value_of_one_field_leaves_the_others(key: str, value: object):
+    content = json.loads(encode_record(FULL)) | {key: value}
 
-    found = from_json(json.dumps(content))
+    found = decode_facts(json.dumps(content))
 
-    assert found is None or isinstance(found[0], PersistedFacts)
+    assert found is not None
+    assert replace(found, **{key: getattr(FULL, key)}) == FULL
+    encode_record(found)  # and can be stored again
 
 
 @pytest.mark.fuzz
 @cases(200)
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_left(text: str):
-    found = from_json(text)
+    found = decode_facts(text)
 
-    assert found is None or isinstance(found[0], PersistedFacts)
+    assert found is None or isinstance(found, PersistedFacts)
+    assert isinstance(decode_counters(text), tuple)

@@ -63,18 +63,32 @@ def test_unreadable_or_unwritable_file_is_an_error(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "kind": "flood", "certainty": 1, "deadline_at": "soon", "is_cancellable": 0, "text": None, "received_at": None,
-    "source": [], "is_over": "no", "said_wall": True,
+    "kind": "flood", "certainty": 1, "deadline_at": "soon", "is_cancellable": 0, "text": None, "source": [],
+    "deadline_wall_at": True,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", WRONG)
+@pytest.mark.parametrize("key", [*WRONG, "received_at", "is_expired"])
 def test_each_value_is_checked(key: str) -> None:
-    said = json.loads(encode(MEMORIES, "boot"))
-    said["notices"][0][key] = WRONG[key]
+    stored = json.loads(encode(MEMORIES, "boot"))
+    (stored["notices"][0]["notice"] if key in WRONG else stored["notices"][0])[key] = WRONG.get(key)
 
-    with pytest.raises(ValueError, match=r"\w"):
-        decode(json.dumps(said).encode(), "boot")
+    with pytest.raises(ValueError, match=key):
+        decode(json.dumps(stored).encode(), "boot")
+
+
+def test_notices_that_an_earlier_version_stored_are_loaded() -> None:
+    content = (Path(__file__).with_name("versions") / "v1" / "notices.json").read_bytes()
+
+    assert decode(content, "the boot") == MEMORIES
+    assert decode(content, "another") == []
+
+
+def test_notices_of_a_later_version_are_not_loaded_and_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(json.dumps({"format": 3, "boot_id": "boot", "notices": []}))
+
+    with pytest.raises(NoticeStoreError, match=r"a newer stepkeeper wrote notices.json \(format 3"):
+        NoticeStore(tmp_path, "boot").load()
 
 
 @pytest.mark.fuzz

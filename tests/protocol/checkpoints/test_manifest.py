@@ -19,6 +19,7 @@ from supervisor.protocol.checkpoints.manifest import (
     ManifestError,
     parse_manifest,
 )
+from supervisor.protocol.formats import NewerFormat
 from tests.fuzzing import cases
 
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=20).filter(
@@ -120,8 +121,16 @@ def test_a_number_too_large_for_its_field_is_refused(key: str) -> None:
 
 
 def test_a_manifest_of_a_later_format_is_refused() -> None:
-    with pytest.raises(ManifestError, match="format 2; this version reads 1"):
+    with pytest.raises(NewerFormat, match=r"newer stepkeeper wrote MANIFEST.json \(format 2"):
         parse_manifest(_signed(format=2))
+
+
+def test_a_manifest_with_a_changed_format_is_damaged() -> None:
+    content = _signed().replace(b'"format": 1', b'"format": 2')
+    assert content != _signed(), "it is there"
+
+    with pytest.raises(ManifestError, match="was changed after it was written"):
+        parse_manifest(content)
 
 
 def test_verify_proves_a_whole_checkpoint(checkpoint: Callable[..., Path]) -> None:

@@ -1,10 +1,14 @@
 """How does a ledger of an earlier version become one of this version? One file for each step, in order.
 
 A step is a function of a connection, run in a transaction together with the new version number: a crash leaves the
-file as it was, or one step further. Before the first step the whole file is copied beside it (`ledger.sqlite3.v12`), so
-that the earlier version can be installed again. A step writes SQL of its own and imports nothing that may change later,
-so that it does the same in every later version. To change the tables: raise `SCHEMA` in `schema.py`, add a file here
-and a row below, and keep a ledger that the version before wrote in `tests/host/ledger/versions`.
+file as it was, or some whole steps further, and the next start goes on from there. Before the first step the whole file
+is copied beside it (`ledger.sqlite3.v12`), so that the earlier version can be installed again; a start without room for
+the copy changes nothing and says so.
+
+A step is history: it writes SQL and JSON keys as text and imports nothing of this project, so that it does the same in
+every later version, whatever becomes of the classes. It does not judge what is damaged: that is found where it is read.
+To change the tables: raise `SCHEMA` in `schema.py`, change its tables and probes, add a file here and a row below, and
+keep a ledger that the version before wrote in `tests/host/ledger/versions`, for ever.
 """
 
 import sqlite3
@@ -12,12 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from supervisor.host.ledger.migrations import v13_progress
+from supervisor.host.ledger.migrations import v13_progress, v14_names
 from supervisor.protocol import durable
 
 Step = Callable[[sqlite3.Connection], None]
 
-STEPS: Mapping[int, Step] = {13: v13_progress.apply}
+STEPS: Mapping[int, Step] = {13: v13_progress.apply, 14: v14_names.apply}
 """By the version that each leads to."""
 
 OLDEST = min(STEPS) - 1
@@ -47,13 +51,22 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> Path
     """Copies the ledger beside itself; one file, readable without its write-ahead log."""
     copy = path.with_name(f"{path.name}.v{version}")
     fresh = path.with_name(f".{copy.name}.new")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
-    fresh.touch(mode=0o600, exist_ok=False)
-    with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
-        connection.backup(target)
-        target.execute("PRAGMA journal_mode = DELETE")
-    durable.sync_file(fresh)
-    fresh.replace(copy)
+    try:
+        _remove(fresh)  # an earlier start was killed while it made the copy
+        fresh.touch(mode=0o600, exist_ok=False)
+        with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
+            connection.backup(target)
+            target.execute("PRAGMA journal_mode = DELETE")
+        durable.sync_file(fresh)
+        fresh.replace(copy)
+    except BaseException:
+        with suppress(OSError):
+            _remove(fresh)  # on a full disk above all
+        raise
     durable.sync_folder(path.parent)
     return copy
+
+
+def _remove(fresh: Path) -> None:
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)

@@ -2,11 +2,15 @@
 
 Until 12 the newest checkpoint was kept among what failures taught (`memories`, key `known`: directory, name, step and
 mount), and `from_scratch` was a word where 13 has the step that an operator chose.
+
+The first revision is the time in seconds. `wanted.json` may hold accounts from before an earlier version was installed
+again; what that one did since has to count as newer, and no job commits more than once a second for years.
 """
 
 import json
 import re
 import sqlite3
+import time
 
 _ATTEMPT = re.compile(r"\.a(\d+)$")
 
@@ -39,4 +43,4 @@ def _account_of(known: object) -> dict[str, object] | None:
         newest["mount"] = mount
     if (attempt := _ATTEMPT.search(name)) is not None:
         newest["attempt"] = int(attempt[1])
-    return {"newest": newest, "revision": 1}
+    return {"newest": newest, "revision": int(time.time())}

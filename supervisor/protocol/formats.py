@@ -1,0 +1,43 @@
+"""The number of a file's format: which files this version can use, and what it does with one of a later version.
+
+Every file that outlives a version holds the number of its format under `format`; one that holds none is of format 1. A
+later version raises the number where an earlier one would misread the file. Fields that an earlier version can ignore
+are added without it. A file of a later format is not damaged, so nothing may be concluded from it and it is never
+rewritten, moved or deleted: whoever reads it says so, with `NewerFormat`. docs/upgrades.md lists the files.
+"""
+
+import errno
+from collections.abc import Mapping
+from typing import Any
+
+KEY = "format"
+
+
+class NewerFormat(OSError):
+    """A later version of stepkeeper wrote the file, so this one can't use it; the text says what to do.
+
+    An OSError, as it proves nothing about the content: what waits for a disk that can't be read waits for this, too.
+    """
+
+    def __init__(self, name: str, found: int, newest: int) -> None:
+        super().__init__(
+            errno.ENOTSUP,
+            f"a newer stepkeeper wrote {name} (format {found}, this version reads up to {newest}); install that "
+            f"version again",
+        )
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def check_format(body: Mapping[str, Any], newest: int, name: str) -> int:
+    """The format of the file `name` with this content, from 1 to `newest`.
+
+    Raises NewerFormat, and ValueError if it is no such number.
+    """
+    found = body.get(KEY, 1)
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise ValueError(f"{name} has format {found!r:.40}, which is no format's number")
+    if found > newest:
+        raise NewerFormat(name, found, newest)
+    return found
