@@ -15,7 +15,8 @@ LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
 POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
 BATCH = "batch.json"  # the shapes of batches, for a hot standby to trace with
-EPOCH_HELD = "mirror.json"  # of a mirrored job: the epoch under which the checkpoints here were written
+EPOCH_HELD = "mirror.json"  # of a mirrored job: the epochs by which the checkpoints that were written here count
+FETCHED = "FETCHED.json"  # inside a checkpoint that came from a mirror: the epoch by which it counts
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 PARTIAL = ".partial"
 
