@@ -49,7 +49,7 @@ LOOK_TIMEOUT_S = 20.0  # how long a job's first start on a host waits to learn w
 
 @dataclass(frozen=True, slots=True)
 class MirrorRequest:
-    """What is being asked of the store: a verb, and the checkpoint that it is about, if there is one.
+    """What is being asked of the store: `what`, in words, and the checkpoint that it is about, if there is one.
 
     `for_s`: for how long. `sent_bytes`, `size_bytes`: of an upload, once they are known.
     """
@@ -210,7 +210,7 @@ class JobMirror(ProgramObserver):
         question = messages.FetchRequest(self._client.next_id(), only_look=True)
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                self._learn(await self._ask("looking", None, question, messages.FetchAnswer))
+                self._learn(await self._ask("asking the mirror", None, question, messages.FetchAnswer))
         except TimeoutError:
             raise MirrorError(f"the store did not answer within {LOOK_TIMEOUT_S:g} s") from None
         return self.attempt
@@ -233,7 +233,7 @@ class JobMirror(ProgramObserver):
             unwanted=tuple(sorted(unwanted)),
             epoch=self._epoch or 0,
         )
-        found = await self._ask("fetching", None, question, messages.FetchAnswer)
+        found = await self._ask("fetching from the mirror", None, question, messages.FetchAnswer)
         self._learn(found)
         for each in found.bad:
             self._log.warning("mirror.refused", checkpoint=each)
@@ -290,7 +290,7 @@ class JobMirror(ProgramObserver):
         newest, may_finish = None, False
         if local is not None and self._is_resuming:
             question = messages.FetchRequest(self._client.next_id(), only_look=True)
-            there = await self._ask("looking", None, question, messages.FetchAnswer)
+            there = await self._ask("asking the mirror", None, question, messages.FetchAnswer)
             newest = parse_name(there.newest) if there.newest is not None else None
             may_finish = str(local) not in there.left_behind and (there.is_held or there.epoch == 0)
             local = max(local, _name_of(self._wanted) or local)
@@ -464,7 +464,7 @@ class JobMirror(ProgramObserver):
             None if self._seen is None else str(self._seen),
             self._is_anew,
         )
-        begun = await self._ask("taking the run over", None, question, messages.EpochAnswer)
+        begun = await self._ask("taking the run over in the mirror", None, question, messages.EpochAnswer)
         self._known = max(self._known, begun.epoch)
         self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start, newer=begun.newer)
         if starts != self._starts:
