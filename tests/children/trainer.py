@@ -7,10 +7,10 @@ FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its p
 ends, beside steps that do; "no-export": an export is never
 answered; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
 at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
-"unfit": no checkpoint fits it, "told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
-one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody is the parent of, in a session of its
-own and without an environment; its pid is in the file `detached` in the checkpoint directory), STRAY (as a standby,
-start one that nobody is the parent of), METRIC (report one of that name, too).
+"unfit": no checkpoint fits it, "told": as the file `fail` in the checkpoint directory says, once there is one, see
+`fail_as_told`), GRANDCHILD (start one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody is
+the parent of, in a session of its own and without an environment; its pid is in the file `detached` in the checkpoint
+directory), STRAY (as a standby, start one that nobody is the parent of), METRIC (report one of that name, too).
 """
 
 import fcntl
