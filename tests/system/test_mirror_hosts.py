@@ -11,7 +11,7 @@ import pytest
 
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
-from tests.system.harness import Daemon
+from tests.system.harness import Daemon, Refused
 from tests.system.test_mirror import mirrored
 
 FOR_EVER = {"STEPS": 1_000_000, "STEP_S": 0.02}
@@ -136,6 +136,9 @@ def test_a_host_that_was_replaced_stops_within_seconds_although_it_uploads_nothi
             took_s = time.monotonic() - began_at
             second.until_step("j", second.status("j")["job"]["step"] + 20)
 
+        first.call("start", name="j")  # on purpose: it takes the run back, and says so
+        assert first.status("j")["state"] == "RUNNING"
+
     assert "has taken this run over (epoch 2)" in failed["description"]
     assert took_s < NOTICED_S
     print(f"noticed after {took_s:.1f} s")
@@ -194,3 +197,25 @@ def test_an_upload_under_way_is_shown_with_its_bytes(tmp_path: Path):
     assert 0 < request["sent_bytes"] <= request["size_bytes"]
     assert request["for_s"] > 0
     assert f"uploading {done['checkpoint']} for 0:00:0" in described
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["away", "hangs"])
+def test_start_of_a_job_that_waits_for_its_store_says_so(tmp_path: Path, store: str, s3_store: ObjectStore):
+    (host,) = hosts(tmp_path, "host")
+    with FaultyProxy(s3_store.endpoint) as proxy:
+        proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, action=lambda: time.sleep(60), goes_on=True)
+        url = s3_store.url if store == "hangs" else f"file:///{tmp_path.relative_to('/')}/away/store"
+        text = mirrored("j", host, s3_store.url, "autostart = false", **FOR_EVER).replace(s3_store.url, url)
+        with Daemon(host, text, environment=s3_store.behind(proxy.endpoint).environment) as daemon:
+            began_at = time.monotonic()
+            with pytest.raises(Refused) as refused:
+                daemon.call("start", name="j")
+            took_s = time.monotonic() - began_at
+            proxy.fault = None
+
+    assert refused.value.code == "WAITING"
+    assert {"away": "is not there; mount its disk", "hangs": "the mirror has not answered for"}[store] in str(
+        refused.value
+    )
+    assert took_s < 2 * NOTICED_S  # the numbers that the store has used are asked for first

@@ -126,6 +126,7 @@ def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) ->
 @leads_to(State.FAILED)
 def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """The worker died before the selection failed: gives up if a person has to act, or waits for the storage."""
+    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
     cause = _selection_failure(facts, event)
     if cause is Cause.STORAGE:
         facts.current.older_readable = event.older_readable
@@ -134,6 +135,8 @@ def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: floa
 
 
 def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
+    if event.attempts_used >= facts.attempt:
+        return Cause.LOST  # nothing failed: the next attempt has a number that nobody has used
     if is_waited_for(event.errno, has_worked=facts.known is not None):
         return Cause.STORAGE
     return Cause.SETUP if event.permanent else Cause.CRASH

@@ -44,7 +44,7 @@ MAX_LACKING = 1000  # of checkpoints that are remembered because the store lacks
 URGENT_RETRY_S = 1.0  # while somebody waits: as for a save that failed
 WATCH_S = 8.0  # between two looks at the epochs: with SILENT_S, what happens there is known within 15 s
 SILENT_S = 5.0  # a list takes a fraction of a second; a store that needs longer is worth a word
-LOOK_TIMEOUT_S = 20.0  # how long a job's first start on a host waits to learn which attempt numbers the store has
+LOOK_TIMEOUT_S = 5.0  # how long a start on a new host waits to learn which numbers are used: else one attempt learns it
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +350,6 @@ class JobMirror(ProgramObserver):
         """Looks at the epochs every WATCH_S seconds, as long as there is something to look for."""
         while (self._is_running or self.waits) and not self.is_over:
             await asyncio.sleep(WATCH_S)
-            if self._is_selecting:
-                continue
             starts, self._watched_at = self._starts, time.monotonic()
             question = messages.WatchRequest(self._client.next_id(), self._epoch or self._known)
             try:
