@@ -12,6 +12,7 @@ QUARANTINE = "quarantine"
 ABANDONED = "abandoned"  # what was there when an operator began from scratch, in numbered folders; never read
 WRITE_TEST = ".stepkeeper.write-test"  # exists for a moment while a directory that could not be written is tested
 LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
+GANG_MARK = ".stepkeeper.gang-"  # and a random word: the chief makes it, and all workers of its gang have to see it
 POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
 BATCH = "batch.json"  # the shapes of batches, for a hot standby to trace with
