@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.config import Config, ProgramConfig
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError, find_command
+from supervisor.protocol.mirror.store_folder import why_not_there
 from supervisor.protocol.mounts import mount_of, remarks_on
 
 _REMEDY = "make it writable for this user, or configure another path in [supervisord]"
@@ -49,6 +50,9 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         ]
         if program.job is not None and not any(each.startswith("checkpoint_dir") for each in found):
             found += _storage_remarks(program.job.checkpoint_dir)
+        mirror = program.job.mirror if program.job is not None and _is_own_user(program) else None
+        if mirror is not None and (why := why_not_there(mirror)) is not None:
+            found.append(f"mirror: {why}")
         remarks += [f"{place} {each}" for each in found]
     return remarks
 
@@ -88,9 +92,13 @@ def _folder_remarks(program: ProgramConfig, config: Config) -> Iterator[str]:
     for key, path in (("stdout_logfile", program.stdout_logfile), ("stderr_logfile", program.stderr_logfile)):
         if path is not None and not path.is_relative_to("/dev") and (why := _why_not_file(path, made)):
             yield f"{key}: cannot write {path}: {why}; its output would be dropped"
-    is_ours = program.user is None or find_credentials(program.user).uid == os.geteuid()
-    if program.job is not None and is_ours and (why := _why_not_folder(program.job.checkpoint_dir)):
+    if program.job is not None and _is_own_user(program) and (why := _why_not_folder(program.job.checkpoint_dir)):
         yield f"checkpoint_dir: cannot use {program.job.checkpoint_dir}: {why}"
+
+
+def _is_own_user(program: ProgramConfig) -> bool:
+    """Whether its worker has this user's rights: those of others are not known."""
+    return program.user is None or find_credentials(program.user).uid == os.geteuid()
 
 
 def _storage_remarks(folder: Path) -> list[str]:
