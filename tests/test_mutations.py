@@ -156,7 +156,7 @@ def read_mark(content: bytes, _: Path) -> None:
     text = os.fsdecode(content)
     assert 0 <= marks.attempt_of(text) < 10**10
     assert isinstance(marks.program_of(text), str)
-    assert not marks._is_signed(text, b"another key", Path("/var/lib/stepkeeper"))
+    assert not marks._is_signed(text, b"another key", Path("/var/lib/stepkeeper"), marks.folder_of(text))
 
 
 def read_last_line(content: bytes, _: Path) -> None:

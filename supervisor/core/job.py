@@ -115,6 +115,7 @@ from supervisor.core.actions.suspend import (
     suspended_for_s,
 )
 from supervisor.core.actions.training import (
+    checkpoint_mirrored,
     committed,
     committed_in_flush,
     committed_in_training,
@@ -198,6 +199,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.CheckpointCommitted, (ADOPTING,),                             commit_while_adopting),
     (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), committed),
 
+    (events.CheckpointMirrored,  (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   checkpoint_mirrored),
     (events.CheckpointSaveFailed, (RUNNING,),                             save_failed_in_training),
     (events.CheckpointSaveFailed, (FLUSHING,),                            save_failed_in_flush),
 

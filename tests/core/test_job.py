@@ -91,6 +91,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),
+    events.CheckpointMirrored: frozenset(),
     events.CheckpointSaveFailed: ALL - {State.RUNNING, State.FLUSHING},
     events.DoneReported: WITHOUT_PROCESS,
     events.FailureReported: WITHOUT_PROCESS,

@@ -18,6 +18,7 @@ from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program import account
 from supervisor.core.program.events import (
     CheckpointCommitted,
+    CheckpointMirrored,
     CheckpointSaveFailed,
     Event,
     FailureReported,
@@ -95,6 +96,12 @@ def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: flo
     else:
         facts.deadline_at = now + facts.policy.stopwaitsecs
     return effects
+
+
+def checkpoint_mirrored(facts: ProgramFacts, event: CheckpointMirrored, now: float) -> Effects:
+    """Records where the newest checkpoint is as well."""
+    account.record_mirrored(facts, event)
+    return []
 
 
 def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:

@@ -206,6 +206,18 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointMirrored:
+    """The newest checkpoint of the run that counts in its mirror: uploaded from here, or by another host.
+
+    `url`: of the run in the store; `epoch`: the newest one there.
+    """
+
+    name: str
+    url: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSaveFailed:
     """A checkpoint did not reach the disk, so these flush requests got none."""
 
@@ -412,6 +424,7 @@ Event = (
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted
+    | CheckpointMirrored
     | CheckpointSaveFailed
     | DoneReported
     | FailureReported
