@@ -1,5 +1,6 @@
 """The questions about checkpoint directories, as records, and the answers. Blocks: for threads and processes."""
 
+import errno
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,13 +46,14 @@ class Question(StrEnum):
     LIST = "list"
     HIGHEST_ATTEMPT = "highest_attempt"
     LOOK = "look"
+    MEASURE = "measure"
     BEGIN_ANEW = "begin_anew"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons`; LIST `verify`; LOOK
-    `writes`, whether a file is written to see if that works."""
+    `writes`, whether a file is written to see if that works; MEASURE the `name` of a checkpoint."""
 
     question: Question
     directory: Path
@@ -60,6 +62,7 @@ class CheckpointRequest:
     reasons: Mapping[str, str] = field(default_factory=dict)
     verify: bool = False
     writes: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,20 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
+class OnDisk:
+    """How many bytes a checkpoint has on the disk."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """The names of what was moved aside to begin anew."""
 
     names: tuple[str, ...]
 
 
-CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved
+CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved | OnDisk
 
 
 def answer(request: CheckpointRequest) -> CheckpointAnswer:
@@ -133,6 +143,13 @@ def _look(request: CheckpointRequest) -> DirectoryView:
     return directory.view_directory(request.directory)
 
 
+def _measure(request: CheckpointRequest) -> OnDisk:
+    name = layout.parse_name(request.name)
+    if name is None:
+        raise OSError(errno.EINVAL, "not the name of a checkpoint", request.name)
+    return OnDisk(directory.written_bytes(request.directory, name))
+
+
 def _begin_anew(request: CheckpointRequest) -> Moved:
     return Moved(directory.begin_anew(request.directory)[:MAX_LISTED])
 
@@ -144,6 +161,7 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.LIST: _list,
     Question.HIGHEST_ATTEMPT: _highest_attempt,
     Question.LOOK: _look,
+    Question.MEASURE: _measure,
     Question.BEGIN_ANEW: _begin_anew,
 }
 

@@ -30,6 +30,7 @@ from supervisor.host.checkpoint_calls import (
     CheckpointRequest,
     Listing,
     Moved,
+    OnDisk,
     Question,
     SetAside,
     shortened,
@@ -56,6 +57,7 @@ _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.LIST: Listing,
     Question.HIGHEST_ATTEMPT: Attempts,
     Question.LOOK: DirectoryView,
+    Question.MEASURE: OnDisk,
     Question.BEGIN_ANEW: Moved,
 }
 

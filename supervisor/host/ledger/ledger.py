@@ -27,6 +27,7 @@ from supervisor.host.ledger.uploads import UploadTable
 from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
+from supervisor.protocol.wire.messages import TEN_YEARS_S
 
 __all__ = ["AttemptRecord", "LastEnd", "Ledger", "LedgerError", "OpenAttempt"]
 
@@ -37,6 +38,7 @@ _INSERT_ATTEMPT = (
 
 RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
+UNMEASURED = 0  # the size of a checkpoint that nobody has looked at
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
 
@@ -169,24 +171,33 @@ class Ledger:
         attempt: int,
         name: str,
         step: int,
-        size_bytes: int,
         save_s: float,
         stall_s: float,
         at: float,
     ) -> None:
-        """Records a committed checkpoint."""
+        """Records a committed checkpoint, as its worker says; `checkpoint_measured` adds its size."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             program,
             attempt,
             name,
             step,
-            size_bytes,
+            UNMEASURED,
             save_s,
             stall_s,
             at,
         )
         self.attempt_progressed(program, attempt, step)
+
+    def checkpoint_measured(self, program: str, attempt: int, name: str, size_bytes: int) -> None:
+        """Records how many bytes a checkpoint has on the disk."""
+        self._writer.enqueue(
+            "UPDATE checkpoints SET size_bytes = ? WHERE program = ? AND attempt = ? AND name = ?",
+            size_bytes,
+            program,
+            attempt,
+            name,
+        )
 
     def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
         """Records that `attempt` could not begin from a checkpoint: damaged, rolled back, or unfit for the program."""
@@ -285,17 +296,22 @@ class Ledger:
         )
         return next((row["split"] * (2 if row["cause"] == "out-of-memory" else 1) for row in rows), 1)
 
-    def recent_saves(self, limit: int) -> dict[str, list[float]]:
-        """How long the last `limit` saves of every program took (s), oldest first."""
+    def recent_saves(self, limit: int) -> dict[str, list[tuple[float, int]]]:
+        """How long the last `limit` saves of every program took (s) and their bytes on the disk, oldest first.
+
+        The bytes are 0 where nobody looked. Rows that can't be true are left out.
+        """
         rows = self._select(
-            "SELECT program, save_s FROM (SELECT program, save_s, row_number() OVER"
-            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints)"
+            "SELECT program, save_s, size_bytes FROM (SELECT program, save_s, size_bytes, row_number() OVER"
+            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints"
+            " WHERE typeof(save_s) = 'real' AND save_s BETWEEN 0 AND ? AND typeof(size_bytes) = 'integer')"
             " WHERE age <= ? ORDER BY program, age DESC",
+            TEN_YEARS_S,
             limit,
         )
-        found: dict[str, list[float]] = {}
+        found: dict[str, list[tuple[float, int]]] = {}
         for row in rows:
-            found.setdefault(row["program"], []).append(row["save_s"])
+            found.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
         return found
 
     def hang_history(self, program: str) -> dict[str, float]:

@@ -91,7 +91,8 @@ class EffectExecutor:
         self._observers = observers
         observers.add([self.standby] if self.standby is not None else [])
         observers.add([self.training, self.counters, self.goodput, self.requests])
-        observers.add([MessageRecorder(config, services, log)])
+        recorder = MessageRecorder(config, services, log, lambda: self.started_at, self.training.checkpoint_measured)
+        observers.add([recorder])
         self._selector: CheckpointSelector | None = None
         self.series: SeriesRecorder | None = None
         """The metrics of a job over its steps; None for a plain program."""

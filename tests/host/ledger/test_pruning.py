@@ -56,7 +56,7 @@ def test_saves_that_are_forgotten_are_still_counted(tmp_path: Path):
     with closing(Ledger(path)) as ledger:
         ledger.attempt_started("digits", 1, 1, 1, 1.0)
         for step in range(count):
-            ledger.checkpoint_committed("digits", 1, f"step-{step}.a1", step, 1, 1.0, 0.1, float(step))
+            ledger.checkpoint_committed("digits", 1, f"step-{step}.a1", step, 1.0, 0.1, float(step))
 
     with closing(Ledger(path)) as ledger:
         wait_until(lambda: len(ledger.recent_saves(10_000)["digits"]) <= SAVES_KEPT)
