@@ -206,6 +206,18 @@ JOBS = (
         lambda of: of.refused,
     ),
     JobMetric(
+        "stepkeeper_messages_refused_total",
+        MetricType.COUNTER,
+        "Messages of the worker that were refused: no messages, or out of their limits.",
+        lambda of: of.messages_refused,
+    ),
+    JobMetric(
+        "stepkeeper_messages_left_out_total",
+        MetricType.COUNTER,
+        "Messages of the worker that were left out, as they came too often.",
+        lambda of: of.messages_left_out,
+    ),
+    JobMetric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
         "1 while the job waits for its checkpoint directory, which fails or lacks what was committed there.",

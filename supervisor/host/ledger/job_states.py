@@ -17,6 +17,7 @@ from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol.checkpoints.loss import KnownCheckpoint
+from supervisor.protocol.wire.messages import TEN_YEARS_S
 
 MAX_NAMES = 1000  # more than a job ever has
 
@@ -53,6 +54,7 @@ class JobStates:
             digest,
             time.clock_gettime(time.CLOCK_BOOTTIME),
             self._boot_id,
+            of=program,
         )
 
     def load(self, program: str) -> StoredJobState | None:
@@ -79,7 +81,7 @@ def to_json(facts: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) ->
     content["deaths"] = [[each.name, each.from_step, each.step, each.restored, each.place] for each in facts.deaths]
     content["known"] = None if facts.known is None else astuple(facts.known)
     content["counters"] = [[str(each.file), each.where, each.count] for each in counters]
-    return json.dumps(content)
+    return json.dumps(content, allow_nan=False)
 
 
 def from_json(text: str) -> tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None:
@@ -157,7 +159,7 @@ def _maybe(found: Any) -> int | None:
 
 
 def _seconds(found: Any) -> float | None:
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= TEN_YEARS_S:
         return None
     return float(found)
 

@@ -38,6 +38,7 @@ _INSERT_ATTEMPT = (
 
 RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
+MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take some megabytes at most
 UNMEASURED = 0  # the size of a checkpoint that nobody has looked at
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
@@ -95,6 +96,10 @@ class Ledger:
             return f"the ledger was damaged and is kept as {self.set_aside}; the history begins anew"
         return f"the ledger {self._path} was deleted or emptied; the history begins anew" if self.is_lost else None
 
+    def records_left_out(self, program: str) -> int:
+        """How many records of a program were left out since the daemon's start, because it made too many."""
+        return self._writer.left_out(program)
+
     async def until_recorded(self) -> str | None:
         """Waits until what is wanted is on the disk; returns why it isn't, or None. It is tried again all the time."""
         if self._wanted.is_written:
@@ -151,9 +156,10 @@ class Ledger:
             checkpoint,
             step,
             step,
-            "\n".join(changed) or None,
+            "\n".join(changed)[:MAX_TEXT] or None,
             program,
             attempt,
+            of=program,
         )
 
     def attempt_progressed(self, program: str, attempt: int, step: int) -> None:
@@ -163,6 +169,7 @@ class Ledger:
             step,
             program,
             attempt,
+            of=program,
         )
 
     def checkpoint_committed(
@@ -186,6 +193,7 @@ class Ledger:
             save_s,
             stall_s,
             at,
+            of=program,
         )
         self.attempt_progressed(program, attempt, step)
 
@@ -197,12 +205,19 @@ class Ledger:
             program,
             attempt,
             name,
+            of=program,
         )
 
     def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
         """Records that `attempt` could not begin from a checkpoint: damaged, rolled back, or unfit for the program."""
         self._writer.enqueue(
-            "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at
+            "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)",
+            program,
+            attempt,
+            name[:MAX_TEXT],
+            reason[:MAX_TEXT],
+            at,
+            of=program,
         )
 
     def record_hang_history(self, program: str, longest: Mapping[str, float]) -> None:
@@ -214,6 +229,7 @@ class Ledger:
                 program,
                 section,
                 longest_s,
+                of=program,
             )
 
     def attempt_ended(
@@ -239,7 +255,7 @@ class Ledger:
             program,
             attempt,
             cause,
-            text,
+            text[:MAX_TEXT],
             exit_code,
             signal,
             last_step,
@@ -316,7 +332,12 @@ class Ledger:
 
     def hang_history(self, program: str) -> dict[str, float]:
         """The longest silence (s) of each section, as `record_hang_history` stored it."""
-        rows = self._select("SELECT section, longest_s FROM silences WHERE program = ?", program)
+        rows = self._select(
+            "SELECT section, longest_s FROM silences WHERE program = ? AND typeof(longest_s) = 'real'"
+            " AND longest_s BETWEEN 0 AND ?",
+            program,
+            TEN_YEARS_S,
+        )
         return {row["section"]: row["longest_s"] for row in rows}
 
     def ended_attempts(self, program: str) -> list[tuple[float, str]]:

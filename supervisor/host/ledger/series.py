@@ -28,7 +28,7 @@ class SeriesTable:
         if program not in self._queued:  # else a row waits to be written, and will have this content
             self._queued.add(program)  # first: the row may be written before the next line is done
             sql = "INSERT OR REPLACE INTO series VALUES (?, ?)"
-            if not self._writer.enqueue(sql, program, lambda: self._encode(program)):
+            if not self._writer.enqueue(sql, program, lambda: self._encode(program), of=program):
                 self._queued.discard(program)
 
     def _encode(self, program: str) -> str:
@@ -54,7 +54,7 @@ def snapshot(series: MetricSeries) -> Snapshot:
 def to_json(series: Snapshot) -> str:
     """Encodes them in one line, for `from_json`; metric by metric, as no other thread runs while one is encoded."""
     encoded = (
-        f'{json.dumps(name)}:{{"per_bucket":{per_bucket},"buckets":{_encode_buckets(buckets)}}}'
+        f'{json.dumps(name, allow_nan=False)}:{{"per_bucket":{per_bucket},"buckets":{_encode_buckets(buckets)}}}'
         for name, per_bucket, buckets in series
     )
     return f"{{{','.join(encoded)}}}"
@@ -62,7 +62,7 @@ def to_json(series: Snapshot) -> str:
 
 def _encode_buckets(buckets: Iterable[Bucket]) -> str:
     rows = [(b.first_step, b.step, b.wall_at, b.attempt, b.count, b.mean, b.least, b.greatest) for b in buckets]
-    return json.dumps(rows, separators=(",", ":"))
+    return json.dumps(rows, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(text: str) -> MetricSeries:

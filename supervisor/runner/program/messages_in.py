@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from structlog.typing import FilteringBoundLogger
-
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.records.job_log import JobLog
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.saves import SavedCheckpoint
 
@@ -65,7 +64,7 @@ class MessageRecorder(ProgramObserver):
         self,
         config: ProgramConfig,
         services: Services,
-        log: FilteringBoundLogger,
+        log: JobLog,
         started_at: Callable[[], float | None],
         on_measured: Callable[[str, int], None],
     ) -> None:
@@ -97,7 +96,7 @@ class MessageRecorder(ProgramObserver):
         self._on_measured(message.checkpoint, size_bytes)
 
 
-def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
+def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: JobLog) -> None:
     attempt = message.attempt
     match message:
         case messages.Hello():

@@ -18,6 +18,7 @@ from supervisor.host.ledger import schema
 from supervisor.host.ledger import writer as ledger_writer
 from supervisor.host.ledger.ledger import (
     CLOSE_WAIT_S,
+    MAX_TEXT,
     AttemptRecord,
     Ledger,
     LedgerError,
@@ -350,6 +351,11 @@ def test_a_record_that_can_never_be_written_blocks_nothing_and_is_counted(ledger
     assert ledger.last_error is not None and "1 record lost" in ledger.last_error
 
 
+def fill(ledger: Ledger, size: int) -> None:
+    for number in range(size // MAX_TEXT):
+        ledger.checkpoint_refused("digits", 1, f"step-{number:010d}.a1", "x" * MAX_TEXT, 1000.0)
+
+
 @pytest.mark.integration
 def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> None:
     with closing(Ledger(small_disk / "ledger.sqlite3")) as ledger:
@@ -358,7 +364,7 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
         with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 4096):
                 pass
-        ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 100_000, 1000.0)
+        fill(ledger, 100_000)
         ledger.record_wanted("digits", False)
 
         assert ledger.history("digits") == []  # what is on the disk, without waiting for the rest
@@ -378,7 +384,7 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
 def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_writer, "RETRY_S", 600.0)
     ledger = Ledger(small_disk / "ledger.sqlite3")
-    ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 400_000, 1000.0)
+    fill(ledger, 400_000)
     wait_until(lambda: ledger.last_error is not None)
     began = time.monotonic()
 
