@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from supervisor import __version__
 from supervisor.control.base.isolation import not_shown
-from supervisor.control.metrics.sampling import NoticesSample, Sample
+from supervisor.control.metrics.sampling import JobSample, NoticesSample, ProgramSample, Sample
 from supervisor.control.metrics.table import (
     JOBS,
     LABELLED,
@@ -33,6 +33,7 @@ from supervisor.core.program.facts import State
 from supervisor.runner.listeners.hub import PoolCounts
 
 Found = TypeVar("Found")
+Shown = TypeVar("Shown", ProgramSample, JobSample)
 
 
 def exposition(sample: Sample, accept: str) -> tuple[bytes, str]:
@@ -61,14 +62,16 @@ def families(sample: Sample) -> Iterator[Family]:
 
     for metric in PROGRAMS:
         values = (
-            ((each.name,), found) for each in sample.programs for found in read(each.name, partial(metric.value, each))
+            ((each.name,), found)
+            for each in sample.programs
+            for found in read(each.name, partial(_number, metric.value, each))
         )
         yield _family(metric, ("program",), values)
     for divided in LABELLED:
         parts = (
             ((each.name, word), value)
             for each in sample.programs
-            for found in read(each.name, partial(divided.values, each))
+            for found in read(each.name, partial(_numbers, divided.values, each))
             for word, value in found.items()
         )
         yield _family(divided, ("program", divided.label), parts)
@@ -77,7 +80,7 @@ def families(sample: Sample) -> Iterator[Family]:
         yield _family(
             of_job,
             ("program",),
-            (((name,), found) for name, job in jobs for found in read(name, partial(of_job.value, job))),
+            (((name,), found) for name, job in jobs for found in read(name, partial(_number, of_job.value, job))),
         )
     names = {*(each.name for each in sample.programs), *sample.not_shown}
     shown = GaugeMetricFamily(
@@ -88,6 +91,15 @@ def families(sample: Sample) -> Iterator[Family]:
     for name in sorted(names):
         shown.add_metric((name,), name not in broken)
     yield shown
+
+
+def _number(read: Callable[[Shown], Value], sample: Shown) -> Value:
+    value = read(sample)
+    return value if value is None or isinstance(value, tuple) else float(value)
+
+
+def _numbers(read: Callable[[Shown], Mapping[str, float]], sample: Shown) -> dict[str, float]:
+    return {word: float(value) for word, value in read(sample).items()}
 
 
 class _SampleCollector(Collector):

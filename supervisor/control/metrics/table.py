@@ -154,7 +154,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoint_size_bytes",
         MetricType.GAUGE,
-        "Size of the newest checkpoint.",
+        "Size of the newest checkpoint on the disk.",
         lambda of: of.checkpoint_size_bytes,
     ),
     JobMetric(

@@ -70,7 +70,7 @@ class WantedFile:
         with self._lock:
             changes = self._changes
             content = {"programs": self._programs, "removed": sorted(self._removed)}
-            text = json.dumps(content, indent=1, sort_keys=True)
+            text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
         if changes == self._written:
             return True
         try:

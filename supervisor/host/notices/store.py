@@ -53,8 +53,8 @@ class NoticeStore:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(encode(memories, self._boot))
             new.replace(self._path)
-        except OSError as error:
-            raise NoticeStoreError(f"cannot write {self._path}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # the second: a number that is not finite
+            raise NoticeStoreError(f"cannot write {self._path}: {getattr(error, 'strerror', error)}") from error
 
 
 def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:
@@ -74,7 +74,7 @@ def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:
         }
         for each in memories
     ]
-    return json.dumps({"version": VERSION, "boot_id": boot, "notices": notices}).encode()
+    return json.dumps({"version": VERSION, "boot_id": boot, "notices": notices}, allow_nan=False).encode()
 
 
 def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:

@@ -131,7 +131,7 @@ def hold_epoch(folder: Path, number: int) -> None:
 
 def _write_record(folder: Path, record: Mapping[str, object]) -> None:
     durable.make_folder(folder)
-    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(record).encode())
+    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(record, allow_nan=False).encode())
 
 
 def _read_record(folder: Path) -> tuple[int | None, Epoch | None]:

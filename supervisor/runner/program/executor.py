@@ -18,7 +18,7 @@ from supervisor.core.program import effects, events
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.ledger.ledger import LastEnd
-from supervisor.host.pipes.control_pipes import RefusedMessages
+from supervisor.host.pipes.control_pipes import NOTHING_REFUSED
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
@@ -72,7 +72,7 @@ class EffectExecutor:
         """What the worker said last of what it is doing (STATUS= of a notification)."""
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self.refused = RefusedMessages()
+        self.refused = NOTHING_REFUSED
         """What was not passed on of the messages of the present or last worker."""
         self.committed_at = 0.0
         """These three are monotonic: setting the clock changes neither a run time nor the age of a checkpoint."""
@@ -98,14 +98,12 @@ class EffectExecutor:
         self._observers = observers
         observers.add([self.standby] if self.standby is not None else [])
         observers.add([self.training, self.counters, self.goodput, self.requests])
-        recorder = MessageRecorder(
-            config, services, self._job_log, lambda: self.started_at, self.training.checkpoint_measured
-        )
-        observers.add([recorder])
         self._selector: CheckpointSelector | None = None
         self.series: SeriesRecorder | None = None
         """The metrics of a job over its steps; None for a plain program."""
         if config.job is not None:
+            measured = self.training.checkpoint_measured
+            observers.add([MessageRecorder(config, services, self._job_log, lambda: self.started_at, measured)])
             self.series = SeriesRecorder(config.name, services.ledger)
             observers.add([self.series])
             if config.job.mirror is not None and services.is_chief:

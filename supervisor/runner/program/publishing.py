@@ -37,7 +37,7 @@ class EventPublisher(ProgramObserver):
         self._listeners = listeners
         self._wire_state = wire_state
         self._pid = pid
-        self._commits = TokenBucket(COMMITS_A_SECOND, COMMITS_AT_ONCE)
+        self._commits = None if config.job is None else TokenBucket(COMMITS_A_SECOND, COMMITS_AT_ONCE)
         self._lifeline = SupervisorStateTrail(config.name, config.process, config.group)
         self._pids: dict[int, int] = {}  # by attempt, of the last two, which may still print
         if config.listener is not None:
@@ -67,7 +67,7 @@ class EventPublisher(ProgramObserver):
             reason=facts.reason,
         )
         match event:
-            case events.CheckpointCommitted() if self._commits.take(time.monotonic()):
+            case events.CheckpointCommitted() if self._commits is None or self._commits.take(time.monotonic()):
                 told.append(self._occurrence("CHECKPOINT_COMMITTED", facts, step=event.step))
             case events.NoticeReceived():
                 notice = event.notice

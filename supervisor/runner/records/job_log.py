@@ -21,14 +21,13 @@ SHOWN_FOR_S = 3600.0
 class JobLog:
     """Writes to `log` what the quota allows, and says how much it left out."""
 
-    __slots__ = ("_bytes", "_last_at", "_lines", "_log", "_untold", "left_out")
+    __slots__ = ("_last_at", "_log", "_quota", "_untold", "left_out")
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self.left_out = 0
         """How many lines were left out."""
         self._log = log
-        self._lines = TokenBucket(LINES_A_SECOND, LINES_AT_ONCE)
-        self._bytes = TokenBucket(BYTES_A_SECOND, BYTES_AT_ONCE)
+        self._quota: tuple[TokenBucket, TokenBucket] | None = None  # lines and bytes, once there was one
         self._untold = 0
         self._last_at = 0.0
 
@@ -59,13 +58,16 @@ class JobLog:
 
     def _has_room(self, facts: dict[str, Any]) -> bool:
         now, size = time.monotonic(), LINE_BYTES + sum(map(_size, facts.values()))
-        if not (self._lines.has(now) and self._bytes.has(now, size)):
+        if self._quota is None:
+            self._quota = TokenBucket(LINES_A_SECOND, LINES_AT_ONCE), TokenBucket(BYTES_A_SECOND, BYTES_AT_ONCE)
+        lines, characters = self._quota
+        if not (lines.has(now) and characters.has(now, size)):
             self.left_out += 1
             self._untold += 1
             self._last_at = now
             return False
-        self._lines.take(now)
-        self._bytes.take(now, size)
+        lines.take(now)
+        characters.take(now, size)
         if self._untold:
             self._log.warning("worker.lines_left_out", lines=self._untold)
             self._untold = 0
