@@ -50,6 +50,7 @@ class Outcome:
     memory_mb: float = 0.0
     missing: list[str] = field(default_factory=list)
     described: str = ""
+    attempts: int = 0
 
 
 class Site:
@@ -66,7 +67,7 @@ class Site:
             if python is not None:
                 shutil.chown(folder / "hostile", soak_hostile.USER)
             lies = f'LIES="random",SEED="{seed}",PYTHONPATH="{soak_hostile.python_path()}"'
-            keys = f"{user}directory=/\nstopwaitsecs=2\nflush_timeout=5"
+            keys = f"{user}directory=/\nstopwaitsecs=2\nflush_timeout=5\nhang_timeout=2592000"
             sections += self._section("hostile", f"{python or sys.executable} {CHILDREN / 'liar.py'}", lies, keys)
         self.daemon = Daemon(folder, sections)
 
@@ -104,6 +105,7 @@ def measured(folder: Path, is_hostile: bool, lasts_s: float, seed: int) -> Outco
         outcome.disk_mb_hour = grown / 1e6 / max(1e-9, time.monotonic() - settled[0]) * 3600
         outcome.memory_mb = (psutil.Process(daemon.process.pid).memory_info().rss - memory) / 1e6
         if is_hostile:
+            outcome.attempts = daemon.status("hostile")["job"]["attempt"]
             outcome.described = str(daemon.status("hostile")["description"])
         deadline_at = time.time() + DEADLINE_S
         daemon.call("drill", name="all", in_s=DEADLINE_S)
@@ -197,7 +199,9 @@ def main() -> None:
     found = judged(*outcomes)
     for what, seen, is_kept in found:
         sys.stdout.write(f"{'kept  ' if is_kept else 'MISSED'}  {what}: {seen}\n")
-    sys.stdout.write(f"status says: {outcomes[1].described[-400:]}\n")
+    sys.stdout.write(
+        f"the hostile job is in attempt {outcomes[1].attempts}; status says: {outcomes[1].described[-400:]}\n"
+    )
     harness.RESULTS.mkdir(parents=True, exist_ok=True)
     result = {"machine": harness.machine(), "alone": asdict(outcomes[0]), "beside": asdict(outcomes[1])}
     (harness.RESULTS / "hostile.json").write_text(json.dumps(result, indent=1, allow_nan=False))
