@@ -35,7 +35,7 @@ DEADLINE_S = 60
 HONEST_S = 20.0  # the victim's first saves
 SAVE_EVERY_STEPS = 100  # of 0.02 s: a commit in about four seconds, half of which is the save
 LOOK_EVERY_S = 0.2
-SETTLE_S = 30.0  # bursts that are allowed once are over; growth is measured from then on
+SETTLE_SHARE = 1 / 3  # of the time: bursts that are allowed once are over; growth is measured from then on
 ASK_WITHIN, STATUS_S, DISK_MB_HOUR, MEMORY_MB = 0.05, 0.5, 20.0, 20.0
 
 
@@ -48,6 +48,8 @@ class Outcome:
     disk_mb: float = 0.0
     disk_mb_hour: float = 0.0
     memory_mb: float = 0.0
+    cpu_share: float = 0.0
+    load: float = 0.0
     missing: list[str] = field(default_factory=list)
     described: str = ""
     attempts: int = 0
@@ -77,7 +79,7 @@ class Site:
 
     def roots_bytes(self) -> int:
         """Bytes of the ledger and the logs; the checkpoints are the jobs' own."""
-        files = [*(self.folder / "state").rglob("*"), *self.folder.glob("daemon.*")]
+        files = [*(self.folder / "state").rglob("*"), *self.folder.glob("daemon.log*")]
         return sum(each.stat().st_blocks * 512 for each in files if each.is_file())
 
 
@@ -92,18 +94,21 @@ def measured(folder: Path, is_hostile: bool, lasts_s: float, seed: int) -> Outco
         assert daemon.process is not None
         threading.Thread(target=_follow, args=(daemon, commits), daemon=True).start()
         daemon.until_step("victim", SAVE_EVERY_STEPS)
-        memory = psutil.Process(daemon.process.pid).memory_info().rss
+        process = psutil.Process(daemon.process.pid)
+        memory, used_s = process.memory_info().rss, sum(process.cpu_times()[:2])
         began_at, settled = time.monotonic(), (time.monotonic(), site.roots_bytes())
         first_bytes = settled[1]
         while time.monotonic() - began_at < lasts_s:
             outcome.status_s.append(_status_s(daemon))
-            if time.monotonic() - began_at < SETTLE_S:
+            if time.monotonic() - began_at < SETTLE_SHARE * lasts_s:
                 settled = time.monotonic(), site.roots_bytes()
             time.sleep(LOOK_EVERY_S)
         grown = site.roots_bytes() - settled[1]
         outcome.disk_mb = (site.roots_bytes() - first_bytes) / 1e6
         outcome.disk_mb_hour = grown / 1e6 / max(1e-9, time.monotonic() - settled[0]) * 3600
-        outcome.memory_mb = (psutil.Process(daemon.process.pid).memory_info().rss - memory) / 1e6
+        outcome.memory_mb = (process.memory_info().rss - memory) / 1e6
+        outcome.cpu_share = (sum(process.cpu_times()[:2]) - used_s) / (time.monotonic() - began_at)
+        outcome.load = os.getloadavg()[0]
         if is_hostile:
             outcome.attempts = daemon.status("hostile")["job"]["attempt"]
             outcome.described = str(daemon.status("hostile")["description"])
@@ -180,7 +185,11 @@ def judged(alone: Outcome, beside: Outcome) -> list[tuple[str, str, bool]]:
             f"{beside.disk_mb:.1f} MB in all, then {beside.disk_mb_hour:.1f} MB an hour",
             beside.disk_mb_hour <= DISK_MB_HOUR and beside.disk_mb <= DISK_MB_HOUR,
         ),
-        ("the daemon's memory", f"{beside.memory_mb:.1f} MB more", beside.memory_mb <= MEMORY_MB),
+        (
+            "the daemon's memory",
+            f"{beside.memory_mb:.1f} MB more; it used {beside.cpu_share:.0%} of a core (alone {alone.cpu_share:.0%})",
+            beside.memory_mb <= MEMORY_MB,
+        ),
         ("the victim's records", "; ".join(beside.missing[:3]) or "complete", not beside.missing),
     ]
 

@@ -26,6 +26,7 @@ from supervisor.protocol.wire.limits import CheckpointNamed, FileNamed, Items, R
 from supervisor.protocol.wire.messages import NAMES, PROTOCOL, FromWorker, Hello, Progress, Restored
 
 LIES = os.environ["LIES"]
+PAUSE_S = float(os.environ.get("PAUSE_S", "0"))  # between two messages
 WRONG_SHARE = 0.05  # of fields that are out of their limits: most messages have to get through
 IMPOSSIBLE = (-1, 1 << 63, 1 << 64, 1e308, 1.7e308, 5e-324, 1e14, 1e18, float("inf"), float("nan"), "", None, [], {})
 
@@ -43,6 +44,7 @@ def main() -> None:
     time.sleep(float(os.environ.get("HONEST_S", "0.5")))
     for line in drawn(attempt) if LIES == "random" else repeated(attempt):
         select.select([], [out], [])
+        time.sleep(PAUSE_S)
         unsent = line
         while unsent:
             unsent = unsent[os.write(out, unsent) :]

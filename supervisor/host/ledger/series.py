@@ -5,12 +5,13 @@ stop the daemon nor fill its memory.
 """
 
 import json
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from supervisor.core.series import MAX_BUCKETS, MAX_METRICS, MAX_NAME, Bucket, MetricSeries, Series
 from supervisor.host.ledger.writer import LedgerWriter, Select
+
+MAX_VALUE = 1e300  # as in a message; NaN is no less
 
 
 class SeriesTable:
@@ -88,7 +89,11 @@ def _series(found: Any) -> Series:
 
 def _bucket(first: Any, step: Any, at: Any, attempt: Any, count: Any, *values: Any) -> Bucket:
     whole, real = [int(each) for each in (first, step, attempt, count)], [float(each) for each in (at, *values)]
-    if not all(0 <= each < 1 << 63 for each in whole) or not all(map(math.isfinite, real)) or whole[3] < 1:
+    if (
+        not all(0 <= each < 1 << 63 for each in whole)
+        or not all(abs(each) <= MAX_VALUE for each in real)
+        or whole[3] < 1
+    ):
         raise ValueError("a number that can't be")
     wall_at, mean, least, greatest = real
     return Bucket(whole[0], whole[1], wall_at, whole[2], whole[3], mean, least, greatest)

@@ -381,7 +381,7 @@ class LedgerWriter:
                     try:
                         with decodable_errors():
                             self._connection.execute(sql, [each() if callable(each) else each for each in values])
-                    except (sqlite3.Error, OverflowError) as error:
+                    except (sqlite3.Error, OverflowError, ValueError) as error:  # the last: what is no JSON
                         if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
                             raise
                         lost += 1

@@ -1,5 +1,6 @@
 """The ledger's thread: who asks whether something is written gets an answer, whenever the question comes."""
 
+import json
 import sqlite3
 import threading
 from collections import Counter
@@ -90,3 +91,13 @@ def test_a_program_has_so_many_bytes_in_the_queue_whatever_their_number(tmp_path
 
         assert sum(taken) == 17
         assert writer.left_out("flood") == 83
+
+
+def test_a_value_that_cannot_be_encoded_costs_that_record_only(tmp_path: Path):
+    def not_json() -> str:
+        return json.dumps(float("inf"), allow_nan=False)
+
+    with stuck(tmp_path) as writer:
+        writer.enqueue("INSERT OR REPLACE INTO series VALUES (?, ?)", "liar", not_json, of="liar")
+        writer.enqueue(REFUSAL, "victim", "n", "why", of="victim")
+    assert written(tmp_path) == {"victim": 1}
