@@ -83,7 +83,7 @@ class Terminal:
     def print_json(self, result: dict[str, Any]) -> None:
         """The result as one JSON object."""
         self.objects.append(result)
-        print(json.dumps({"schema": SCHEMA, **result}, indent=2), file=self.out, flush=True)
+        print(json.dumps({"schema": SCHEMA, **result}, indent=2, allow_nan=False), file=self.out, flush=True)
 
 
 def printable(text: str) -> str:

@@ -161,7 +161,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoint_size_bytes",
         MetricType.GAUGE,
-        "Size of the newest checkpoint.",
+        "Size of the newest checkpoint on the disk.",
         lambda of: of.checkpoint_size_bytes,
     ),
     JobMetric(
@@ -211,6 +211,18 @@ JOBS = (
         MetricType.COUNTER,
         "Checkpoints that were refused: damaged, rolled back, or unfit for the program.",
         lambda of: of.refused,
+    ),
+    JobMetric(
+        "stepkeeper_messages_refused_total",
+        MetricType.COUNTER,
+        "Messages of the worker that were refused: no messages, or out of their limits.",
+        lambda of: of.messages_refused,
+    ),
+    JobMetric(
+        "stepkeeper_messages_left_out_total",
+        MetricType.COUNTER,
+        "Messages of the worker that were left out, as they came too often.",
+        lambda of: of.messages_left_out,
     ),
     JobMetric(
         "stepkeeper_waits_for_storage",

@@ -143,7 +143,9 @@ def command_beside(
 
 def config_digest(config: ProgramConfig) -> str:
     """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
-    return hashlib.sha256(json.dumps(config.non_defaults(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(config.non_defaults(), sort_keys=True, default=_plain, allow_nan=False).encode()
+    ).hexdigest()[:16]
 
 
 def _plain(value: object) -> object:

@@ -18,12 +18,14 @@ from supervisor.core.program import effects, events
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.ledger.ledger import LastEnd
+from supervisor.host.pipes.control_pipes import NOTHING_REFUSED
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol import layout
+from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
@@ -39,6 +41,7 @@ from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.records.counters import ProgramCounters
 from supervisor.runner.records.goodput import GoodputRecorder
+from supervisor.runner.records.job_log import JobLog
 from supervisor.runner.records.observers import ObserverList
 from supervisor.runner.records.series import SeriesRecorder
 from supervisor.runner.records.training import TrainingStatus
@@ -71,6 +74,8 @@ class EffectExecutor:
         """What the worker said last of what it is doing (STATUS= of a notification)."""
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        self.refused = NOTHING_REFUSED
+        """What was not passed on of the messages of the present or last worker."""
         self.committed_at = 0.0
         """These three are monotonic: setting the clock changes neither a run time nor the age of a checkpoint."""
         self.started_wall_at: float | None = None
@@ -87,17 +92,20 @@ class EffectExecutor:
             self.standby = StandbyHolder(config, services, lambda: self.pid, self._between_failures_s, log)
         self.mirror: JobMirror | None = None
         """The job's copy in an object store; None for a program without one."""
+        self._refused_before = (0, 0)  # of earlier attempts: refused, and left out
+        self._job_log = JobLog(log)
         self._config = config
         self._services = services
         self._post = post
         self._observers = observers
         observers.add([self.standby] if self.standby is not None else [])
         observers.add([self.training, self.counters, self.goodput, self.requests])
-        observers.add([MessageRecorder(config, services, log)])
         self._selector: CheckpointSelector | None = None
         self.series: SeriesRecorder | None = None
         """The metrics of a job over its steps; None for a plain program."""
         if config.job is not None:
+            measured = self.training.checkpoint_measured
+            observers.add([MessageRecorder(config, services, self._job_log, lambda: self.started_at, measured)])
             self.series = SeriesRecorder(config.name, services.ledger)
             observers.add([self.series])
             if config.job.mirror is not None and services.is_chief:
@@ -141,6 +149,22 @@ class EffectExecutor:
 
     def _between_failures_s(self) -> float:
         return self.reliability.between_failures_s
+
+    @property
+    def messages_refused(self) -> int:
+        """How many messages of workers were refused since the daemon took the program over."""
+        return self._refused_before[0] + self.refused.refused
+
+    @property
+    def messages_left_out(self) -> int:
+        """How many were left out, as they came too often."""
+        return self._refused_before[1] + self.refused.left_out
+
+    def refused_words(self, now: float) -> tuple[str, ...]:
+        """What was not taken of the worker's messages, or not written down of them, in words; empty if all was."""
+        unwritten = self._services.ledger.records_left_out(self._config.name)
+        left_out = [f"{counted(unwritten, 'record')} of it not in the ledger"] if unwritten else []
+        return (*self.refused.describe(now), *self._job_log.describe(now), *left_out)
 
     @property
     def run_time_s(self) -> float | None:
@@ -203,6 +227,7 @@ class EffectExecutor:
         self._attempt = self._attempts.adopt(found)
         if self._attempt is None:
             return False
+        self._watch_messages_of(self._attempt)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self.started_at, self.ended_at = self._attempt.began_at, None
         self._log.info("worker.adopted", attempt=found.attempt, pid=found.pid, runs_for_s=round(found.age_s, 1))
@@ -318,6 +343,7 @@ class EffectExecutor:
             self._report_spawn_failure(effect, self._spawn_error_of(error, was_standby=standby is not None))
             return
         self._attempt, process = attempt, attempt.process
+        self._watch_messages_of(attempt)
         self.oom_counters = attempt.memory.cgroup_counters
         self.started_wall_at, self.ended_wall_at = time.time(), None
         self.started_at, self.ended_at = attempt.began_at, None
@@ -326,6 +352,12 @@ class EffectExecutor:
         )
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
         self._post(events.SpawnSucceeded(number))
+
+    def _watch_messages_of(self, attempt: LiveAttempt) -> None:
+        """Counts the refused messages of another worker from now on."""
+        if attempt.channel is not None:
+            self._refused_before = self.messages_refused, self.messages_left_out
+            self.refused = attempt.channel.refusals
 
     def _spawn_error_of(self, error: Exception, was_standby: bool) -> SpawnError:
         if isinstance(error, SpawnError):
@@ -513,7 +545,7 @@ class EffectExecutor:
 
     def on_malformed_message(self, number: int, error: str) -> None:
         """The worker wrote what is no message."""
-        self._log.warning("worker.misspoke", attempt=number, error=error)
+        self._job_log.warning("worker.misspoke", attempt=number, error=error)
 
     def on_notification(self, number: int, notification: NotifyMessage) -> None:
         """A plain program sent a notification."""

@@ -8,9 +8,9 @@ from supervisor.protocol.checkpoints.account import (
     Decisions,
     Newest,
     Older,
-    SeenDirectory,
     ProgressAccount,
     ReportedCheckpoint,
+    SeenDirectory,
     Unexplained,
     find_loss,
     find_passed_over,
@@ -24,9 +24,12 @@ NEWEST = ReportedCheckpoint(1200, "step-0000001200.a3", HOME, DISK, 3)
 REFUSAL, REMEDY = "cannot train digits", "mount the disk"
 
 
+NOTHING_DECIDED = Decisions()
+
+
 def judged(
-    chosen: int | None, place: SeenDirectory, decisions: Decisions = Decisions()
-) -> Newest | Older | Unexplained:  # noqa: B008
+    chosen: int | None, place: SeenDirectory, decisions: Decisions = NOTHING_DECIDED
+) -> Newest | Older | Unexplained:
     return judge(NEWEST, chosen, place, decisions, REFUSAL, REMEDY)
 
 
