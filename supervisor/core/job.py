@@ -104,7 +104,7 @@ from supervisor.core.actions.stopping import (
     stop_running,
     stop_starting,
 )
-from supervisor.core.actions.storage_waits import begin_from_scratch, storage_seen
+from supervisor.core.actions.storage_waits import begin_from_scratch, start_paths_seen, storage_seen
 from supervisor.core.actions.suspend import (
     host_suspended_adopting,
     host_suspended_flushing,
@@ -184,6 +184,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.StorageSeen,         (BACKOFF,),                              storage_seen),
     (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   worker_met),
     (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   restore_begun),
+    (events.StartPathsSeen,      (BACKOFF,),                              start_paths_seen),
     (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
 
     # --- training ---

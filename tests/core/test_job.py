@@ -85,6 +85,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.CheckpointSelected: ALL - {State.STARTING},
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
     events.StorageSeen: ALL - {State.BACKOFF},
+    events.StartPathsSeen: ALL - {State.BACKOFF},
     events.FromScratchRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
     events.WorkerMet: WITHOUT_PROCESS,
     events.RestoreBegun: WITHOUT_PROCESS,

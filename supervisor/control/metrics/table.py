@@ -208,7 +208,8 @@ JOBS = (
     JobMetric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
-        "1 while the job waits for its checkpoint directory, which fails or lacks what was committed there.",
+        "1 while the job waits for a disk: of its checkpoint directory, which fails or lacks what was committed there, or "
+        "of what it is started from.",
         lambda of: of.waits_for_storage,
     ),
     JobMetric(

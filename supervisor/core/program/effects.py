@@ -47,6 +47,15 @@ class LookAtStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtStartPaths:
+    """Look whether the program's directory and command are there; answer with StartPathsSeen. Not again while the last
+    look has no answer.
+    """
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineCheckpoints:
     """Move these checkpoints to quarantine, each with its reason: an older one was restored."""
 
@@ -129,6 +138,7 @@ Effect = (
     Spawn
     | SelectCheckpoint
     | LookAtStorage
+    | LookAtStartPaths
     | QuarantineCheckpoints
     | SendGo
     | RequestIdentity

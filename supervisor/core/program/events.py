@@ -71,12 +71,18 @@ class SpawnFailed:
     """There is no process. `permanent`: another attempt would fail the same way.
 
     `retry_in_s`: nothing was tried, since the host cannot take it now; it is tried again after so many seconds.
+    `path`: the directory or command that can't be reached, with its `errno`; `mount_point`: where the file system is
+    mounted that it is on now; `unmounted`: the mount point of fstab that it is below and that is not mounted.
     """
 
     attempt: int
     error: str
     permanent: bool
     retry_in_s: float | None = None
+    path: str | None = None
+    errno: int | None = None
+    mount_point: str | None = None
+    unmounted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,14 @@ class StorageSeen:
     errno: int | None = None
     highest_step: int | None = None
     mount: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPathsSeen:
+    """The answer to LookAtStartPaths. `error`: why the process could still not be started; None if it could be."""
+
+    attempt: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +400,7 @@ Event = (
     | SelectionFailed
     | RunTakenOver
     | StorageSeen
+    | StartPathsSeen
     | FromScratchRequested
     | WorkerMet
     | RestoreBegun

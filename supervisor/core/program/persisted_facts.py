@@ -19,7 +19,8 @@ class PersistedFacts:
     and place of its checkpoint), `restoring` (it has one), `restore_begun` (the worker had begun to restore it),
     `began_at` (the step it restored), `saved` (the step of its
     last checkpoint), `moved` (it made progress) and `start_limit_s` (the age at which it has to train; None if that is
-    startup_timeout). `known`, `mount`, `from_scratch`: of the checkpoint directory, as in ProgramFacts.
+    startup_timeout). `known`, `mount`, `from_scratch`: of the checkpoint directory, as in ProgramFacts; so is `worked_paths`, which
+    is all that is stored of a plain program.
     """
 
     attempt: int = 0
@@ -51,10 +52,13 @@ class PersistedFacts:
     known: KnownCheckpoint | None = None
     mount: str | None = None
     from_scratch: bool = False
+    worked_paths: tuple[str, ...] = ()
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
-    """The facts of a job to store at `now` (monotonic seconds)."""
+    """The facts of a program to store at `now` (monotonic seconds)."""
+    if not facts.policy.is_job:
+        return PersistedFacts(worked_paths=facts.worked_paths)
     is_failure = not (facts.waits_for_host or facts.waits_for_storage)
     waits = facts.state is State.BACKOFF and is_failure and facts.deadline_at is not None
     origin = facts.current.checkpoint
@@ -89,6 +93,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         known=facts.known,
         mount=facts.mount,
         from_scratch=facts.from_scratch,
+        worked_paths=facts.worked_paths,
     )
 
 
@@ -102,6 +107,9 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
 
     Facts of an attempt count only if no later attempt was started since.
     """
+    facts.worked_paths = memory.worked_paths
+    if not facts.policy.is_job:
+        return
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
     failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.idle_deaths
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths

@@ -122,6 +122,7 @@ def _persisted_facts(found: Mapping[str, Any]) -> PersistedFacts:
         known=_known(found.get("known")),
         mount=_text(found.get("mount")),
         from_scratch=found.get("from_scratch") is True,
+        worked_paths=tuple(str(each) for each in found.get("worked_paths", [])[:MAX_NAMES]),
         steps_s=tuple(s for each in found["steps_s"][:MAX_NAMES] if (s := _seconds(each)) is not None),
     )
 
