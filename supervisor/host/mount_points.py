@@ -19,11 +19,11 @@ def mounted_point(path: Path) -> str | None:
     return None
 
 
-def unmounted_point(path: Path) -> str | None:
+def unmounted_point(path: Path, fstab: Path = FSTAB) -> str | None:
     """The mount point of fstab that `path` is below and that is not mounted now; None if there is none."""
     with contextlib.suppress(OSError):
         present = set(_mounted())
-        return max((each for each in _above(path, _expected()) if each not in present), key=len, default=None)
+        return max((each for each in _above(path, _expected(fstab)) if each not in present), key=len, default=None)
     return None
 
 
@@ -38,9 +38,9 @@ def _mounted() -> Iterator[str]:
             yield _unescaped(os.fsdecode(fields[4]))
 
 
-def _expected() -> Iterator[str]:
+def _expected(fstab: Path) -> Iterator[str]:
     """Raises OSError if there is no fstab, as in containers."""
-    for line in FSTAB.read_text(errors="replace").splitlines():
+    for line in fstab.read_text(errors="replace").splitlines():
         fields = line.split()
         if len(fields) > 2 and not fields[0].startswith("#") and fields[1].startswith("/") and fields[2] != "swap":
             yield os.path.normpath(_unescaped(fields[1]))

@@ -68,8 +68,16 @@ class Daemon:
                 self.process.kill()
                 self.process.wait()
                 raise
+        self._require_no_breach()
         if "Traceback (most recent call last)" in self.errors():
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
+
+    def _require_no_breach(self) -> None:
+        """What has to hold at every event held; a daemon that notices otherwise only logs it."""
+        log = self.folder / "daemon.log"
+        broken = [each for each in records(log) if each["event"] == "invariant.broken"] if log.exists() else []
+        if broken:
+            raise AssertionError(f"the daemon broke an invariant: {broken[0]}")
 
     def start(self, patience_s: float = PATIENCE_S) -> "Daemon":
         self.launch()

@@ -289,7 +289,7 @@ def test_a_file_system_on_which_checkpoints_can_be_lost_is_remarked_upon(tmp_pat
 
 
 def section_on(disk: Path, checkpoints: Path) -> str:
-    """A job whose directory and interpreter are on the disk, and a plain program; their checkpoints and logs are not."""
+    """A job whose directory and interpreter are on the disk, and a plain program; their checkpoints are elsewhere."""
     interpreter = disk / "bin" / "python3"
     interpreter.parent.mkdir()
     interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

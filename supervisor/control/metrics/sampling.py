@@ -63,6 +63,7 @@ class ProgramSample:
     spent_s: dict[str, float]
     goodput_s: dict[str, float]
     job: JobSample | None
+    invariants_broken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         spent_s=dict(goodput.state_s),
         goodput_s={str(spent): span_s for spent, span_s in goodput.total_s().items()},
         job=_job(runner, flush_expected_s),
+        invariants_broken=counters.invariants_broken,
     )
 
 

@@ -229,6 +229,7 @@ def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     if event.committed_step is None:
         return
     facts.current.saved_step = event.committed_step
+    facts.current.step = max(event.committed_step, facts.current.step or 0)
     remember_commit(facts, event.committed_step)
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step

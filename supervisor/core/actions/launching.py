@@ -76,7 +76,7 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
         facts.reason = event.error
         enter(facts, State.BACKOFF, now + event.retry_in_s)
         return []
-    away = waits_for_disk(event, _has_worked(facts), facts.mount)
+    away = None if event.missing is None else waits_for_disk(event.missing, _has_worked(facts), facts.mount)
     failed = (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
     if away is not None:
         failed = (Cause.STORAGE, f"{event.error}; {away}: once the disk is back, it starts by itself")

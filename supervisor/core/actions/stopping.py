@@ -115,6 +115,7 @@ def run_taken_over(facts: ProgramFacts, event: RunTakenOver, now: float) -> Effe
     return kill(facts, event, now)
 
 
+@leads_to(State.STOPPING)
 def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
     """Sends the stop signal; there is nothing to flush yet."""
     facts.current.decided_end = (event.cause, event.text)

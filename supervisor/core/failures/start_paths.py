@@ -1,7 +1,7 @@
-"""Whether a process that could not be started waits for its disk: its `directory` or its command can't be reached now.
+"""Whether a process that could not be started waits for its disk, as what it is started from can't be reached.
 
-At a boot the daemon may come before a disk, and a network file system may be away for a while. What a program is started
-from is then missing, exactly as after a mistake in its configuration. The two are told apart by what is known:
+At a boot the daemon may come before a disk, and a network file system may be away for a while. What a program is
+started from is then missing, exactly as after a mistake in its configuration. The two are told apart by what is known:
 
     it was started from the same paths before                                 wait
     the missing path is below a mount point of fstab that is not mounted      wait
@@ -14,9 +14,8 @@ pause ends, the runner looks whether the process could be started (LookAtStartPa
 """
 
 import errno
+from dataclasses import dataclass
 from pathlib import PurePath
-
-from supervisor.core.program.events import SpawnFailed
 
 _AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES})
 """What is missing, or an empty folder in its place: by itself no sign of a disk."""
@@ -27,17 +26,28 @@ _FAILING = frozenset(
 """Only a file system whose disk or server is away says these."""
 
 
-def waits_for_disk(event: SpawnFailed, has_worked: bool, last_mount: str | None) -> str | None:
-    """Why the failed start waits, in words; None if it does not. `last_mount`: of the checkpoints, as in facts."""
-    if event.path is None or event.errno is None:
-        return None
-    if event.errno in _FAILING:
+@dataclass(frozen=True, slots=True)
+class UnreachablePath:
+    """What a process could not be started from. `mount_point`: where the file system is mounted that it is on now.
+
+    `unmounted`: the mount point of fstab that it is below and that is not mounted.
+    """
+
+    path: str
+    errno: int
+    mount_point: str | None = None
+    unmounted: str | None = None
+
+
+def waits_for_disk(missing: UnreachablePath, has_worked: bool, last_mount: str | None) -> str | None:
+    """Why a failed start waits, in words; None if it does not. `last_mount`: of the checkpoints, as in facts."""
+    if missing.errno in _FAILING:
         return "its file system fails"
-    if event.errno not in _AWAY:
+    if missing.errno not in _AWAY:
         return None
-    if event.unmounted is not None:
-        return f"{event.unmounted} is in /etc/fstab and not mounted"
+    if missing.unmounted is not None:
+        return f"{missing.unmounted} is in /etc/fstab and not mounted"
     point = (last_mount or "").rpartition(" at ")[2]
-    if point not in ("", "/") and point != event.mount_point and PurePath(event.path).is_relative_to(point):
+    if point not in ("", "/") and point != missing.mount_point and PurePath(missing.path).is_relative_to(point):
         return f"{point} is not mounted, where its last checkpoints were"
     return "it was started from there before" if has_worked else None

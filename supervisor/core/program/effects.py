@@ -134,6 +134,19 @@ class PersistHangHistory:
     longest: tuple[tuple[str, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportBreach:
+    """Log and count that an invariant (`core/invariants.py`) does not hold: a defect of the core.
+
+    `event`: what happened; `before`, `after`: the facts, all as Python prints them.
+    """
+
+    invariant: str
+    event: str
+    before: str
+    after: str
+
+
 Effect = (
     Spawn
     | SelectCheckpoint
@@ -149,4 +162,5 @@ Effect = (
     | RecordWanted
     | RecordEnd
     | PersistHangHistory
+    | ReportBreach
 )

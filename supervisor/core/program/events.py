@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
 from supervisor.protocol.wire.messages import Phase, Then
 
@@ -71,18 +72,14 @@ class SpawnFailed:
     """There is no process. `permanent`: another attempt would fail the same way.
 
     `retry_in_s`: nothing was tried, since the host cannot take it now; it is tried again after so many seconds.
-    `path`: the directory or command that can't be reached, with its `errno`; `mount_point`: where the file system is
-    mounted that it is on now; `unmounted`: the mount point of fstab that it is below and that is not mounted.
+    `missing`: the directory, command or script that can't be reached, if that is why.
     """
 
     attempt: int
     error: str
     permanent: bool
     retry_in_s: float | None = None
-    path: str | None = None
-    errno: int | None = None
-    mount_point: str | None = None
-    unmounted: str | None = None
+    missing: UnreachablePath | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from supervisor.protocol.checkpoints.loss import KnownCheckpoint
 class PersistedFacts:
     """The stored facts of one job; two that are equal lead to the same next start. Names are keys in the ledger.
 
-    `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
-    and place of its checkpoint), `restoring` (it has one), `restore_begun` (the worker had begun to restore it),
-    `began_at` (the step it restored), `saved` (the step of its
-    last checkpoint), `moved` (it made progress) and `start_limit_s` (the age at which it has to train; None if that is
-    startup_timeout). `known`, `mount`, `from_scratch`: of the checkpoint directory, as in ProgramFacts; so is `worked_paths`, which
-    is all that is stored of a plain program.
+    `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path,
+    step and place of its checkpoint), `restoring` (it has one), `restore_begun` (the worker had begun to restore
+    it), `began_at` (the step it restored), `saved` (the step of its last checkpoint), `moved` (it made progress)
+    and `start_limit_s` (the age at which it has to train; None if that is startup_timeout). `known`, `mount`,
+    `from_scratch`: of the checkpoint directory, as in ProgramFacts; so is `worked_paths`, which is all that is
+    stored of a plain program.
     """
 
     attempt: int = 0

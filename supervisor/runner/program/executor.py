@@ -14,6 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import describe_exit
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.fleet.gpus import RECHECK_S
 from supervisor.core.program import effects, events
 from supervisor.core.standby import StandbyKind
@@ -263,6 +264,16 @@ class EffectExecutor:
                 self._services.ledger.record_hang_history(self._config.name, dict(effect.longest))
             case effects.RecordEnd():
                 self._record_end(effect)
+            case effects.ReportBreach(name, event):
+                remedy = "the program is supervised on; please report this record"
+                self._log.error(
+                    "invariant.broken",
+                    invariant=name,
+                    on=event,
+                    before=effect.before,
+                    after=effect.after,
+                    remedy=remedy,
+                )
             case _:
                 assert_never(effect)
 
@@ -336,18 +347,11 @@ class EffectExecutor:
         self.started_at = self.ended_at = time.monotonic()
         self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.microbatches)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
-        place = None if error.path is None or error.errno is None else error.path
-        self._post(
-            events.SpawnFailed(
-                number,
-                str(error),
-                error.permanent,
-                path=None if place is None else str(place),
-                errno=error.errno,
-                mount_point=None if place is None else mount_points.mounted_point(place),
-                unmounted=None if place is None else mount_points.unmounted_point(place),
-            )
-        )
+        missing = None
+        if (path := error.path) is not None and error.errno is not None:
+            here, lacking = mount_points.mounted_point(path), mount_points.unmounted_point(path)
+            missing = UnreachablePath(str(path), error.errno, here, lacking)
+        self._post(events.SpawnFailed(number, str(error), error.permanent, missing=missing))
 
     async def _look_at_start_paths(self, effect: effects.LookAtStartPaths) -> None:
         """Posts whether the program could be started now; nothing while an earlier look has no answer."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.job import Job
 from supervisor.core.program.effects import LookAtStartPaths, RecordEnd, Spawn
 from supervisor.core.program.events import (
@@ -23,7 +24,8 @@ from supervisor.core.program.persisted_facts import facts_to_persist
 PATHS = ("/data/run", "python")
 JOB = Policy("digits", is_job=True, checkpoint_dir="/data/digits", start_paths=PATHS, startretries=1)
 PLAIN = Policy("web", is_job=False, start_paths=PATHS)
-MISSING = SpawnFailed(1, "cannot start digits: its directory /data/run does not exist", True, None, "/data/run", 2, "/")
+GONE = UnreachablePath("/data/run", errno.ENOENT, "/")
+MISSING = SpawnFailed(1, "cannot start digits: its directory /data/run does not exist", permanent=True, missing=GONE)
 
 
 def failed(policy: Policy, event: SpawnFailed, worked: bool = False, mount: str | None = None) -> Job:
@@ -73,14 +75,14 @@ def test_one_that_worked_before_is_waited_for_without_spending_a_budget(policy: 
         ({}, "ext4 at /", None),
         ({}, "xfs at /other", None),
         ({"errno": errno.EIO}, None, "its file system fails"),
-        ({"errno": errno.ESTALE, "permanent": False}, None, "its file system fails"),
+        ({"errno": errno.ESTALE}, None, "its file system fails"),
         ({"errno": errno.ENOTCONN}, None, "its file system fails"),
         ({"errno": errno.EACCES}, None, None),
-        ({"errno": None, "path": None, "unmounted": "/data"}, None, None),
+        ({"errno": errno.ENOEXEC, "unmounted": "/data"}, None, None),
     ],
 )
 def test_what_tells_a_disk_that_is_away_from_a_mistake(change: dict, mount: str | None, why: str | None):
-    job = failed(JOB, replace(MISSING, **change), mount=mount)
+    job = failed(JOB, replace(MISSING, missing=replace(GONE, **change)), mount=mount)
 
     assert job.state is (State.FAILED if why is None else State.BACKOFF)
     assert why is None or f"; {why}: once" in (job.facts.reason or "")
