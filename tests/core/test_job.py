@@ -86,6 +86,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
     events.StorageSeen: ALL - {State.BACKOFF},
     events.BeginAtRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
+    events.StartPathsSeen: ALL - {State.BACKOFF},
     events.WorkerMet: WITHOUT_PROCESS,
     events.RestoreBegun: WITHOUT_PROCESS,
     events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},

@@ -51,7 +51,8 @@ class JobStatus:
     """What `status` says of a program that trains. From `step` on, the fields of `Training`, which explains them.
 
     `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `suspects`: checkpoints that are
-    avoided because attempts failed after restoring them; `waits_for_storage`: it waits for its checkpoint directory;
+    avoided because attempts failed after restoring them; `waits_for_storage`: it waits for the disk of its checkpoint
+    directory, or of what it is started from;
     `newest`: the newest checkpoint that was ever reported as committed; `older_because`, `older_text`: why the attempt
     began from an older one than that was, null if it did not; `storage_remarks`: what checkpoints can't
     rely on in the directory's file system; `replicas_wanted`: the number of devices that its section asks for;

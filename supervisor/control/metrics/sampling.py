@@ -69,6 +69,7 @@ class ProgramSample:
     older_starts: dict[str, int]
     goodput_s: dict[str, float]
     job: JobSample | None
+    invariants_broken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         older_starts=_older_starts(runner),
         goodput_s={str(spent): span_s for spent, span_s in goodput.total_s().items()},
         job=_job(runner, flush_expected_s),
+        invariants_broken=counters.invariants_broken,
     )
 
 

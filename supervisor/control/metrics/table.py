@@ -73,6 +73,12 @@ PROGRAMS = (
         lambda of: of.attempt,
     ),
     ProgramMetric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.attempts),
+    ProgramMetric(
+        "stepkeeper_invariants_broken_total",
+        MetricType.COUNTER,
+        "Defects of the daemon that it noticed itself; the log has each as invariant.broken. Please report them.",
+        lambda of: of.invariants_broken,
+    ),
 )
 
 LABELLED = (
@@ -227,7 +233,8 @@ JOBS = (
     JobMetric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
-        "1 while the job waits for its checkpoint directory, which fails or lacks what was committed there.",
+        "1 while the job waits for a disk: of its checkpoint directory, which fails or lacks what was committed there, "
+        "or of what it is started from.",
         lambda of: of.waits_for_storage,
     ),
     JobMetric(

@@ -61,6 +61,7 @@ def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
 def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
     facts.current.saved_step, facts.current.save_error = event.step, None
+    facts.current.step = max(event.step, facts.current.step or 0)  # progress is reported now and then
     account.record_commit(facts, event.step, event.wall_at)
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:

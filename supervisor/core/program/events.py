@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.wire.messages import Phase, Then
@@ -72,12 +73,14 @@ class SpawnFailed:
     """There is no process. `permanent`: another attempt would fail the same way.
 
     `retry_in_s`: nothing was tried, since the host cannot take it now; it is tried again after so many seconds.
+    `missing`: the directory, command or script that can't be reached, if that is why.
     """
 
     attempt: int
     error: str
     permanent: bool
     retry_in_s: float | None = None
+    missing: UnreachablePath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,14 @@ class StorageSeen:
     highest_step: int | None = None
     mount: str | None = None
     passed_over: RejectedCheckpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPathsSeen:
+    """The answer to LookAtStartPaths. `error`: why the process could still not be started; None if it could be."""
+
+    attempt: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +430,7 @@ Event = (
     | CheckpointOutdated
     | StorageSeen
     | BeginAtRequested
+    | StartPathsSeen
     | WorkerMet
     | RestoreBegun
     | TrainingRestored

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -13,9 +14,11 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import describe_exit
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.fleet.gpus import RECHECK_S
 from supervisor.core.program import effects, events
 from supervisor.core.standby import StandbyKind
+from supervisor.host import mount_points
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.ledger.ledger import LastEnd
 from supervisor.host.pipes.control_pipes import NOTHING_REFUSED
@@ -34,6 +37,7 @@ from supervisor.runner.attempt.last_output import LIMIT_S, LOGGER_START_LIMIT_S,
 from supervisor.runner.attempt.launching import command_beside, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
+from supervisor.runner.attempt.starting import start_obstacle
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.messages_in import MessageRecorder, event_of
@@ -116,6 +120,7 @@ class EffectExecutor:
             )
         self._attempt: LiveAttempt | None = None
         self._exiting: tuple[LiveAttempt, events.WorkerExited] | None = None  # it waits for its last line
+        self._is_looking = False  # whether its directory and command are there
         self._has_last_message = False  # the worker sent `done` or `failed`
         self._reported_done = False
         self._last_pid: int | None = None  # of the attempt before
@@ -270,6 +275,8 @@ class EffectExecutor:
             case effects.LookAtStorage():
                 if self._selector is not None:
                     self._background(self._selector.look(effect))
+            case effects.LookAtStartPaths():
+                self._background(self._look_at_start_paths(effect))
             case effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._background(self._selector.quarantine(effect))
@@ -296,6 +303,16 @@ class EffectExecutor:
                 self._services.ledger.record_hang_history(self._config.name, dict(effect.longest))
             case effects.RecordEnd():
                 self._record_end(effect)
+            case effects.ReportBreach(name, event):
+                remedy = "the program is supervised on; please report this record"
+                self._log.error(
+                    "invariant.broken",
+                    invariant=name,
+                    on=event,
+                    before=effect.before,
+                    after=effect.after,
+                    remedy=remedy,
+                )
             case _:
                 assert_never(effect)
 
@@ -376,7 +393,26 @@ class EffectExecutor:
         self.started_at = self.ended_at = time.monotonic()
         self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.microbatches)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
-        self._post(events.SpawnFailed(number, str(error), error.permanent))
+        missing = None
+        if (path := error.path) is not None and error.errno is not None:
+            here, lacking = mount_points.mounted_point(path), mount_points.unmounted_point(path)
+            missing = UnreachablePath(str(path), error.errno, here, lacking)
+        self._post(events.SpawnFailed(number, str(error), error.permanent, missing=missing))
+
+    async def _look_at_start_paths(self, effect: effects.LookAtStartPaths) -> None:
+        """Posts whether the program could be started now; nothing while an earlier look has no answer."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        folder = self._config.directory or Path(self._config.command[0]).parent
+        try:
+            look = partial(start_obstacle, self._config, self._services.environment)
+            error = await self._services.log_reads.run_for_folder(folder, look)
+        except RuntimeError as failure:  # the host has no thread to spare
+            error = f"cannot look at {folder}: {failure}"
+        finally:
+            self._is_looking = False
+        self._post(events.StartPathsSeen(effect.attempt, error))
 
     def _cancel_waiting_spawn(self, number: int) -> None:
         """Gives up a start that still waits for its GPUs."""
