@@ -30,10 +30,10 @@ def rotated(file: LogFile, *texts: str) -> None:
         file.rotate()
 
 
-def until_done() -> None:
-    """What was scheduled is done, as far as it takes one turn."""
+def until_done(path: Path) -> None:
+    """What was scheduled for this log is done."""
     done = threading.Event()
-    compression.schedule(done.set)
+    compression.schedule(done.set, path)
     assert done.wait(60)
 
 
@@ -54,9 +54,9 @@ def test_backups_are_compressed_and_no_more_stay_than_asked_for(tmp_path: Path) 
     file = log_file(path)
 
     rotated(file, "one", "two")
-    until_done()
+    until_done(path)
     rotated(file, "three", "four", "five")
-    until_done()
+    until_done(path)
 
     assert packed(path) == {".1.gz": "five", ".2.gz": "four", ".3.gz": "three"}
     assert others(path) == [""]
@@ -86,7 +86,7 @@ def test_backup_that_is_renamed_meanwhile_keeps_its_place(tmp_path: Path, held: 
     assert held[0].wait(60)
     rotated(file, "two")
     held[1].set()
-    until_done()
+    until_done(path)
 
     assert packed(path) == {".1.gz": "two", ".2.gz": "one"}
     assert others(path) == [""]
@@ -105,7 +105,7 @@ def test_backup_that_is_deleted_meanwhile_does_not_come_back(tmp_path: Path, hel
     else:
         truncate_with_backups(path)
     held[1].set()
-    until_done()
+    until_done(path)
 
     assert (packed(path), others(path)) == ({}, [""])
     assert file.error is None
@@ -135,12 +135,12 @@ def test_backup_stays_as_it_is_where_the_disk_is_full_and_the_file_says_so(small
             pass
 
     file.rotate()
-    until_done()
+    until_done(path)
     filler.unlink()
     file.write(b"after")
     error = file.error
     file.rotate()
-    until_done()
+    until_done(path)
     file.write(b"")
 
     assert error == (
@@ -194,7 +194,8 @@ def test_a_file_in_the_place_of_a_backup_is_left_alone_and_others_are_compressed
 
     rotated(file, "one")
     rotated(other, "two")
-    until_done()
+    until_done(theirs)
+    until_done(other.path)
 
     assert packed(theirs) == {".1.gz": "one"}
     assert packed(tmp_path / "other.log") == {".1.gz": "two"}
@@ -230,7 +231,7 @@ def test_a_log_that_its_user_made_huge_before_it_was_rotated_is_not_compressed(
     made_huge(theirs)
 
     file.rotate()
-    until_done()
+    until_done(theirs)
     file.write(b"")
 
     assert file.error is not None and says in file.error

@@ -61,10 +61,12 @@ def _run() -> None:
     while True:
         is_idle = not turns
         with contextlib.suppress(queue.Empty):
-            later.append(_waiting.get(block=is_idle, timeout=IDLE_THREAD_S))
+            fresh = _waiting.get(block=is_idle, timeout=IDLE_THREAD_S)
             is_idle = False
             while True:
-                later.append(_waiting.get_nowait())
+                if fresh not in later:  # once more is enough, however often the log was rotated meanwhile
+                    later.append(fresh)
+                fresh = _waiting.get_nowait()
         with _starting:
             if is_idle and _waiting.empty():
                 _thread = None
