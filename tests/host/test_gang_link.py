@@ -81,6 +81,7 @@ async def test_another_generation_is_refused():
         assert not at_chief.joined
 
 
+@pytest.mark.hostile
 async def test_whoever_does_not_know_the_secret_is_not_let_in():
     async with daemon(0) as (_, at_chief), daemon(1, secret="x" * 64) as (_, at_stranger):
         await wait_until_async(lambda: at_stranger.refused)
@@ -104,6 +105,7 @@ async def test_a_rank_joins_once_and_from_its_own_node():
         assert not at_chief.joined
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "said",
     [
@@ -130,6 +132,7 @@ async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
         assert list(at_chief.joined) == [1] and not at_chief.lost
 
 
+@pytest.mark.hostile
 async def test_a_proof_holds_for_one_challenge_only(port: int):
     async with daemon(0) as (_, at_chief):
         reader, writer = await asyncio.open_connection("localhost", port)
@@ -146,6 +149,7 @@ async def test_a_proof_holds_for_one_challenge_only(port: int):
         writer.close()
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("sources", [["127.0.0.9"], [f"127.0.1.{number}" for number in range(1, 100)]])
 async def test_strangers_who_say_nothing_keep_no_rank_out(port: int, sources: list[str]):
     async with daemon(0) as (_, at_chief), contextlib.AsyncExitStack() as strangers:
@@ -158,6 +162,7 @@ async def test_strangers_who_say_nothing_keep_no_rank_out(port: int, sources: li
             assert not (at_chief.lost or at_first.lost or at_second.lost)
 
 
+@pytest.mark.hostile
 async def test_few_connections_are_held_that_have_proved_nothing(port: int):
     async with daemon(0), contextlib.AsyncExitStack() as strangers:
         readers = []
@@ -172,6 +177,7 @@ async def test_few_connections_are_held_that_have_proved_nothing(port: int):
         assert gone == list(range(181)), "the newest stay"
 
 
+@pytest.mark.hostile
 async def test_a_rank_that_was_dropped_before_it_was_let_in_tries_again(port: int):
     dropped = 0
 

@@ -20,6 +20,8 @@ from supervisor.protocol.wire import codec, messages
 from tests.places import ROOT
 from tests.system.harness import Daemon, let_others_in
 
+pytestmark = pytest.mark.hostile
+
 USER = "nobody"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
 
@@ -267,6 +269,7 @@ OF_THE_USER = {"program", "standby", "check or stop command"}
 
 @needs_root
 @pytest.mark.integration
+@pytest.mark.slow
 def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home: Path) -> None:
     variables = canaries(home)
     section = configuration(home, variables)

@@ -187,6 +187,7 @@ def made_huge(path: Path) -> None:
     os.chown(path, 41001, 41001)
 
 
+@pytest.mark.hostile
 @needs_root
 def test_a_file_in_the_place_of_a_backup_is_left_alone_and_others_are_compressed(theirs: Path, tmp_path: Path) -> None:
     file, other = log_file(theirs), log_file(tmp_path / "other.log")
@@ -203,6 +204,7 @@ def test_a_file_in_the_place_of_a_backup_is_left_alone_and_others_are_compressed
     assert file.error is None
 
 
+@pytest.mark.hostile
 @needs_root
 @pytest.mark.parametrize("maxbytes", [0, 1000])
 def test_a_backup_that_has_grown_stays_as_it_is_and_the_file_says_why(
@@ -220,6 +222,7 @@ def test_a_backup_that_has_grown_stays_as_it_is_and_the_file_says_why(
     assert (packed(theirs), others(theirs)) == ({}, ["", ".1"])
 
 
+@pytest.mark.hostile
 @needs_root
 @pytest.mark.parametrize(("maxbytes", "says"), [(0, "it has holes"), (1000, "the log may have had 66536")])
 def test_a_log_that_its_user_made_huge_before_it_was_rotated_is_not_compressed(
@@ -238,6 +241,7 @@ def test_a_log_that_its_user_made_huge_before_it_was_rotated_is_not_compressed(
     assert packed(theirs) == {}
 
 
+@pytest.mark.hostile
 def test_a_large_one_keeps_no_other_waiting_and_ends_with_its_deletion(tmp_path: Path) -> None:
     """The large one is as large as can be: it is in a folder of root's, where nothing is refused."""
     large, small = log_file(tmp_path / "a" / "large.log"), log_file(tmp_path / "b" / "small.log")
