@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from supervisor.ctl.terminal import printable
+from supervisor.protocol.printable import printable
 from tests.ctl.conftest import CTL
 from tests.ctl.test_listing import program
 
