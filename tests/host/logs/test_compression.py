@@ -215,7 +215,7 @@ def test_a_backup_that_has_grown_stays_as_it_is_and_the_file_says_why(
     monkeypatch.setattr(compression, "schedule", lambda work, key=None: made_huge(theirs.with_name("out.log.1")))
     rotated(file, "one")
 
-    assert list(file.compress_backups()) == []
+    file.compress_backups()
     file.write(b"")
 
     assert file.error is not None and f"it has {HUGE} bytes, and the log may have had 4" in file.error

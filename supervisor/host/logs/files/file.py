@@ -181,9 +181,14 @@ class LogFile:
         self._open()
         if self.compress:
             with contextlib.suppress(RuntimeError):  # the host has no thread to spare: later, with the next one
-                compression.schedule(self.compress_backups, self.path)
+                compression.schedule(self.compress_in_turns, self.path)
 
-    def compress_backups(self) -> Iterator[None]:
+    def compress_backups(self) -> None:
+        """Compresses the backups that are not yet, in the caller's thread."""
+        for _ in self.compress_in_turns():
+            pass
+
+    def compress_in_turns(self) -> Iterator[None]:
         """Compresses the backups that are not yet, in whatever thread, in turns; `error` says why one could not be."""
         self._rotated.maxbytes = self.maxbytes
         try:
@@ -261,8 +266,7 @@ def rotate_unopened(path: Path, backups: int, compress: bool) -> None:
     finally:
         file.close()
     if compress:
-        for _ in file.compress_backups():  # in the caller's thread, which waits for this one file only
-            pass
+        file.compress_backups()
 
 
 def truncate_with_backups(path: Path) -> None:
