@@ -12,7 +12,8 @@ from rich.text import Text
 
 from supervisor.ctl import naming, render
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
-from supervisor.ctl.terminal import ExitStatus, Terminal, printable
+from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.printable import printable
 
 Shown = TypeVar("Shown")
 

@@ -17,6 +17,7 @@ from supervisor.host.daemon_log.journal import JournalHandler
 from supervisor.host.daemon_log.supervisor_format import SupervisorLogFormatter
 from supervisor.host.logs import journal
 from supervisor.host.logs.syslog import ADDRESS, SyslogHandler
+from supervisor.protocol.printable import printable
 
 LEVELS = {
     "critical": logging.CRITICAL,
@@ -154,9 +155,9 @@ def _configure_structlog() -> None:
     )
 
 
-def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
+def _formatter(*rendering: structlog.typing.Processor) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_shared(), processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+        foreign_pre_chain=_shared(), processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering]
     )
 
 
@@ -190,7 +191,24 @@ def _encode(record: object, **options: Any) -> str:
 
 
 def _stream_handler(stream: TextIO, supervisor_format: bool, lines: logging.Formatter) -> logging.Handler:
-    handler = logging.StreamHandler(stream)
-    is_drawn = stream.isatty() and not supervisor_format
-    handler.setFormatter(_formatter(structlog.dev.ConsoleRenderer(sort_keys=False)) if is_drawn else lines)
+    if not stream.isatty():
+        handler: logging.Handler = logging.StreamHandler(stream)
+        handler.setFormatter(lines)
+    elif supervisor_format:
+        handler = _TerminalHandler(stream)
+        handler.setFormatter(lines)
+    else:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(_formatter(_show_control_characters, structlog.dev.ConsoleRenderer(sort_keys=False)))
     return handler
+
+
+class _TerminalHandler(logging.StreamHandler[TextIO]):
+    """Shows control characters, which may come from a program, as such."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _show_control_characters(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
