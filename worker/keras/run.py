@@ -29,6 +29,10 @@ VALIDATION_REPORT_S = 1.0  # between two reports that a validation is alive; han
 class FitRun(Run):
     """A run in which Keras takes the batches."""
 
+    _set_at_step = (
+        "write `if model.optimizer.iterations == {step}: {line}` into on_train_begin of a callback, where optimizer is "
+        "model.optimizer"
+    )
     _validation_reported_at = 0.0  # monotonic
 
     def report_validation(self, begins: bool) -> None:
