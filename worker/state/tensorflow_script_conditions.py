@@ -35,6 +35,7 @@ def read_conditions(
     def every() -> Iterator[tuple[str, Condition]]:
         for name, optimizer in _optimizers(tracked):
             yield from _conditions_of(name, optimizer)
+        yield "the dtype policy", Condition(plain(tf.keras.config.dtype_policy().name))
         yield from _seeds(tracked, own)
         if is_first_run:
             yield from seed_of_numpy()

@@ -148,6 +148,18 @@ def test_edit_of_an_optimizer_is_said(
     assert expected in said(capsys)
 
 
+def test_other_precision_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for policy in ("float32", "float32", "mixed_bfloat16"):
+        assert not said(capsys)
+        keras.config.set_dtype_policy(policy)
+        try:
+            train(tmp_path, lambda: keras.optimizers.SGD(0.01), 1)
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    assert "the dtype policy is mixed_bfloat16, the script's; the checkpoint was trained with float32" in said(capsys)
+
+
 def test_other_seeds_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def seeded(seed: int) -> None:
         keras.utils.set_random_seed(seed)
