@@ -44,7 +44,6 @@ from worker.state.script_conditions import (
     Condition,
     ScriptConditions,
     parse_record,
-    seed_of_numpy,
     seeds_of_generators,
 )
 from worker.state.state_file import Position
@@ -127,8 +126,7 @@ class FilesRun(RunBase):
 
     def __enter__(self) -> Self:
         self._enter()
-        is_first_run = not self._attempt.has_begun_run
-        self._script = ScriptConditions(self._read_script(is_first_run))
+        self._script = ScriptConditions(self._read_script())
         opened = open_checkpoint_directory(self._attempt, self._directory)
         started = time.monotonic()
         last = None
@@ -165,16 +163,16 @@ class FilesRun(RunBase):
         self._stop.install()
         return self
 
-    def _read_script(self, is_first_run: bool) -> dict[str, Condition]:
+    def _read_script(self) -> dict[str, Condition]:
         """The present conditions that the script sets; before the restore, what it made."""
-        return dict([*seeds_of_generators(self._own_generators), *(seed_of_numpy() if is_first_run else ())])
+        return dict(seeds_of_generators(self._own_generators))
 
     def _report_first_step(self) -> None:
         """Says that training continues on other data, or with values that the script has set after the restore."""
         data = differences(self._data_before, self._data or {})
         if data:
             self._attempt.reporter.show_message(f"training continues on other data than before: {'; '.join(data)}")
-        is_updated = self._script.has_differences and self._script.update(self._read_script(is_first_run=False))
+        is_updated = self._script.has_differences and self._script.update(self._read_script())
         if self._restored is not None and (data or is_updated) and self._attempt.channel is not None:
             changed = (*self._changed, *self._script.said, *data)
             self._attempt.channel.send_message(replace(self._restored, changed=changed))
@@ -287,7 +285,7 @@ class FilesRun(RunBase):
             self._continue_at(Position(found["epoch"], found["batch"], found["examples"], begun=found["begun"]))
             self._metrics = found["metrics"]
             self._data_before = dict(found.get("data", {}))
-            self._script.compare(parse_record(found.get("script")), self._read_script(is_first_run=False), self.step)
+            self._script.compare(parse_record(found.get("script")), self._read_script(), self.step)
             return LastCheckpoint(self.step, path.name, manifest.read_manifest(path).size_bytes)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():

@@ -28,7 +28,7 @@ from worker.state import extra_state, run_state
 from worker.state.plain_values import NotRestorable
 from worker.state.replica_values import ALONE
 from worker.state.run_state import RunState
-from worker.state.script_conditions import OTHER_SCRIPT, SET_AT_STEP, Condition, Plain, ScriptConditions
+from worker.state.script_conditions import OTHER_SCRIPT, SET_AT_STEP, Plain, ScriptConditions
 from worker.state.state_file import TrainingState
 from worker.state.tensorflow_script_conditions import read_conditions
 
@@ -72,8 +72,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         Exits with a code of `WorkerExit` if the directory can't be used or the checkpoint doesn't fit.
         """
         build_variables(self._tracked, self._strategy)
-        is_first_run = not self._attempt.has_begun_run
-        self._script = ScriptConditions(read_conditions(self._tracked, self.own, is_first_run), set_at_step)
+        self._script = ScriptConditions(read_conditions(self._tracked, self.own), set_at_step)
         found = None
         if self._directory is not None:
             found = self._open_and_restore(self._directory)
@@ -103,17 +102,14 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         """
         if changed_data:
             self._show_changes(f"training continues on other data than before: {'; '.join(changed_data)}")
-        is_updated = self._script.has_differences and self._script.update(self._read_script())
+        is_updated = self._script.has_differences and self._script.update(read_conditions(self._tracked, self.own))
         if self._restored is not None and (changed_data or is_updated) and self._attempt.channel is not None:
             changed = (*self._changed, *self._script.said, *changed_data)
             self._attempt.channel.send_message(replace(self._restored, changed=changed))
 
-    def _read_script(self) -> dict[str, Condition]:
-        return read_conditions(self._tracked, self.own, is_first_run=False)
-
     def _compare_script(self, before: Mapping[str, Plain], step: int) -> None:
         """Says which values of the script are not those that the checkpoint was trained with."""
-        changed = self._script.compare(before, self._read_script(), step)
+        changed = self._script.compare(before, read_conditions(self._tracked, self.own), step)
         if changed:
             self._show_changes(f"{OTHER_SCRIPT}: {'; '.join(changed)}")
 

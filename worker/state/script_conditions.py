@@ -12,7 +12,6 @@ the record stays what it was, so each start says so; once the script's value is 
 Imports no framework.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-import xxhash
 
 Plain = str | int | float | bool | None
 MAX_CONDITIONS = 500  # of one program; a PyTorch optimizer has about ten for each group of parameters
@@ -99,10 +97,9 @@ class ScriptConditions:
         )
 
     def _of_seed(self, name: str, condition: Condition, before: Plain, step: int) -> str:
-        was = "" if isinstance(condition.value, str) else f" is {condition.value}, was {before}"
         return (
-            f"{name}{was or ' differs from the one before'}: {condition.used}; {self._how(condition, step)}to go on as "
-            f"before, set {'the one before' if not was else before} in the script"
+            f"{name} is {condition.value}, was {before}: {condition.used}; {self._how(condition, step)}to go on as "
+            f"before, set {before} in the script"
         )
 
     def _how(self, condition: Condition, step: int) -> str:
@@ -200,15 +197,3 @@ def seeds_of_generators(own: Iterable[Any]) -> Iterator[tuple[str, Condition]]:
             seed = getattr(generator.bit_generator.seed_seq, "entropy", None)
             if is_seed_of_script(seed):
                 yield f"the seed of generators[{number}]", Condition(seed, Kind.SEED, used=GOES_ON)
-
-
-def seed_of_numpy() -> Iterator[tuple[str, Condition]]:
-    """Yields the state of NumPy's global generator, if the script has seeded it: the seed itself is not kept."""
-    bits = np.random.mtrand._rand._bit_generator  # there is no public way to ask
-    if getattr(bits, "_seed_seq", bits) is None:
-        name, key, *rest = np.random.get_state(legacy=True)
-        text = json.dumps([name, np.asarray(key).tolist(), *map(str, rest)])
-        yield (
-            "the seed of NumPy's global generator, or what the script draws from it before the run,",
-            Condition(xxhash.xxh3_64(text.encode()).hexdigest(), Kind.SEED, used=GOES_ON),
-        )

@@ -16,7 +16,6 @@ from worker.state.script_conditions import (
     leaves,
     limited,
     plain,
-    seed_of_numpy,
     seeds_of_generators,
 )
 
@@ -24,21 +23,14 @@ _NOT_COMPARED = frozenset({"name", "module", "registered_name", "build_config", 
 """Keys of a Keras configuration that say nothing about training; names have numbers that depend on what was made."""
 
 
-def read_conditions(
-    tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator], is_first_run: bool
-) -> dict[str, Condition]:
-    """The present conditions, by name. Before a restore, they are what the script made.
-
-    `is_first_run`: of this process; a later one begins with generators that the earlier one has used.
-    """
+def read_conditions(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> dict[str, Condition]:
+    """The present conditions, by name. Before a restore, they are what the script made."""
 
     def every() -> Iterator[tuple[str, Condition]]:
         for name, optimizer in _optimizers(tracked):
             yield from _conditions_of(name, optimizer)
         yield "the dtype policy", Condition(plain(tf.keras.config.dtype_policy().name))
         yield from _seeds(tracked, own)
-        if is_first_run:
-            yield from seed_of_numpy()
 
     return limited(every())
 

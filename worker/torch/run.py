@@ -88,9 +88,9 @@ class Run(FilesRun):
         self._uses_batches = False
         self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
 
-    def _read_script(self, is_first_run: bool) -> dict[str, Condition]:
+    def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
-        return {**super()._read_script(is_first_run), **read_conditions(files.parts, files.generators)}
+        return {**super()._read_script(), **read_conditions(files.parts, files.generators)}
 
     def batches(self, data: Any, *, batch_size: int | None = None, seed: int = 0, **options: Any) -> Iterator[Any]:
         """Yields the remaining batches, in an order that is a function of (seed, epoch), from the exact position on.
