@@ -10,7 +10,8 @@ from pathlib import Path
 from supervisor.config import Config, ProgramConfig
 from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.processes.credentials import find_credentials
-from supervisor.host.processes.spawning import SpawnError, find_command
+from supervisor.host.processes.reach import explain_closed_folder
+from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
 from supervisor.protocol.mounts import mount_of, remarks_on
 
 _REMEDY = "make it writable for this user, or configure another path in [supervisord]"
@@ -69,24 +70,52 @@ def _command_remarks(
     except SpawnError as error:
         yield str(error)
         return
-    here = folder or Path.cwd()
+    here = folder or current_folder()
     script = next((each for each in program.command[1:] if not each.startswith("-")), "")
     is_module = any(each in ("-m", "-c") for each in program.command[1:])
     is_script = script.endswith(".py") and not is_module and "python" in Path(program.command[0]).name
-    if is_script and not (here / script).exists():
+    if is_script and _is_missing(here / script):
         yield f"command: there is no {here / script}; correct the path, or set `directory`"
+    if program.job is not None and program.job.entrypoint is None and (remark := _silent_script(program, here)):
+        yield remark
     job = program.job
     if job is not None and job.entrypoint is not None and (missing := _missing_module(job.entrypoint, here)):
         yield f"entrypoint: there is no {missing}; correct the name, or set `directory` to the folder it lies in"
 
 
+def _silent_script(program: ProgramConfig, folder: Path) -> str | None:
+    """What is to be said of a job's script that does not seem to use the package `worker`; None if it does."""
+    from supervisor.config.script_survey import ScriptError, WorkerUse, survey_command  # a daemon has no use for it
+
+    try:
+        found = survey_command(program.command, folder)
+    except ScriptError as error:
+        return f"command: {error}"
+    if found.use is WorkerUse.YES or found.script is None:
+        return None
+    remedy = "train with worker.Run (docs/recipes.md), or remove checkpoint_dir"
+    if found.use is WorkerUse.NO:
+        return f"command: {found.script} does not use worker, so the job would save nothing and fail; {remedy}"
+    others = f" ({', '.join(found.may_use_it)})" if found.may_use_it else ""
+    return f"command: {found.script} does not use worker itself; unless what it runs does{others}, the job will fail"
+
+
 def _missing_module(entrypoint: str, folder: Path) -> Path | None:
     """The file that is missing of a module whose first part lies in the folder; None if it may be installed."""
     first, *others = entrypoint.partition(":")[0].split(".")
-    if not (folder / first).is_dir():
+    if _is_missing(folder / first / "."):
         return None  # a single file, or installed where only the job's interpreter looks
     module = (folder / first).joinpath(*others)
-    return None if module.is_dir() or module.with_suffix(".py").exists() else module.with_suffix(".py")
+    file = module.with_suffix(".py")
+    return file if _is_missing(module / ".") and _is_missing(file) else None
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether there is no such file for sure; the job's user may be able to look where this one may not."""
+    try:
+        return not _exists(path)
+    except OSError:
+        return False
 
 
 def _folder_remarks(program: ProgramConfig, config: Config) -> Iterator[str]:
@@ -95,9 +124,20 @@ def _folder_remarks(program: ProgramConfig, config: Config) -> Iterator[str]:
     for key, path in (("stdout_logfile", program.stdout_logfile), ("stderr_logfile", program.stderr_logfile)):
         if path is not None and not path.is_relative_to("/dev") and (why := _why_not_file(path, made)):
             yield f"{key}: cannot write {path}: {why}; its output would be dropped"
+    if (closed := _why_out_of_reach(program, config.supervisord.runtime_dir)) is not None:
+        yield f"user: {closed}"
     is_ours = program.user is None or find_credentials(program.user).uid == os.geteuid()
     if program.job is not None and is_ours and (why := _why_not_folder(program.job.checkpoint_dir)):
         yield f"checkpoint_dir: cannot use {program.job.checkpoint_dir}: {why}"
+
+
+def _why_out_of_reach(program: ProgramConfig, folder: Path) -> str | None:
+    """What keeps the program's user from the pipes or the socket that the daemon makes for it; None if nothing does."""
+    if program.user is None or os.geteuid() != 0 or not (program.job is not None or program.notify):
+        return None
+    who = find_credentials(program.user).identity
+    why = explain_closed_folder(folder / program.name, program.user, who)
+    return None if why is None else f"{why}; it could not report to the daemon"
 
 
 def _storage_remarks(folder: Path) -> list[str]:
@@ -111,16 +151,19 @@ def _storage_remarks(folder: Path) -> list[str]:
 
 def _why_not_folder(path: Path) -> str:
     """Why a folder can neither be used nor made; empty if it can."""
-    if path.exists():
-        return _why_not_writable(path)
-    above = next((each for each in path.parents if each.exists()), Path("/"))
+    try:
+        if _exists(path):
+            return _why_not_writable(path)
+        above = next((each for each in path.parents if _exists(each)), Path("/"))
+    except OSError as error:
+        return error.strerror or str(error)
     if above.is_relative_to("/proc"):
         return "No such file or directory"
     return f"{why} ({above})" if (why := _why_not_writable(above)) else ""
 
 
 def _why_not_writable(folder: Path) -> str:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where one may not look
         return "Not a directory"
     if os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         return ""
@@ -129,15 +172,30 @@ def _why_not_writable(folder: Path) -> str:
 
 def _why_not_entry(path: Path, made: list[Path]) -> str:
     """Why no entry can be made in the folder of `path`. `made`: folders that are made at the start."""
-    if path.parent.exists():
-        return _why_not_writable(path.parent)
+    try:
+        if _exists(path.parent):
+            return _why_not_writable(path.parent)
+    except OSError as error:
+        return error.strerror or str(error)
     is_made = any(each.is_relative_to(path.parent) for each in made)
     return "" if is_made else "No such file or directory"
 
 
 def _why_not_file(path: Path, made: list[Path]) -> str:
-    if not path.exists():
-        return _why_not_entry(path, made)
-    if path.is_dir():
+    try:
+        if not _exists(path):
+            return _why_not_entry(path, made)
+    except OSError as error:
+        return error.strerror or str(error)
+    if os.path.isdir(path):  # noqa: PTH112 - as above
         return "Is a directory"
     return "" if os.access(path, os.W_OK, effective_ids=True) else "Permission denied"
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file. Raises OSError where one may not look, or links lead round in a circle."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

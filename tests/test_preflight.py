@@ -1,9 +1,13 @@
 """What --check-config says of the host, and that the daemon's start says the same."""
 
 import os
+import pwd
 import sqlite3
 import subprocess
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from supervisor.daemon import main
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.schema import SCHEMA
 from supervisor.preflight import daemon_obstacles, program_remarks
+from tests.system.harness import let_others_in
 
 
 def loaded(folder: Path, text: str) -> Config:
@@ -43,11 +48,18 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["entrypoint=package.gone:train", "checkpoint_dir=c", "directory=."], "there is no {0}/package/gone.py"),
         (["entrypoint=package.there:train", "checkpoint_dir=c", "directory=."], None),
         (["entrypoint=elsewhere:train", "checkpoint_dir=c", "directory=."], None),
+        (["command=python3 plain.py", "directory=."], None),
+        (["command=python3 plain.py", "checkpoint_dir=c", "directory=."], "{0}/plain.py does not use worker, so the"),
+        (["command=sh -c 'python plain.py'", "checkpoint_dir=c", "directory=."], "does not use worker itself; unless"),
+        (["command=python3 uses.py", "checkpoint_dir=c", "directory=."], None),
+        (["command=/bin/cat", "checkpoint_dir=c", "directory=."], None),
     ],
 )
 def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says: str | None):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "there.py").touch()
+    (tmp_path / "plain.py").write_text("print(1)")
+    (tmp_path / "uses.py").write_text("import worker\nworker.Run()")
 
     found = [each for each in remarks(tmp_path, *lines) if "is in memory" not in each]
 
@@ -83,6 +95,174 @@ def test_folders_that_the_start_makes_are_none(tmp_path: Path):
     text = "[supervisord]\nstate_dir=new/state\nchildlogdir=new/log\n[unix_http_server]\nfile=new/s.sock\n"
 
     assert daemon_obstacles(loaded(tmp_path, text)) == []
+
+
+# --- paths that can't be looked at ------------------------------------------------------------------------------------
+
+PATH_KEYS = {
+    "daemon": ["logfile", "pidfile", "childlogdir", "state_dir", "runtime_dir", "directory"],
+    "program": [
+        "command",
+        "directory",
+        "stdout_logfile",
+        "stderr_logfile",
+        "checkpoint_dir",
+        "environment_file",
+        "export_dir",
+    ],
+    "server": ["file"],
+    "include": ["files"],
+}
+
+
+def hostile_paths(folder: Path) -> dict[str, str]:
+    """By what is the matter with it."""
+    (folder / "secret").mkdir()
+    (folder / "secret" / "there").mkdir()
+    (folder / "secret" / "there" / "x").touch()
+    (folder / "secret").chmod(0o700)
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "file").touch()
+    (folder / "into").symlink_to(folder / "secret" / "there" / "x")
+    return {
+        "unreadable": f"{folder}/secret/there/x",
+        "in an unreadable folder": f"{folder}/secret/none/x",
+        "a link into one": f"{folder}/into",
+        "missing": f"{folder}/none/none/x",
+        "looping": f"{folder}/loop",
+        "below a loop": f"{folder}/loop/x",
+        "below a file": f"{folder}/file/x",
+        "too long": f"{folder}/{'n' * 300}",
+        "far too long": f"{folder}" + "/n" * 3000,
+        "of process 1": "/proc/1/fd/1",
+        "below the root of process 1": "/proc/1/root/x",
+        "of a process that is gone": "/proc/4000000/fd/1",
+        "of the kernel": "/proc/sys/kernel/x",
+        "vanishing": f"{folder}/vanishing/x",
+    }
+
+
+def configurations(folder: Path) -> dict[str, str]:
+    """By name: a configuration with one key set to one such path."""
+    found = {}
+    for what, path in hostile_paths(folder).items():
+        for section, keys in PATH_KEYS.items():
+            for key in keys:
+                lines = {each: [] for each in PATH_KEYS} | {section: [f"{key}={path}"]}
+                command = [] if key == "command" else ["command=/bin/cat x.py"]
+                found[f"{key} {what}"] = "\n".join(
+                    [
+                        *("[supervisord]", f"state_dir={folder}/s", *lines["daemon"]),
+                        *("[unix_http_server]", *(lines["server"] or [f"file={folder}/sock"])),
+                        *("[program:x]", *command, *lines["program"]),
+                        *(["checkpoint_dir=c"] if key == "export_dir" else []),
+                        *(["[include]", *lines["include"]] if section == "include" else []),
+                    ]
+                )
+    return found
+
+
+def run_as(uid: int, work: Callable[[], None]) -> str:
+    """What went wrong with it in a fork that becomes this user; empty if nothing did."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            work()
+        except BaseException:  # noqa: BLE001 - it is handed on
+            os.write(writing, traceback.format_exc()[-4000:].encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with open(reading, "rb") as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_whatever_a_path_is_there_is_no_traceback(tmp_path: Path, user: str) -> None:
+    let_others_in(tmp_path)
+    for number, text in enumerate((texts := configurations(tmp_path)).values()):
+        (tmp_path / f"{number}.conf").write_text(text)
+    main(["-c", str(tmp_path / "0.conf"), "--check-config"])  # imports what a user may not be able to read
+
+    def check_all() -> None:
+        wrong = {}
+        for number, name in enumerate(texts):
+            try:
+                status = main(["-c", str(tmp_path / f"{number}.conf"), "--check-config"])
+            except BaseException as error:  # noqa: BLE001 - as above
+                wrong[name] = repr(error)
+            else:
+                if status not in (0, 71, 78):
+                    wrong[name] = f"status {status}"
+        assert wrong == {}
+
+    is_over = threading.Event()
+
+    def vanish() -> None:
+        folder = tmp_path / "vanishing"
+        while not is_over.is_set():
+            folder.mkdir()
+            (folder / "x").touch()
+            (folder / "x").unlink()
+            folder.rmdir()
+
+    vanishing = threading.Thread(target=vanish)
+    vanishing.start()
+    try:
+        assert run_as(pwd.getpwnam(user).pw_uid, check_all) == ""
+    finally:
+        is_over.set()
+        vanishing.join()
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_log_that_cannot_be_looked_at_is_a_remark(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    text = "[supervisord]\n[program:x]\ncommand=/bin/cat\nstdout_logfile=/proc/1/fd/1\nstdout_logfile_maxbytes=0\n"
+    config = loaded(tmp_path, text)
+
+    def check() -> None:
+        (remark,) = program_remarks(config, {})
+        assert "stdout_logfile: cannot write /proc/1/fd/1: Permission denied" in remark
+
+    assert run_as(pwd.getpwnam("nobody").pw_uid, check) == ""
+
+
+# --- what lets others in, or keeps them out ---------------------------------------------------------------------------
+
+
+def test_a_port_without_a_password_is_remarked_on(tmp_path: Path) -> None:
+    bare = loaded(tmp_path, "[supervisord]\n[inet_http_server]\nport=127.0.0.1:9001\n")
+    guarded = loaded(tmp_path, "[supervisord]\n[inet_http_server]\nport=127.0.0.1:9001\nusername=a\npassword=b\n")
+
+    (remark,) = bare.warnings
+    assert "every user of this host, and every job, can do anything with this daemon through port" in remark.text
+    assert guarded.warnings == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs of other users")
+@pytest.mark.parametrize(("mode", "is_said"), [(0o700, True), (0o750, True), (0o711, False)])
+def test_a_state_folder_that_keeps_a_job_from_its_pipes_is_remarked_on(
+    tmp_path: Path, mode: int, is_said: bool
+) -> None:
+    let_others_in(tmp_path)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(mode)
+    text = f"[supervisord]\nstate_dir=state\n[program:x]\ncommand=/bin/cat\nuser=nobody\ncheckpoint_dir={tmp_path}/c\n"
+
+    found = [each for each in program_remarks(loaded(tmp_path, text), {}) if "may not enter" in each]
+
+    assert len(found) == is_said
+    assert not is_said or f"nobody may not enter {tmp_path}/state; run chmod o+x {tmp_path}/state" in found[0]
 
 
 @pytest.mark.parametrize(

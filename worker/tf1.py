@@ -23,6 +23,7 @@ from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error, mentions_full_disk
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.saving.directory import UNFIT_REMEDY
 
 _WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL | re.MULTILINE)
 _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
@@ -181,12 +182,21 @@ class _SaverFiles:  # its name is the `kind` in state.json
         return step
 
     def _restore(self, prefix: Path) -> None:
-        held = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-        wanted = dict(map(_saved_name_and_shape, self._saver_variables()))
-        odd = [f"{name} {shape}" for name, shape in sorted(wanted.items()) if held.get(name) != shape]
-        if odd:
-            there = ", ".join(f"{name} {shape}" for name, shape in sorted(held.items()))
-            raise Unfit(f"it does not hold {', '.join(odd)}"[:1000] + f"; it holds {there}"[:800])
+        reader = tf.train.load_checkpoint(str(prefix))
+        dtypes = reader.get_variable_to_dtype_map()
+        held = {name: _describe(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()}
+        wanted = dict(map(_saved_name_and_form, self._saver_variables()))
+        differing = [
+            f"{name} is {held[name]} in the checkpoint and {form} in the program"
+            for name, form in sorted(wanted.items())
+            if name in held and held[name] != form
+        ]
+        absent = [f"{name} {form}" for name, form in sorted(wanted.items()) if name not in held]
+        if differing:
+            raise Unfit(f"{'; '.join(differing)[:1800]}; {UNFIT_REMEDY}")
+        if absent:
+            there = ", ".join(f"{name} {form}" for name, form in sorted(held.items()))
+            raise Unfit(f"it does not hold {', '.join(absent)}"[:1000] + f"; it holds {there}"[:800])
         try:
             self._saver.restore(self._session, str(prefix))
         except ValueError as error:  # it found no file, although one was just read
@@ -197,12 +207,16 @@ class _SaverFiles:  # its name is the `kind` in state.json
             return list(tf.compat.v1.global_variables())
 
 
-def _saved_name_and_shape(variable: Any) -> tuple[str, list[int]]:
-    """The name and shape under which a variable is saved. The parts of a partitioned variable are saved as one."""
-    part = variable._get_save_slice_info()
+def _saved_name_and_form(variable: Any) -> tuple[str, str]:
+    """Name, type and shape under which a variable is saved. The parts of a partitioned variable are saved as one."""
+    part, dtype = variable._get_save_slice_info(), variable.dtype.base_dtype
     if part is not None:
-        return part.full_name, list(part.full_shape)
-    return variable.op.name, variable.shape.as_list()
+        return part.full_name, _describe(dtype, part.full_shape)
+    return variable.op.name, _describe(dtype, variable.shape.as_list())
+
+
+def _describe(dtype: Any, shape: Any) -> str:
+    return f"{tf.as_dtype(dtype).name} {list(shape)}"
 
 
 class _SessionCopier:

@@ -2,8 +2,8 @@
 """Sends the event of a hook to a chat's webhook, by mail, or to ntfy. Uses the standard library only.
 
 docs/hooks.md says how it is used. What a job printed can be part of an event, so nothing of it is trusted: it never
-gets into an address or a command line, control characters are replaced, and it is cut. Secrets come from the settings
-file alone.
+gets into an address or a command line, control characters are replaced, it is cut, and it mentions nobody, links to
+nothing and has no markup. Secrets come from the settings file alone.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import email.message
 import email.utils
 import json
 import os
+import re
 import smtplib
 import socket
 import ssl
@@ -59,6 +60,15 @@ KEYS = {
 }
 REQUIRED = {"webhook": ("url",), "mail": ("host", "from", "to"), "ntfy": ("topic",)}
 
+AS_TEXT = {
+    "parse": "none",  # Slack: names and addresses in the text are no mentions and links,
+    "link_names": False,
+    "unfurl_links": False,  # and of what is a link it shows nothing
+    "unfurl_media": False,
+    "allowed_mentions": {"parse": []},  # Discord
+}
+"""What services are told beside the text; each ignores the others' words."""
+
 Event = Mapping[str, Any]
 Settings = Mapping[str, str]
 
@@ -81,14 +91,22 @@ def plain(value: object, limit: int = MAX_TEXT) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def harmless(value: object, limit: int = MAX_TEXT) -> str:
+    """One line that no service takes as a mention or an address: of `@everyone` and `https://x` it keeps the look."""
+    text = plain(value, limit)
+    for sign, instead in (("@", "\uff20"), ("://", "[:]//"), ("mailto:", "mailto[:]")):
+        text = text.replace(sign, instead)
+    return re.sub(r"\bwww\.", "www[.]", text, flags=re.IGNORECASE)
+
+
 def title(event: Event) -> str:
-    program, host = plain(event.get("program"), 100), plain(event.get("host"), 100)
-    return f"{program} on {host} {WHAT.get(str(event.get('event')), plain(event.get('event'), 30))}"
+    program, host = harmless(event.get("program"), 100), harmless(event.get("host"), 100)
+    return f"{program} on {host} {WHAT.get(str(event.get('event')), harmless(event.get('event'), 30))}"
 
 
 def details(event: Event) -> str:
     """What is known about it, a line each."""
-    return "\n".join(f"{key}: {plain(event[key])}" for key in SHOWN if event.get(key) is not None)
+    return "\n".join(f"{key}: {harmless(event[key])}" for key in SHOWN if event.get(key) is not None)
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -131,11 +149,15 @@ def post(url: str, settings: Settings, message: object, deadline: float, headers
 
 
 def send_webhook(event: Event, settings: Settings, deadline: float) -> None:
-    """Slack's incoming webhooks, and those that take the same: Mattermost, Rocket.Chat, Discord's with /slack."""
-    text = f"*{title(event)}*\n{details(event)}"
+    """Slack's incoming webhooks, and those that take the same: Mattermost, Rocket.Chat, Discord's with /slack.
+
+    All of them show a block of code as it is: no mentions, links or markup in it. The job's text can't end the block.
+    """
+    head, known = title(event).replace("*", " ").replace("`", "'"), details(event).replace("`", "'")
+    text = f"*{head}*\n```\n{known}\n```" if known else f"*{head}*"
     for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # no links and no mentions, such as <!channel>
         text = text.replace(sign, entity)
-    post(settings["url"], settings, {"text": text}, deadline)
+    post(settings["url"], settings, {"text": text, **AS_TEXT}, deadline)
 
 
 def send_ntfy(event: Event, settings: Settings, deadline: float) -> None:
@@ -166,7 +188,7 @@ def send_mail(event: Event, settings: Settings, deadline: float) -> None:
     mail["Date"] = email.utils.localtime()
     mail["Message-ID"] = email.utils.make_msgid("stepkeeper", domain="localhost")
     mail["Auto-Submitted"] = "auto-generated"
-    written = plain(json.dumps(event), 4 * MAX_TEXT)
+    written = harmless(json.dumps(event), 4 * MAX_TEXT)
     mail.set_content(f"{title(event)}\n\n{details(event)}\n\n{written}\n")
     security = settings.get("security", "starttls")
     port = int(settings.get("port") or {"starttls": 587, "tls": 465, "none": 25}[security])

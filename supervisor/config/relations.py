@@ -15,6 +15,7 @@ from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.core.fleet import dependencies
 from supervisor.core.listeners.event_types import is_kind_of
 from supervisor.ini.problems import nearest_word
+from supervisor.ini.reader import is_file
 from supervisor.protocol import layout
 
 DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr")}) | {
@@ -139,12 +140,12 @@ def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:
         return
     script = (program.directory or Path()) / scripts[0]
     package = script.parent / "worker"
-    is_package = (package / "__init__.py").is_file() and not (package / "process" / "startup.py").is_file()
+    is_package = is_file(package / "__init__.py") and not is_file(package / "process" / "startup.py")
     try:
         uses_ours = _OUR_NAMES.search(script.read_text(errors="replace")) is not None
     except OSError:  # the program's user may see it
         return
-    own = package.with_suffix(".py") if package.with_suffix(".py").is_file() else package if is_package else None
+    own = package.with_suffix(".py") if is_file(package.with_suffix(".py")) else package if is_package else None
     if own is not None and uses_ours:
         text = (
             f"{scripts[0]} would import {own} instead of stepkeeper's package worker, because Python looks in the "

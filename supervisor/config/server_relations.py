@@ -28,8 +28,14 @@ def check_socket(server: UnixServerConfig, reader: SectionReader) -> None:
 
 
 def check_address(server: InetServerConfig, reader: SectionReader) -> None:
-    """Adds a problem for an address that other hosts reach without a password."""
-    if server.username is None and not is_loopback(server.address[0]):
+    """Adds a problem for an address that other hosts reach without a password, a remark for one that all users do."""
+    if server.username is None and is_loopback(server.address[0]):
+        reader.add_remark(
+            "every user of this host, and every job, can do anything with this daemon through port, as there is no "
+            "password; set username and password, or use [unix_http_server] instead",
+            "port",
+        )
+    elif server.username is None:
         text = "port can be reached from other hosts; set username and password, or listen on 127.0.0.1 only"
         reader.add_problem(text, "port")
 

@@ -16,6 +16,7 @@ from supervisor.config.load import check_config
 from supervisor.config.program import MAX_NAME_BYTES, RESERVED
 from supervisor.config.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
 from supervisor.config.server_relations import MAX_SOCKET_PATH_BYTES
+from supervisor.ini.ownership import why_not_as_root
 from supervisor.ini.problems import ConfigError
 from supervisor.ini.reader import candidates
 
@@ -178,6 +179,9 @@ def _remarks(script: Path, found: ScriptSurvey, python: Path | None) -> Iterator
     if python is not None:
         if (script.parent / "worker.py").exists():
             yield f"{script.parent / 'worker.py'} hides stepkeeper's package of that name; rename it"
+        elif (why := why_not_as_root(python, os.environ)) is not None:
+            command = install_command(str(python))
+            yield f"{python} is not run as root to see whether it has stepkeeper: {why}; if it has not: {command}"
         elif python != Path(sys.executable) and not has_worker(python):
             yield missing_worker(python)
 

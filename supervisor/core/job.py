@@ -63,6 +63,7 @@ from supervisor.core.actions.launching import (
     checkpoint_selected,
     first_step,
     ready_reported,
+    restore_begun,
     selection_failed,
     selection_failed_late,
     spawn_delayed,
@@ -70,6 +71,7 @@ from supervisor.core.actions.launching import (
     spawned,
     starting_too_long,
     training_restored,
+    worker_met,
 )
 from supervisor.core.actions.notices import (
     flushing_expired,
@@ -180,6 +182,8 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.SelectionFailed,     (STARTING,),                             selection_failed),
     (events.SelectionFailed,     (BACKOFF,),                              selection_failed_late),
     (events.StorageSeen,         (BACKOFF,),                              storage_seen),
+    (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   worker_met),
+    (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   restore_begun),
     (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
 
     # --- training ---

@@ -57,6 +57,7 @@ def _act(options: argparse.Namespace, found: Settings) -> int:
         out=sys.stdout,
         err=sys.stderr,
         as_json=options.json,
+        is_raw=options.raw,
         url_origin=found.url_origin,
     )
     if options.action is not None and not options.interactive:
@@ -139,6 +140,11 @@ def parser() -> argparse.ArgumentParser:
         help="start the interactive shell; with an action: run it and ask for confirmation",
     )
     add("--json", action="store_true", help="print results as JSON")
+    add(
+        "--raw",
+        action="store_true",
+        help="let control characters of programs reach the terminal",
+    )
     add("action", nargs="?", metavar="ACTION", help="what to do")
     add("arguments", nargs=argparse.REMAINDER, help="names of programs, or other arguments of the action")
     return options

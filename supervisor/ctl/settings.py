@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders
 from supervisor.ini.problems import ConfigError
-from supervisor.ini.reader import IniSection, IniText, candidates, read_ini
+from supervisor.ini.reader import IniSection, IniText, candidates, is_file, read_ini
 
 DEFAULT_URL = "http://localhost:9001"  # Supervisor's
 MAX_PASSWORD = 4096  # characters of a file's first line
@@ -101,8 +102,8 @@ def _password(options: Options) -> str | None:
 
 def _file(named: Path | None) -> Path | None:
     if named is None:
-        return next((place for place in candidates() if place.is_file()), None)
-    if not named.exists():
+        return next((place for place in candidates() if is_file(place)), None)
+    if not os.path.lexists(named):
         raise SettingsError(f"could not find config file {named}")
     return named
 
@@ -110,6 +111,8 @@ def _file(named: Path | None) -> Path | None:
 def _of_file(path: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
     if path is None:
         return {}
+    if wrong := problems_of_ownership([path], [], environment):
+        raise SettingsError(str(wrong[0]))
     try:
         source = read_ini(path, environment, includes=False)
     except ConfigError as error:

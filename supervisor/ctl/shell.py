@@ -3,6 +3,7 @@
 import cmd
 import contextlib
 import getpass
+import os
 import readline
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.settings import Settings, is_url
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.ini.ownership import why_not_as_root
 
 HISTORY_LINES = 1000
 OPEN = "open"
@@ -128,6 +130,10 @@ def interact(terminal: Terminal, settings: Settings) -> int:
 def _history(file: Path | None, terminal: Terminal) -> Iterator[None]:
     readline.set_completer_delims(" \t\n")  # a program's name may hold -, . and the like
     if file is None:
+        yield
+        return
+    if (why := why_not_as_root(file, os.environ)) is not None:
+        terminal.print_detail(f"cannot keep the history in {file}: {why}, or name another with -r FILE")
         yield
         return
     readline.set_history_length(HISTORY_LINES)

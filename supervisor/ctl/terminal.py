@@ -1,6 +1,7 @@
 """What an action works with: the daemon's client, and where its result is printed."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -26,7 +27,7 @@ class ExitStatus(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Terminal:
     """The daemon's client and the two streams. `as_json`: print results as JSON. `can_prompt`: the user can be asked.
-    `url_origin`: where the daemon's address comes from, in words.
+    `url_origin`: where the daemon's address comes from, in words. `is_raw`: control characters go to a terminal too.
 
     With `as_json`, lines are collected instead of printed; if the action prints no object, one is made of them.
     """
@@ -35,30 +36,35 @@ class Terminal:
     out: TextIO
     err: TextIO
     as_json: bool = False
+    is_raw: bool = False
     can_prompt: bool = False
     url_origin: str = ""
     lines: list[str] = field(default_factory=list)
     objects: list[dict[str, Any]] = field(default_factory=list)
 
+    def shown(self, text: str, stream: TextIO) -> str:
+        """`text` as it goes to a stream: unchanged into a file or a pipe, to a terminal only if that was asked for."""
+        return text if self.is_raw or not stream.isatty() else printable(text)
+
     def print_line(self, text: str) -> None:
-        """One line of the result. Control characters, which may come from a program, are made visible."""
+        """One line of the result. Control characters, which may come from a program, are shown as such."""
         if self.as_json:
             self.lines.append(text)
             return
-        print(printable(text), file=self.out, flush=True)
+        print(self.shown(text, self.out), file=self.out, flush=True)
 
     def print_detail(self, text: str) -> None:
         """Reasons, on standard error, indented under the line that they explain."""
         for line in text.splitlines():
-            print(f"    {printable(line)}", file=self.err, flush=True)
+            print(f"    {self.shown(line, self.err)}", file=self.err, flush=True)
 
     def print_remark(self, text: str) -> None:
         """Something to know that changes no result, on standard error."""
-        print(f"remark: {printable(text)}", file=self.err, flush=True)
+        print(f"remark: {self.shown(text, self.err)}", file=self.err, flush=True)
 
     def print_trouble(self, text: str) -> None:
         """What is wrong with the daemon itself, on standard error, as scripts read the result."""
-        print(f"supervisord: {printable(text)}", file=self.err, flush=True)
+        print(f"supervisord: {self.shown(text, self.err)}", file=self.err, flush=True)
 
     def print_unreachable(self, error: Unreachable) -> None:
         """Why the daemon did not answer; if nothing listens at its address, also where that comes from."""
@@ -81,5 +87,22 @@ class Terminal:
 
 
 def printable(text: str) -> str:
-    """`text` without what a terminal would obey: control characters become `?`, tabs and line breaks stay."""
-    return "".join(each if each.isprintable() or each in "\t\n" else "?" for each in text)
+    """`text` without what a terminal would obey, which is shown instead: `^[`, `\\x9b`, `\\u202e`.
+
+    Tabs and line breaks stay, and so does all other text, also what joins emoji and letters.
+    """
+    return text if text.isascii() and text.isprintable() else _OBEYED.sub(_notation, text)
+
+
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)"  # control characters
+    "|[\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # order; unseen
+    "|[\ud800-\udfff]"  # halves of characters
+)
+
+
+def _notation(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20 or code == 0x7F:
+        return f"^{chr(code ^ 0x40)}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -17,10 +17,8 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import supervisor
 from supervisor.host import checkpoint_calls
 from supervisor.host.checkpoint_calls import (
     MAX_LISTED,
@@ -34,6 +32,7 @@ from supervisor.host.checkpoint_calls import (
     SetAside,
     shortened,
 )
+from supervisor.host.children import Identity, own_command, start_own
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
@@ -48,7 +47,6 @@ MAX_REMARKS = 5  # on a file system
 MAX_WRITTEN_BYTES = 1 << 20  # of a file: it writes reasons only
 READ_BYTES = 64 * 1024
 
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.host.checkpoint_process import main; main()"
 _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.SELECT: Selection,
     Question.ROLL_BACK: SetAside,
@@ -58,22 +56,6 @@ _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.LOOK: DirectoryView,
     Question.BEGIN_AT: Moved,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whom a process becomes, for good."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-
-    def assume(self) -> None:
-        """Makes this process that user's."""
-        os.setgroups(self.groups)
-        os.setresgid(self.gid, self.gid, self.gid)
-        os.setresuid(self.uid, self.uid, self.uid)
-        os.umask(0o022)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +77,8 @@ def answer_as(identity: Identity, request: CheckpointRequest, limit_s: float | N
     reads_all = request.verify or request.question in (Question.SELECT, Question.ROLL_BACK)
     limit = limit_s if limit_s is not None else READ_LIMIT_S if reads_all else LOOK_LIMIT_S
     ids = [str(identity.uid), str(identity.gid), ",".join(map(str, identity.groups))]
-    import_folder = str(Path(supervisor.__file__).parents[1])
-    with subprocess.Popen(
-        [sys.executable, "-I", "-X", "utf8", "-c", _PROGRAM, import_folder, *ids],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    ) as process:
+    command = own_command("supervisor.host.checkpoint_process", *ids)
+    with start_own(command, {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(_encode(request))
@@ -161,7 +135,7 @@ def main() -> None:
     """Reads a request from standard input, becomes the user of the arguments, and writes the answer."""
     request = decode_record(parse_object(sys.stdin.buffer.readline()), CheckpointRequest, "request")
     threading.Thread(target=_end_with_daemon, daemon=True).start()
-    uid, gid, groups = sys.argv[2:]
+    uid, gid, groups = sys.argv[1:]
     _limit()
     Identity(int(uid), int(gid), tuple(int(group) for group in groups.split(",") if group)).assume()
     line = _encode(_answer(request))

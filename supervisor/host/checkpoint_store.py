@@ -24,7 +24,7 @@ from supervisor.host.checkpoint_calls import (
     Question,
     SetAside,
 )
-from supervisor.host.checkpoint_process import Identity
+from supervisor.host.children import Identity
 from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.directory import DirectoryView
@@ -123,4 +123,4 @@ def other_identity(user: str | None) -> Identity | None:
         found = cached_credentials(user)
     except SpawnError as error:
         raise OSError(errno.EAGAIN, str(error)) from error
-    return None if found.uid == 0 else Identity(found.uid, found.gid, found.groups)
+    return None if found.uid == 0 else found.identity

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.children import Configured, start_configured
 from supervisor.host.processes import limits
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError, open_scratch_file
@@ -69,19 +70,17 @@ class HealthChecks:
 
 def _started(check: HealthCheck, output: int) -> subprocess.Popen[bytes]:
     who = find_credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
-    return subprocess.Popen(
-        check.argv,
-        cwd=check.directory,
-        env=dict(check.environment),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-        user=who.uid if who else None,
-        group=who.gid if who else None,
-        extra_groups=who.groups if who else None,
-        # not `inherited_nofile`, which is for the event loop's thread; a slow disk may hold this one
-        preexec_fn=limits.limit_setter(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
+    return start_configured(
+        Configured(
+            check.argv,
+            check.environment,
+            stdout=output,
+            stderr=output,
+            directory=check.directory,
+            user=who.identity if who else None,
+            # not `inherited_nofile`, which is for the event loop's thread; a slow disk may hold this one
+            prepare=limits.limit_setter(check.key, {}),
+        )
     )
 
 

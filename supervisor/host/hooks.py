@@ -18,6 +18,7 @@ from typing import IO
 
 import structlog
 
+from supervisor.host.children import start_own
 from supervisor.host.processes.spawning import open_scratch_file
 from supervisor.protocol.plurals import counted
 
@@ -125,15 +126,7 @@ class HookRunner:
     def _wait(
         self, command: tuple[str, ...], content: bytes, errors: IO[bytes], environment: Mapping[str, str]
     ) -> str | None:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
+        process = start_own(command, environment, stdin=subprocess.PIPE, stderr=errors.fileno())
         with self._changed:
             self._process = process
         began = time.monotonic()

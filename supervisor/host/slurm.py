@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.host.children import ask_tool
 from supervisor.host.processes import marks
 from supervisor.host.service.single_instance import AlreadyRunning, StateFolder
 from supervisor.protocol import allocation
@@ -122,9 +123,10 @@ def _has_ended(job_id: int) -> bool:
 
 def _ask(what: str, *command: str) -> str:
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        answer = ask_tool(command, ANSWER_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise SlurmError(f"cannot {what}: {error}; check that {command[0]} works on this node") from error
-    if answer.returncode != 0:
-        raise SlurmError(f"cannot {what}: {(answer.stderr or answer.stdout).strip()[:500]}")
-    return answer.stdout
+    if answer.status != 0:
+        said = (answer.stderr or answer.stdout).decode(errors="replace")
+        raise SlurmError(f"cannot {what}: {said.strip()[:500]}")
+    return answer.stdout.decode(errors="replace")

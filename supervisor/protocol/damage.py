@@ -45,7 +45,7 @@ class OlderBecause(StrEnum):
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
     SUPERSEDED = "superseded"  # another host has gone on with the run from an earlier one
-    DELETED = "deleted"  # by somebody, from the same directory on the same file system
+    DELETED = "deleted"  # or moved, by somebody, from the same directory on the same file system
 
 
 @dataclass(frozen=True, slots=True)

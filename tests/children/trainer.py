@@ -1,16 +1,17 @@
 """A job without TensorFlow: counts steps, checkpoints the count, speaks the control pipe. For tests of the daemon.
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
-FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
-"exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
-"save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "save-beside": a save that never
-ends, beside steps that do; "no-export": an export is never
-answered; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
-at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
-"told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
-one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody is the parent of, in a session of its
-own and without an environment; its pid is in the file `detached` in the checkpoint directory), STRAY (as a standby,
-start one that nobody is the parent of), METRIC (report one of that name, too).
+FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
+"ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save",
+"evaluation", each a way to hang, and "start-up" and "tracing", before that; "save-beside": a save that never ends,
+beside steps that do; "no-export": an export is never answered; "dies-from-20": at the first step after the restore of
+step 20; "dies-at-27": at that step; "dies-restoring-20": while it restores step 20; "nan": diverges at step NAN_AT
+until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches; "told": as the file
+`fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start one that ignores
+SIGTERM and leaves the session), DETACHED (start one that nobody is the parent of, in a session of its own and without
+an environment; its pid is in the file `detached` in the checkpoint directory), STRAY (as a standby, start one that
+nobody is the parent of), METRIC (report one of that name, too), OLD (it does not say when it begins to restore, as
+older workers).
 """
 
 import fcntl
@@ -47,6 +48,7 @@ from supervisor.protocol.wire.messages import (
     Promote,
     Ready,
     Restored,
+    Restoring,
     Then,
     WorkerExit,
     WorkerStatus,
@@ -152,7 +154,7 @@ class Pipes:
         return self.asked
 
     def _identify(self) -> None:
-        for kind in (Hello, Restored, Committed, Progress, Done):
+        for kind in (Hello, Restoring, Restored, Committed, Progress, Done):
             if kind in self._newest:
                 self.say(self._newest[kind])
         restored, progress = self._newest.get(Restored), self._newest.get(Progress)
@@ -257,7 +259,7 @@ def main() -> int:
         says_pid = f"until echo $$ > {told.checkpoint_dir}/detached; do sleep 0.1; done"  # the folder is made later
         script = f"setsid env -i /bin/sh -c '{says_pid}; exec sleep 600' > /dev/null 2>&1 &"
         subprocess.run(["/bin/sh", "-c", script], check=True, stdin=subprocess.DEVNULL)
-    pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test"))
+    pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test", reports_restore="OLD" not in os.environ))
     if FAIL == "import":
         pipes.say(Failed(attempt, None, "ModuleNotFoundError: No module named 'trian'", "Traceback …"))
         return WorkerExit.USER_ERROR
@@ -279,6 +281,11 @@ def main() -> int:
         pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
         return WorkerExit.LOCKED
     selection.delete_partials(told.checkpoint_dir)
+    pipes.phase = Phase.RESTORING
+    if go.restore is not None and "OLD" not in os.environ:
+        pipes.say(Restoring(attempt, Path(go.restore).name))
+    if FAIL == "dies-restoring-20" and go.restore is not None and "step-0000000020." in go.restore:
+        os.kill(os.getpid(), signal.SIGSEGV)
     pipes.phase = Phase.TRAINING
     step = int(Path(go.restore, STATE).read_text()) if go.restore else 0
     restored = Path(go.restore).name if go.restore else None

@@ -54,7 +54,6 @@ SILENT = {
     "colons": "[program:web]\ncommand: /bin/cat\nautostart: true",
     "a key twice, and the section too": "[program:web]\ncommand=/bin/cat\nuser=root\nuser=0\n[program:web]\npriority=3",
     "a number before all others": "[program:web]\ncommand=/bin/cat\npriority=-10\numask=0\nstartsecs=0",
-    "a port of this host without a password": "[inet_http_server]\nport=127.0.0.1:9001",
     "a program that is a list of commands": '[program:web]\ncommand=bash -c "sleep 5 && exec cat $HOME"',
 }
 

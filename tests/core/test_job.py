@@ -86,6 +86,8 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
     events.StorageSeen: ALL - {State.BACKOFF},
     events.BeginAtRequested: frozenset({State.STARTING, State.RUNNING, State.ADOPTING}),
+    events.WorkerMet: WITHOUT_PROCESS,
+    events.RestoreBegun: WITHOUT_PROCESS,
     events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),
@@ -330,14 +332,62 @@ def test_exit_0_without_having_said_done_is_a_crash():
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [(2, "exit status 2"), (0, "exit status 0, but the worker never reported that training was done")]
+    ("hello", "how"), [(False, "exited 0 without using worker"), (True, "exited 0 before it reached worker.Run")]
 )
-def test_an_end_without_a_word_before_training_says_where_to_look(code: int, how: str):
+def test_exit_0_of_a_job_that_never_trained_fails_it_at_once(hello: bool, how: str):
+    job = starting()
+    if hello:
+        job.handle(events.WorkerMet(1, reports_restore=True), 0.5)
+    job.handle(CheckpointSelected(1, None, None), 0.6)
+
+    effects = die(job, 1.0, code=0)
+
+    assert [each.cause for each in effects if isinstance(each, RecordEnd)] == ["setup"]
+    assert job.state is State.FAILED
+    assert how in (job.facts.reason or "") and "remove checkpoint_dir" in (job.facts.reason or "")
+
+
+@pytest.mark.parametrize("said", [events.WorkerMet(1, True), events.FailureReported(1, "ValueError: no")])
+def test_a_start_that_takes_too_long_is_tried_again_if_the_worker_has_spoken(said: events.Event):
+    job = starting()
+    job.handle(CheckpointSelected(1, None, None), 0.5)
+    job.handle(said, 1.0)
+
+    job.expire(job.deadline() or 0.0)
+    die(job, 700.0, signal=6)
+
+    assert job.state is State.BACKOFF
+
+
+def test_a_start_that_takes_too_long_without_a_word_ever_is_not_repeated():
+    job = starting()
+    job.handle(CheckpointSelected(1, None, None), 0.5)
+
+    job.expire(job.deadline() or 0.0)
+    die(job, 700.0, signal=6)
+
+    assert job.state is State.FAILED
+    assert f"did not use worker within {JOB.startup_timeout:g} s (startup_timeout)" in (job.facts.reason or "")
+
+
+def test_a_job_that_has_trained_before_is_tried_again_after_a_silent_start():
+    job = running()
+    job.handle(CheckpointCommitted(1, step=100), 10.0)
+    die(job, 20.0)
+    job.handle(CheckpointSelected(2, None, None), 20.5)
+
+    job.expire(job.deadline() or 0.0)
+    die(job, 700.0, signal=6)
+
+    assert job.state is State.BACKOFF
+
+
+def test_an_end_without_a_word_before_training_says_where_to_look():
     job = starting()
 
-    effects = die(job, 1.0, code=code)
+    effects = die(job, 1.0, code=2)
 
-    text = f"{how}; it exited before it reached worker.Run; see its stderr"
+    text = "exit status 2; it exited before it reached worker.Run; see its stderr"
     assert effects[0] == RecordEnd(1, "crash", text)
     assert job.facts.reason == text
 

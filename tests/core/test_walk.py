@@ -132,12 +132,6 @@ def policies(draw: st.DrawFn) -> Policy:
 WAYS = st.sampled_from(["handled", "handled", "handled", "expires", "late", "our error"])
 """What is done: the event is handled; the deadline is met, or much too late; the event meets an error of our own."""
 RECOVERED = {State.STOPPED, State.BACKOFF, State.STOPPING}
-CHARGED = frozenset(
-    {
-        Cause.CRASH, Cause.STARTUP_TIMEOUT, Cause.HANG, Cause.SPAWN, Cause.OUT_OF_MEMORY, Cause.DIVERGENCE,
-        Cause.BAD_CHECKPOINT, Cause.BUSY, Cause.MEMORY_LIMIT, Cause.UNHEALTHY,
-    }
-)  # fmt: skip
 
 
 def decided(job: Job, event: events.Event, way: str, now: float) -> tuple[type[events.Event], float, list[Effect]]:
@@ -163,7 +157,7 @@ def assert_charged_once(job: Job, before: dict[Cause, int], effects: list[Effect
     assert charged in ({}, {each.cause: 1 for each in records})
     facts, policy = job.facts, job.facts.policy
     goes_on = facts.wanted and not facts.closing and policy.is_job and policy.autorestart is not AutoRestart.NEVER
-    if records and records[0].cause in CHARGED and goes_on:
+    if records and Cause(records[0].cause).traits.is_charged and goes_on:
         assert charged or job.state is State.FAILED
     for cause, count in charged.items():
         spent = facts.failures.by_cause[cause] > allowed_retries(cause, policy.startretries)
@@ -235,6 +229,7 @@ def attempt_ends(job: Job, end: str, now: float) -> tuple[float, list[Effect]]:
     own = 1000 - number  # each begins from an older one
     job.handle(events.SpawnSucceeded(number), now)
     job.handle(events.CheckpointSelected(number, f"/c/step-{own:010d}.a1", own), now)
+    job.handle(events.RestoreBegun(number), now)
     code = {"lacked": 1, "diverged": 80, "unfit": 65}.get(end)
     if end == "unfit":
         return now, job.handle(events.WorkerExited(number, code), now)

@@ -62,7 +62,7 @@ def test_remarks_are_told_beside_the_result(daemon, ctl, action: str):
 
     result = ctl(action)
 
-    assert result.err == "remark: a.conf:3: x? is ignored\n"
+    assert result.err == "remark: a.conf:3: x\x1b is ignored\n"
     assert "remark" not in result.out
     assert result.status == 0
 

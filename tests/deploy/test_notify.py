@@ -159,7 +159,7 @@ def test_the_daemon_s_hook_reaches_every_channel(tmp_path: Path, receiver: Recei
     webhook, ntfy = sorted(receiver.requests, key=lambda each: each[0], reverse=True)
     assert webhook[0] == "/services/T0/B0/secret"
     assert webhook[2]["text"].startswith(
-        "*digits on gpu-7 has failed and is not started again*\nreason: &lt;!channel&gt;"
+        "*digits on gpu-7 has failed and is not started again*\n```\nreason: &lt;!channel&gt;"
     )
     assert (ntfy[0], ntfy[1]["Authorization"]) == ("/", "Bearer tk_secret")
     assert (ntfy[2]["topic"], ntfy[2]["priority"], ntfy[2]["tags"]) == ("jobs", 4, ["rotating_light"])
@@ -167,7 +167,43 @@ def test_the_daemon_s_hook_reaches_every_channel(tmp_path: Path, receiver: Recei
     assert sorted(box.recipients) == ["night@example.org", "ops@example.org"]
     assert box.mails[0]["Subject"] == "stepkeeper: digits on gpu-7 has failed and is not started again"
     assert box.mails[0]["Bcc"] is None
-    assert "exit status 1  Bcc: all@example.org" in box.mails[0].get_content()
+    assert "exit status 1  Bcc: all\uff20example.org" in box.mails[0].get_content()
+
+
+HOSTILE = (
+    "@everyone @here <@U123> <!channel> <https://evil.example|click> [click](https://evil.example) ```*bold* `x` "
+    "![x](http://evil.example/p.png) WWW.evil.example mailto:a@b.c \x1b[31m \u202e \x9b \x00 &lt;"
+)
+
+
+@pytest.mark.parametrize("key", ["reason", "text", "checkpoint", "host", "program", "event"])
+def test_what_a_job_says_mentions_nobody_links_nowhere_and_has_no_markup(
+    tmp_path: Path, receiver: Receiver, mailbox: tuple[Mailbox, int], key: str
+):
+    box, port = mailbox
+    path = settings(
+        tmp_path,
+        f"[webhook]\nurl = {receiver.url}/hook\n[ntfy]\nurl = {receiver.url}\ntopic = jobs\n"
+        f"[mail]\nhost = localhost\nport = {port}\nca_file = {tmp_path}/mail.pem\nuser = me\npassword = secret\n"
+        "from = stepkeeper@example.org\nto = ops@example.org\n",
+    )
+
+    assert notify(path, event={**FAILED, key: HOSTILE}) == (0, "")
+
+    (webhook,) = (each[2] for each in receiver.requests if each[0] == "/hook")
+    (ntfy,) = (each[2] for each in receiver.requests if each[0] == "/")
+    mail = box.mails[0]
+    body = mail.get_content().partition("\n\n")[2] if key == "event" else mail.get_content()
+    for text in (webhook["text"], ntfy["title"], ntfy["message"], str(mail["Subject"]), body):
+        assert "@" not in text
+        assert "://" not in text
+        assert "www." not in text.lower() and "mailto:" not in text
+        assert all(line.isprintable() for line in text.splitlines())
+    head, code = webhook["text"].split("\n```\n", 1)
+    assert code.endswith("\n```") and code.count("```") == 1, "the block of code ends where the message does"
+    assert head.count("*") == 2 and "`" not in head
+    assert "<" not in webhook["text"] and ">" not in webhook["text"]
+    assert (webhook["parse"], webhook["unfurl_links"], webhook["allowed_mentions"]) == ("none", False, {"parse": []})
 
 
 def test_a_receiver_that_is_down_for_a_moment_gets_it_once(tmp_path: Path, receiver: Receiver):

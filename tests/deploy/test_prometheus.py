@@ -62,6 +62,23 @@ def test_queries_name_only_states_and_causes_that_exist():
             assert set(text.split("|")) <= known[label], where
 
 
+def test_alerts_on_deaths_and_budgets_see_every_cause_that_has_a_budget():
+    charged = {str(cause) for cause in Cause if cause.traits.is_charged}
+    text, _ = exposition(whole_sample(1), "")
+    series = [
+        sample.labels["cause"]
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.name == "stepkeeper_restarts_left"
+    ]
+    rules = {rule["alert"]: rule["expr"] for rule in alerts()}
+
+    (looped,) = re.findall(r'cause=~"([^"]*)"', rules["RestartLoop"])
+
+    assert set(looped.split("|")) == charged == set(series)
+    assert "stepkeeper_restarts_left)" in rules["BudgetNearlySpent"], "of all causes"
+
+
 def test_variables_of_the_dashboard_come_from_exported_metrics():
     variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from supervisor.host import checkpoint_process
 from supervisor.host.checkpoint_calls import Attempts, CheckpointRequest, Listing, Moved, Question, SetAside
-from supervisor.host.checkpoint_process import Identity, answer_as
+from supervisor.host.checkpoint_process import answer_as
+from supervisor.host.children import Identity, own_command
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined
@@ -235,7 +237,8 @@ def test_an_answer_that_is_none_is_an_error(content: bytes) -> None:
 
 
 def test_an_answer_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_process, "_PROGRAM", "import os\nwhile True: os.write(1, b'x' * 65536)")
+    program = "import os\nwhile True: os.write(1, b'x' * 65536)"
+    monkeypatch.setattr(checkpoint_process, "own_command", lambda *_: (sys.executable, "-I", "-c", program))
 
     with pytest.raises(OSError, match="answered with more than"):
         ask(Question.HIGHEST_ATTEMPT, Path("/"))
@@ -244,13 +247,14 @@ def test_an_answer_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_of_the_daemon_is_in_the_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the user's ids only, no environment, and no descriptors but its pipes."""
     report = home / "report"
-    program = checkpoint_process._PROGRAM.replace(
+    *command, code, folder = own_command("supervisor.host.checkpoint_process")
+    program = code.replace(
         "main()",
         "import supervisor.host.checkpoint_calls as calls, json, os; "
         "has = lambda: [os.getresuid(), os.getresgid(), os.getgroups(), [*os.environ], os.listdir('/proc/self/fd')]; "
         f"calls._ANSWERS['highest_attempt'] = lambda _: open({str(report)!r}, 'w').write(json.dumps(has())); main()",
     )
-    monkeypatch.setattr(checkpoint_process, "_PROGRAM", program)
+    monkeypatch.setattr(checkpoint_process, "own_command", lambda _, *ids: (*command, program, folder, *ids))
 
     with pytest.raises(OSError, match="asdict"):
         ask(Question.HIGHEST_ATTEMPT, home)

@@ -414,3 +414,13 @@ def test_many_orphans_in_the_session_of_a_program_hold_nobody_up_when_it_is_kill
         longest_s = longest_answer_s(daemon, lambda: daemon.status("p")["state"] == "STOPPED")
 
     assert longest_s < RESPONSE_S
+
+
+def test_a_state_folder_that_keeps_the_user_out_is_said_before_the_job_fails_at_its_pipes(home: Path) -> None:
+    state = home.parent / "state"
+    state.mkdir(mode=0o700)
+
+    with Daemon(home.parent, job(home)) as daemon:
+        failed = daemon.until_state("p", "FAILED")
+
+    assert f"{USER} may not enter {state}; run chmod o+x {state}, or set runtime_dir" in failed["reason"]

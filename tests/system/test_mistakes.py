@@ -141,13 +141,27 @@ def test_exit_0_without_done_counts_as_a_crash(tmp_path: Path):
         assert "never reported that training was done" in failed["reason"]
 
 
-def test_script_that_never_speaks_is_given_up_with_a_hint(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import time; time.sleep(100)", "train.py did not use worker within 1 s (startup_timeout)"),
+        ("print('trained for long')", "train.py exited 0 without using worker"),
+        ("import worker", "train.py exited 0 before it reached worker.Run"),
+    ],
+)
+def test_script_that_never_trains_with_worker_fails_once_and_says_why(tmp_path: Path, script: str, says: str):
+    (tmp_path / "train.py").write_text(script)
     section = (
-        f"[program:mute]\ncommand={sys.executable} -c 'import time; time.sleep(100)'\ncheckpoint_dir={tmp_path}/mute\n"
-        "startup_timeout=1\nstopwaitsecs=1\nstartretries=0\nautostart=false\n"
+        f"[program:mute]\ncommand={sys.executable} train.py\ndirectory={tmp_path}\ncheckpoint_dir={tmp_path}/mute\n"
+        "startup_timeout=1\nstopwaitsecs=1\nautostart=false\n"
     )
-    with Daemon(tmp_path, section) as daemon, pytest.raises(Refused, match=r"does the script use worker\.Run"):
-        daemon.call("start", name="mute")
+    with Daemon(tmp_path, section) as daemon:
+        with pytest.raises(Refused) as refused:
+            daemon.call("start", name="mute")
+
+        assert says in str(refused.value)
+        assert daemon.status("mute")["state"] == "FAILED"
+        assert [each["cause"] for each in daemon.call("history", name="mute")["attempts"]] == ["setup"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,23 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
+FILES_JOB = """
+import time
+from worker.files import FilesRun
+
+class Counting:
+    versions = {"counting": "1"}
+    topology = {}
+    def write(self, folder):
+        (folder / "count").write_text("1")
+    def read(self, folder):
+        pass
+
+with FilesRun(Counting(), total_steps=1_000_000) as run:
+    while run.step < 1_000_000:
+        time.sleep(0.02)
+        run.step_done(epoch=0, batch=run.step)
+"""
 SLOW = {"STEPS": 100_000, "STEP_S": 0.01, "EVERY": 10}
 
 
@@ -284,3 +302,21 @@ def test_a_file_system_on_which_checkpoints_can_be_lost_is_remarked_upon(tmp_pat
 
         assert "it is in memory" in daemon.status("j")["description"]
         assert daemon.events("checkpoint_dir.remark") == ["checkpoint_dir.remark"]
+
+
+@pytest.mark.slow
+def test_a_worker_whose_disk_is_unmounted_below_it_commits_nothing_out_of_sight(tmp_path: Path, disk: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FILES_JOB)
+    section = f"[program:j]\ncommand={sys.executable} {script}\ncheckpoint_dir={disk}/j\nstandby=off\n"
+    with Daemon(tmp_path, f"{section}checkpoint_interval=5 steps\n") as daemon:
+        daemon.until(lambda: daemon.status("j")["job"]["newest"], "it commits")
+        umount(disk)
+        (disk / "j").mkdir()  # as an automatic unit or an eager script would
+        found = daemon.until(lambda: daemon.status("j")["job"]["save_error"], "a save fails")
+
+        assert "mount its disk again" in found
+        assert selection.committed_checkpoints(disk / "j") == []
+        mount_again(disk)
+        newest = daemon.status("j")["job"]["newest"]["step"]
+        daemon.until(lambda: daemon.status("j")["job"]["newest"]["step"] > newest, "it commits again")

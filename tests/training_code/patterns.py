@@ -128,6 +128,7 @@ PATTERNS = (
         (
             f"{_WORKER}checkpoint/test_replica_values.py::test_each_replica_gets_its_own_value_back",
             f"{_WORKER}run/test_three_replicas.py::test_killed_training_on_three_replicas_ends_with_equal_bits",
+            f"{_WORKER}run/test_own_values.py::test_each_process_goes_on_with_its_own_values",
         ),
     ),
     Pattern(
@@ -136,6 +137,7 @@ PATTERNS = (
         (
             f"{_WORKER}checkpoint/test_replica_values.py::test_fewer_replicas_get_what_the_aggregation_says",
             f"{_WORKER}run/test_three_replicas.py::test_two_replicas_go_on_with_the_state_of_three",
+            f"{_WORKER}run/test_own_values.py::test_with_other_processes_the_sums_are_kept_and_it_is_said",
         ),
     ),
     Pattern(

@@ -118,6 +118,23 @@ def test_checkpoint_of_another_graph_exits_with_65(tmp_path: Path, capsys: pytes
     assert "tail/" in capsys.readouterr().err
 
 
+def test_variable_of_another_dtype_is_named_and_exits_with_65(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for dtype in (tf.float32, tf.float64):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.compat.v1.get_variable("weight", [2], dtype)
+            session.run(tf.compat.v1.global_variables_initializer())
+            try:
+                with Run(session, total_steps=1, directory=tmp_path) as run:
+                    for _ in run.steps():
+                        run.step_done()
+            except SystemExit as left:
+                assert (dtype, left.code) == (tf.float64, 65)
+
+    assert "weight is float32 [2] in the checkpoint and float64 [2] in the program" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("resource", [True, False])
 def test_copy_for_a_background_save_equals_what_the_saver_writes(resource: bool, tmp_path: Path) -> None:
     now, copied = tmp_path / "now", tmp_path / "copied"

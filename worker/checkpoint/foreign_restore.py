@@ -59,14 +59,17 @@ def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
 def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
     try:
         tracked.restore(str(prefix), options=host_io_options())
-    except ValueError as error:  # another shape
-        cause = compare_variables(tracked, str(prefix)).describe() or " ".join(str(error).split())[:500]
+    except (ValueError, tf.errors.InvalidArgumentError) as error:  # another shape or type
+        cause = compare_variables(tracked, str(prefix)).describe()
+        if not cause and isinstance(error, tf.errors.OpError):
+            raise
+        cause = cause or " ".join(str(error).split())[:500]
         raise _unfit(prefix, cause) from error
     _, _, missing = tf.train.CheckpointView(str(prefix)).diff(tracked)
     without = {id(each) for each in missing}
     found = compare_variables(tracked, str(prefix))
     bare = [each.path for each in _weights(tracked) if id(each) in without]
-    if bare or found.reshaped:
+    if bare or found.differing:
         theirs = f"; what it holds and the program doesn't track: {', '.join(found.only_stored[:MAX_NAMED])}"
         raise _unfit(prefix, found.describe() + (theirs if found.only_stored else ""))
     here = [f"{name} (not in the checkpoint)" for name in found.only_tracked if name != "save_counter"]

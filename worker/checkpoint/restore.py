@@ -12,12 +12,12 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.plurals import counted
-from worker.checkpoint.tensorflow_writer import COPIES
+from worker.checkpoint.replica_parts import ReplicaParts
 from worker.devices.tpu import host_io_options
-from worker.saving.directory import Unfit
+from worker.saving.directory import UNFIT_REMEDY, Unfit
 from worker.state import extra_state
 from worker.state import state_file as state
-from worker.state.replica_values import assign_copies, is_own_variable
+from worker.state.replica_values import ALONE, Place, assign_copies
 from worker.state.state_file import TrainingState
 
 MAX_NAMED = 50  # names listed in a message
@@ -80,11 +80,16 @@ def outermost(found: list[Any]) -> list[Any]:
 
 
 def restore_checkpoint(
-    tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[extra_state.OwnGenerator] = ()
+    tracked: tf.train.Checkpoint,
+    folder: Path,
+    replicas: int,
+    own: Sequence[extra_state.OwnGenerator] = (),
+    place: Place = ALONE,
 ) -> RestoredCheckpoint:
     """Restores the verified checkpoint in `folder` into the tracked objects and the random generators.
 
-    `own`: the script's own generators, in the order in which they were saved.
+    `own`: the script's own generators, in the order in which they were saved. `replicas`: those of all processes;
+    `place`: of this one among them. The generators that it gets are the chief's, the per-replica values its own.
 
     Raises Unfit if the program has a variable that the checkpoint does not hold: training from a half-restored state
     would look like progress. OSError or tf.errors.OpError if it can't be read.
@@ -97,13 +102,10 @@ def restore_checkpoint(
         extra_state.write_seeds(hidden, host.seeds)
         extra_state.write_generators(host.generators, own)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
-    unmatched += _restore_copies(hidden, host, folder, replicas)
+        raise Unfit(f"cannot restore {folder.name}: {error}; {UNFIT_REMEDY}") from error
+    unmatched += _restore_copies(hidden, host, ReplicaParts(folder), replicas, place)
     size_bytes = manifest.read_manifest(folder).size_bytes
     return RestoredCheckpoint(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
-
-
-_REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
 
 
 def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
@@ -115,25 +117,28 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
             return []
         except AssertionError:  # the checkpoint holds more than the program has, or less
             status.assert_existing_objects_matched()
-    except (ValueError, AssertionError) as error:
-        cause = compare_variables(tracked, prefix).describe() or " ".join(str(error).split())[:500]
-        raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {_REMEDY}") from error
+    except (ValueError, AssertionError, tf.errors.InvalidArgumentError) as error:
+        cause = compare_variables(tracked, prefix).describe()
+        if not cause and isinstance(error, tf.errors.OpError):
+            raise
+        cause = cause or " ".join(str(error).split())[:500]
+        raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {UNFIT_REMEDY}") from error
     extra = compare_variables(tracked, prefix).only_stored
     return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
 
 
-def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, folder: Path, replicas: int) -> list[str]:
-    """Restores the replicas' own values. Returns, in words, what could not be restored as it was."""
+def _restore_copies(
+    hidden: extra_state.ExtraVariables, host: TrainingState, parts: ReplicaParts, replicas: int, place: Place
+) -> list[str]:
+    """Restores the own values of this process's replicas. Returns, in words, what could not be restored as it was."""
     if host.copies == 0 or host.replicas == 0:
         return []
-    stored = tf.train.load_checkpoint(str(folder / COPIES))
-    variables = [each for each in hidden.per_replica if host.replicas > 1 or is_own_variable(each)]
-    if host.copies != len(variables) * host.replicas:
+    variables = hidden.saved_apart(host.replicas)
+    values = parts.values_of(host, len(variables))
+    if values is None:
         return [f"per-replica values ({host.copies} in the checkpoint, {len(variables)} variables in the program)"]
-    for number, variable in enumerate(variables):
-        first = number * host.replicas
-        keys = [f"copies/{place}{_VALUE}" for place in range(first, first + host.replicas)]
-        assign_copies(variable, [stored.get_tensor(key) for key in keys])
+    for variable, copies in zip(variables, values, strict=True):
+        assign_copies(variable, copies, place)
     if host.replicas == replicas:
         return []
     written = counted(host.replicas, "replica")
@@ -142,16 +147,16 @@ def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, fol
 
 @dataclass(frozen=True, slots=True)
 class VariableDifferences:
-    """Variables that only the program or only the checkpoint has, and those whose shapes differ, in words."""
+    """Variables that only the program or only the checkpoint has, and those of other types or shapes, in words."""
 
     only_tracked: tuple[str, ...]
     only_stored: tuple[str, ...]
-    reshaped: tuple[str, ...]
+    differing: tuple[str, ...]
 
     def describe(self) -> str:
         """Why the checkpoint does not fit the program; empty if it does."""
         missing = f"it does not hold {_list(self.only_tracked)}" if self.only_tracked else ""
-        return "; ".join(filter(None, [missing, _list(self.reshaped)]))
+        return "; ".join(filter(None, [missing, _list(self.differing)]))
 
 
 def compare_variables(tracked: tf.train.Checkpoint, prefix: str) -> VariableDifferences:
@@ -159,17 +164,24 @@ def compare_variables(tracked: tf.train.Checkpoint, prefix: str) -> VariableDiff
     stored = tf.train.CheckpointView(prefix)
     matched, only_stored, only_tracked = stored.diff(tracked)
     keys = {node: path + _VALUE for node, path in _paths(0, stored.children).items()}
-    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
-    pairs = [(variable, shapes[keys[node]]) for node, variable in matched.items() if keys.get(node) in shapes]
+    reader = tf.train.load_checkpoint(prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    pairs = [(variable, keys[node]) for node, variable in matched.items() if keys.get(node) in shapes]
     return VariableDifferences(
         only_tracked=tuple(sorted(_name(found) for found in only_tracked if isinstance(found, _VARIABLES))),
         only_stored=tuple(sorted(keys[node].removesuffix(_VALUE) for node in only_stored if keys.get(node) in shapes)),
-        reshaped=tuple(
-            f"{_name(variable)} is {list(shape)} in the checkpoint and {list(variable.shape)} in the program"
-            for variable, shape in pairs
-            if list(shape) != list(variable.shape)
+        differing=tuple(
+            f"{_name(variable)} is {stored_as} in the checkpoint and {wanted} in the program"
+            for variable, key in pairs
+            if (stored_as := describe_tensor(dtypes[key], shapes[key]))
+            != (wanted := describe_tensor(variable.dtype, variable.shape))
         ),
     )
+
+
+def describe_tensor(dtype: Any, shape: Any) -> str:
+    """The type and the shape of a tensor in a few words."""
+    return f"{tf.as_dtype(dtype).name} {list(shape)}"
 
 
 def _name(variable: Any) -> str:

@@ -22,6 +22,7 @@ from supervisor.protocol.layout import CheckpointName
 from worker.checkpoint import snapshot
 from worker.checkpoint.bundle_writer import BufferPool
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
+from worker.checkpoint.replica_parts import COPIES
 from worker.checkpoint.snapshot import (
     Snapshot,
     find_not_finite,
@@ -43,11 +44,10 @@ from worker.saving.commit import (
 from worker.saving.save import BlockingSaveNotice
 from worker.state import extra_state
 from worker.state.plain_values import NotSaveable
+from worker.state.replica_values import replica_copies
 from worker.state.state_file import Position, TrainingState
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
-
-COPIES = "replicas"  # prefix of the second bundle: the values of all replicas, variable by variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class TensorFlowWriter:
         self._extra_files = extra_files
         self._hidden = extra_state.extra_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
-        copies = self._hidden.copies(replicas)
-        self._copies = len(copies)
+        copies = [replica_copies(each) for each in self._hidden.saved_apart(replicas)]
+        self._copies_of = tuple(map(len, copies))
         if copies:
-            self._bundles[COPIES] = tf.train.Checkpoint(copies=copies)
+            self._bundles[COPIES] = tf.train.Checkpoint(copies=[copy for each in copies for copy in each])
         self._tensors = {prefix: CheckpointTensors(each) for prefix, each in self._bundles.items()}
         self._buffer_pools = {prefix: BufferPool() for prefix in self._bundles}
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
@@ -129,7 +129,8 @@ class TensorFlowWriter:
             metrics=figures.metrics,
             replica_metrics=figures.replica_metrics,
             replicas=self._replicas,
-            copies=self._copies,
+            copies=sum(self._copies_of),
+            copies_of=self._copies_of,
             passes=figures.passes,
         )
         try:

@@ -117,6 +117,7 @@ class FilesRun(RunBase):
         started = time.monotonic()
         last = None
         if opened.restore is not None:
+            self._attempt.report_restoring(opened.restore)
             try:
                 last = self._restore(opened.restore)
             except BaseException as error:

@@ -21,9 +21,10 @@ from worker.state.object_values import (
     identities,
 )
 from worker.state.random_generators import as_json, from_json
-from worker.state.replica_values import assign_copies, replica_copies
+from worker.state.replica_values import ALONE, Completion, Place, TrackedMetrics, assign_copies, replica_copies
 from worker.state.state_file import Position
 
+_METRIC = "metric/"
 _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
 _DERIVED = ("min_delta",)
 """Keras' callbacks that monitor a metric compute it at the end of their first epoch, in each process: they may negate
@@ -34,7 +35,7 @@ _OBJECT_ERRORS = (AttributeError, LookupError, RuntimeError, TypeError, ValueErr
 """Errors that any object may raise when it is inspected, or when it is filled with values of another version."""
 
 
-class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
+class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: ignore[misc]
     """The part of the checkpoint that holds history, callbacks and the metrics of an unfinished epoch.
 
     A callback's state is the attributes that have changed since `on_train_begin`, and all variables and generators in
@@ -58,6 +59,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._data_state: dict[str, tuple[Any, Any]] = {}
         self._logs = LogFiles([])
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._place = ALONE
 
     @property
     def is_restored(self) -> bool:
@@ -128,14 +130,22 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
     def fill_metrics(self) -> None:
         """Restores the metrics of an interrupted epoch on every replica."""
         for number, variable in enumerate(self.metric_variables):
-            stored = self._arrays.get(f"metric/{number}")
+            stored = self._arrays.get(f"{_METRIC}{number}")
             if stored is not None:
-                assign_copies(variable, list(stored))
+                assign_copies(variable, list(stored), self._place)
+
+    def complete_metrics(self, complete: Completion, place: Place) -> None:
+        """Called after a restore: `fill_metrics` then restores the values of the replicas in this process."""
+        self._place = place
+        for key, stored in self._arrays.items():
+            if key.startswith(_METRIC):
+                values = complete(int(key.removeprefix(_METRIC)), list(stored))
+                self._arrays[key] = np.stack(list(values))
 
     def serialize(self) -> bytes:
         """Called by TensorFlow for each checkpoint."""
         arrays = {
-            f"metric/{number}": np.stack([copy.numpy() for copy in replica_copies(variable)])
+            f"{_METRIC}{number}": np.stack([copy.numpy() for copy in replica_copies(variable)])
             for number, variable in enumerate(self.metric_variables)
         }
         callbacks = []

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from supervisor.protocol.wire.launch import Control, Launch
-from supervisor.protocol.wire.messages import Failed, Promote, WorkerExit
+from supervisor.protocol.wire.messages import Failed, Promote, Restoring, WorkerExit
 from worker.process.control_pipe import WorkerChannel
 from worker.process.reporting import Reporter, describe_error, is_out_of_memory
 from worker.process.requests import PendingRequests
 
+RESTORING_TIMEOUT_S = 1.0  # how long a restore waits for a daemon that doesn't read; it has just sent `go`
 DRAIN_TIMEOUT_S = 2.0  # how long a process that ends waits for a daemon that doesn't read
 MAX_ERROR = 2000  # characters of an error's text; a line on the pipe is at most 64 KiB
 MAX_TRACEBACK = 8000  # characters, the end of it: there the cause stands
@@ -52,6 +53,12 @@ class Attempt:
             microbatches=promotion.microbatches,
             waits_for=None,
         )
+
+    def report_restoring(self, path: Path) -> None:
+        """Reports that the restore of `path` begins, and waits until that is in the pipe: a native crash may follow."""
+        if self.channel is not None:
+            self.channel.send_message(Restoring(self.number, path.name))
+            self.channel.drain(RESTORING_TIMEOUT_S)
 
     def report_failure(
         self,

@@ -37,6 +37,7 @@ from supervisor.protocol.wire.messages import (
     Progress,
     Promote,
     Restored,
+    Restoring,
     SaveFailed,
     Then,
     WorkerExit,
@@ -75,7 +76,8 @@ class WorkerChannel:
         self._unsent_progress: Progress | None = None  # a newer one replaces it
         self._unsent = b""  # the rest of a line that did not fit into the pipe
         self.pipes = control.pipes
-        self._restored: Restored | None = None  # this and the next three answer `identify`
+        self._restoring: Restoring | None = None  # this and the next four answer `identify`
+        self._restored: Restored | None = None
         self._committed: tuple[Committed, float] | None = None  # the newest, and when it was sent (monotonic)
         self._last_progress: Progress | None = None
         self._done: Done | None = None
@@ -159,6 +161,8 @@ class WorkerChannel:
     def _record_sent(self, message: FromWorker) -> None:
         """Remembers what a daemon that starts later will ask for."""
         match message:
+            case Restoring():
+                self._restoring = message
             case Restored():
                 self._restored = message
             case Committed():
@@ -184,7 +188,7 @@ class WorkerChannel:
         os.eventfd_write(self._wake, 1)
 
     def _hello(self) -> Hello:
-        return Hello(self.attempt, PROTOCOL, os.getpid(), __version__)
+        return Hello(self.attempt, PROTOCOL, os.getpid(), __version__, reports_restore=True)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
@@ -285,6 +289,8 @@ class WorkerChannel:
     def _on_identify(self) -> None:
         """Sends all that a daemon which has just started needs: the newest message of each kind."""
         self.send_message(self._hello())
+        if self._restoring is not None:
+            self.send_message(self._restoring)
         if self._restored is not None:
             self.send_message(self._restored)
         if (last := self._committed) is not None:

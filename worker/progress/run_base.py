@@ -92,8 +92,7 @@ class RunBase(EpochLoop):
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._close_tensorboard()
 
-    @staticmethod
-    def _adapt_state(value: Any) -> HasState | None:
+    def _adapt_state(self, value: Any) -> HasState | None:
         """Gives and takes the state of an object of this run's framework, for `run.state`; None for other values."""
         return None
 

@@ -5,33 +5,31 @@ that only they hold. All agree between two steps whether to save or stop, and fo
 of them stops all. They agree about every fifth of a second, so that it costs training next to nothing.
 """
 
-import io
 import json
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from supervisor.protocol import layout
+from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
+from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
 from worker.checkpoint.restore import RestoredCheckpoint
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data.collectives import Gang
+from worker.devices.tensorflow_conditions import replica_count
 from worker.process import local_processes
 from worker.process.attempt import DeliberateExit
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.saving.directory import OpenedDirectory
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
-from worker.state.replica_values import replica_copies
+from worker.state.replica_values import Place
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
-PART = "worker-{}.npz"  # the file for the state that only that worker holds
 
 
 class NoLock:
@@ -63,6 +61,7 @@ class GangCheckpoints(RunCheckpoints):
     def __init__(self, gang: Gang, *given: Any) -> None:
         super().__init__(*given)
         self._gang = gang
+        self._place = Place(gang.rank, gang.size)
         self._next = 0  # the step at which the next agreement is due
         self._stepped_at: tuple[int, float] | None = None
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: step, ids
@@ -95,24 +94,20 @@ class GangCheckpoints(RunCheckpoints):
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
         found = super()._restore_from(path)
-        missing = self._restore_own_part(path, found)
+        missing = self._restore_own_generators(path) if path.is_dir() else ()
         self._require_same_state(path, found)
         return RestoredCheckpoint(found.name, found.state, (*found.unmatched, *missing), found.size_bytes, found.took_s)
 
-    def _restore_own_part(self, path: Path, found: RestoredCheckpoint) -> tuple[str, ...]:
-        """Restores the state that only this worker held. Returns what could not be restored, in words."""
-        file = path / PART.format(self._gang.rank)
-        if self._gang.is_chief or not path.is_dir():
+    def _restore_own_generators(self, path: Path) -> tuple[str, ...]:
+        """Restores this worker's random generators. Returns what could not be restored, in words."""
+        if self._gang.is_chief:
             return ()
-        if not file.exists():
-            return (f"the state of worker {self._gang.rank} (saved with fewer workers: it gets the chief's)",)
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as part:
-            extra_state.write_generators(json.loads(part["state"].tobytes()), self.own)
-            copies = _own_copies(self._tracked)
-            if int(part["copies"]) != len(copies):
-                return (f"values of worker {self._gang.rank} ({int(part['copies'])} stored, {len(copies)} here)",)
-            for number, copy in enumerate(copies):
-                copy.assign(part[f"copy-{number}"])
+        parts = ReplicaParts(path)
+        part = parts.part(self._gang.rank)
+        if part is None:
+            saved = counted(parts.processes, "worker")
+            return (f"the random state of worker {self._gang.rank} (saved with {saved}: it gets the chief's)",)
+        extra_state.write_generators(part.generators, self.own)
         return ()
 
     def _require_same_state(self, path: Path, found: RestoredCheckpoint) -> None:
@@ -244,9 +239,13 @@ class GangCheckpoints(RunCheckpoints):
 
     def _extra_files(self) -> Mapping[str, bytes]:
         """Contents by file name of what the workers hold for themselves; all call it for the same step."""
-        mine = b"" if self._gang.is_chief else _own_part(self._tracked, self.own)
+        mine = b"" if self._gang.is_chief else self._own_part()
         parts = {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
         return {**super()._extra_files(), **parts}
+
+    def _own_part(self) -> bytes:
+        variables = extra_state.extra_variables(self._tracked).saved_apart(replica_count(self._strategy))
+        return part_of_process(variables, metrics_of(self._tracked, self._loop_state), self.own)
 
     # --- the other workers' daemons ---
 
@@ -281,17 +280,3 @@ class GangCheckpoints(RunCheckpoints):
         started = local_processes.find_local_processes()
         if started is not None:
             started.allow_exits()
-
-
-def _own_copies(tracked: tf.train.Checkpoint) -> list[Any]:
-    """This worker's values of variables that each replica updates for itself."""
-    return [copy for each in extra_state.extra_variables(tracked).per_replica for copy in replica_copies(each)]
-
-
-def _own_part(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> bytes:
-    copies = _own_copies(tracked)
-    state = np.frombuffer(json.dumps(extra_state.read_generators(own)).encode(), np.uint8)
-    buffer = io.BytesIO()
-    arrays = {f"copy-{number}": copy.numpy() for number, copy in enumerate(copies)}
-    np.savez(buffer, allow_pickle=False, state=state, copies=np.array(len(copies)), **arrays)
-    return buffer.getvalue()

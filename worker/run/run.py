@@ -43,7 +43,7 @@ from worker.run.misuse import check_tracked, explain
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state
 from worker.state.dataset_passes import PassLog
-from worker.state.replica_values import MetricState
+from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
 from worker.state.state_file import Position
 
@@ -360,9 +360,8 @@ class Run(RunBase):
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
 
-    @staticmethod
-    def _adapt_state(value: Any) -> HasState | None:
-        return MetricState.of(value)
+    def _adapt_state(self, value: Any) -> HasState | None:
+        return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))
 
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 from supervisor.protocol.wire.launch import Interval
 from supervisor.protocol.wire.messages import Restored, WorkerExit
 from worker.checkpoint.foreign_restore import restore_foreign
+from worker.checkpoint.replica_parts import ReplicaParts
 from worker.checkpoint.restore import RestoredCheckpoint, build_variables, restore_checkpoint
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks import missing_variables, reachability
@@ -25,12 +26,15 @@ from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, run_state
 from worker.state.plain_values import NotRestorable
+from worker.state.replica_values import ALONE
 from worker.state.run_state import RunState
 from worker.state.state_file import TrainingState
 
 
 class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
     """The checkpoints of one TensorFlow run in one process."""
+
+    _place = ALONE
 
     def __init__(
         self,
@@ -137,6 +141,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
     def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
         opened = self._opened = self._open_directory(directory)
         _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        if opened.restore is not None:
+            self._attempt.report_restoring(opened.restore)
         found = self._restore_from(opened.restore) if opened.restore is not None else None
         versions = tensorflow_conditions.versions()
         topology = tensorflow_conditions.topology(self._strategy)
@@ -175,10 +181,13 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         try:
             if not path.is_dir():
                 return restore_foreign(self._tracked, path)
-            found = restore_checkpoint(
-                self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self.own
+            replicas = tensorflow_conditions.replica_count(self._strategy)
+            found = restore_checkpoint(self._tracked, path, replicas, self.own, self._place)
+            parts = ReplicaParts(path)
+            parts.complete_fit(self._tracked, self._place)
+            run_state.restore_from(
+                path, self._loop_state, lambda name, value: parts.complete_state(name, value, self._place.processes)
             )
-            run_state.restore_from(path, self._loop_state)
         except NotRestorable as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {path.name}: {error}")
         except Unfit as error:

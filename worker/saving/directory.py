@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from supervisor.protocol import durable, layout
+from supervisor.protocol import durable, layout, mounts
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.account import Place, find_loss
 from supervisor.protocol.checkpoints.directory import view_directory
@@ -28,6 +28,9 @@ from worker.saving.commit_record import CommitRecord
 
 if TYPE_CHECKING:
     from worker.saving.mirror_restore import MirrorSource
+
+
+UNFIT_REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
 
 
 class Unfit(Exception):
@@ -202,6 +205,7 @@ class DirectoryLock:
         except BaseException:
             self.release()
             raise
+        self._mount = str(mounts.mount_of(directory))
         self._write_holder()
 
     def _write_holder(self) -> None:
@@ -211,10 +215,16 @@ class DirectoryLock:
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def check_not_superseded(self) -> None:
-        """Raises AttemptSuperseded if a newer attempt has begun, OSError if that can't be found out.
+        """Raises AttemptSuperseded if a newer attempt has begun, and OSError if that can't be found out.
+
+        Also if the directory is on another file system than when this attempt began: what is written below the mount
+        point of a disk would be out of sight once that is mounted again.
 
         Takes the lock again if somebody deleted its file.
         """
+        if (mount := str(mounts.mount_of(self._directory))) != self._mount:
+            text = f"it was on {self._mount} when this attempt began, and is on {mount} now; mount its disk again"
+            raise OSError(errno.ENODEV, text, str(self._directory))
         newest = selection.highest_attempt(self._directory)
         if newest <= self._attempt and not self._is_ours():
             newest = self._holder()

@@ -13,7 +13,7 @@ from keras.src.random import seed_generator
 
 from supervisor.protocol.plurals import counted
 from worker.state import random_generators, random_operations
-from worker.state.replica_values import SEED_NAME, is_own_variable, per_replica_variables, replica_copies
+from worker.state.replica_values import SEED_NAME, is_own_variable, per_replica_variables
 
 OwnGenerator = Any
 """A generator that the script made: a Keras SeedGenerator, a NumPy Generator or RandomState, a random.Random."""
@@ -32,13 +32,12 @@ class ExtraVariables:
     seeds: tuple[Any, ...]
     per_replica: tuple[Any, ...]
 
-    def copies(self, replicas: int) -> list[tf.Variable]:
-        """Each replica's part of the `per_replica` variables, in their order; none if TensorFlow saves all there is.
+    def saved_apart(self, replicas: int) -> list[Any]:
+        """The `per_replica` variables whose values are saved besides; none if TensorFlow saves all there is.
 
         With one replica that is so, but for variables of the script's own, which other numbers of replicas divide.
         """
-        saved = [each for each in self.per_replica if replicas > 1 or is_own_variable(each)]
-        return [copy for each in saved for copy in replica_copies(each)]
+        return [each for each in self.per_replica if replicas > 1 or is_own_variable(each)]
 
 
 def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:

@@ -80,6 +80,11 @@ class RunState(MutableMapping[str, Any]):
             return cast("HasState", value)
         return self._adapt(value)
 
+    def keepers(self) -> dict[str, HasState]:
+        """By name, what gives and takes the state of each value that is an object."""
+        found = {name: self._keeper_of(value) for name, value in list(self._values.items())}
+        return {name: keeper for name, keeper in sorted(found.items()) if keeper is not None}
+
     def check(self) -> None:
         """Raises TypeError, naming the value, if a value can't be saved."""
         try:
@@ -116,9 +121,10 @@ class RunState(MutableMapping[str, Any]):
             forms[name] = {"of": value if keeper is None else keeper.state_dict(), "object": keeper is not None}
         return forms
 
-    def restore(self, content: bytes | None) -> None:
+    def restore(self, content: bytes | None, complete: Callable[[str, Any], Any] = lambda name, state: state) -> None:
         """Replaces the values by those of a checkpoint's file. None: the checkpoint has none, and they stay.
 
+        `complete`: makes of an object's name and saved state the state that it is given.
         Raises NotRestorable, naming the value that does not fit.
         """
         if content is None:
@@ -135,8 +141,13 @@ class RunState(MutableMapping[str, Any]):
                 raise NotRestorable(f"run.state[{name!r}]: {error}") from error
             if not saved["object"]:
                 self._values[name] = value
-            elif (keeper := self._keeper_of(present)) is not None:
-                keeper.load_state_dict(value)
+                continue
+            value = complete(name, value)
+            if (keeper := self._keeper_of(present)) is not None:
+                try:
+                    keeper.load_state_dict(value)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise NotRestorable(f"run.state[{name!r}]: {type(error).__name__}: {error}") from error
             else:
                 self._values.pop(name, None)
                 self._saved_objects[name] = value
@@ -156,7 +167,9 @@ class RunState(MutableMapping[str, Any]):
                 self._values[name] = ValueRestorer(saved.arrays).restore_value(saved.json, present)
 
 
-def restore_from(folder: Path, state: RunState) -> None:
+def restore_from(
+    folder: Path, state: RunState, complete: Callable[[str, Any], Any] = lambda name, state: state
+) -> None:
     """Restores what the verified checkpoint in `folder` holds, if it holds any. Raises NotRestorable, OSError."""
     file = folder / FILE
-    state.restore(file.read_bytes() if file.exists() else None)
+    state.restore(file.read_bytes() if file.exists() else None, complete)

@@ -37,7 +37,8 @@ class TrainingState:
     """The content of `state.json`, captured between two steps.
 
     `seeds` and `generators` are what `extra_state` reads. `replica_metrics`: each replica's value of a metric that the
-    script gave per replica. `replicas`: their number. `copies`: the number of per-replica tensors in the checkpoint.
+    script gave per replica. `replicas`: their number, over all processes. `copies`: the number of per-replica tensors
+    of the process that wrote the checkpoint; `copies_of`: how many of them each variable has (empty: as many each).
     `passes`: what `PassLog` has to know.
     """
 
@@ -49,6 +50,7 @@ class TrainingState:
     replica_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     replicas: int = 1
     copies: int = 0
+    copies_of: tuple[int, ...] = ()
     passes: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -88,5 +90,6 @@ def parse_state(content: bytes) -> TrainingState:
         },
         replicas=body["replicas"],
         copies=body["copies"],
+        copies_of=tuple(body.get("copies_of", ())),
         passes=body["passes"],
     )

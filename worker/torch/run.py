@@ -21,12 +21,14 @@ from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.saving.directory import UNFIT_REMEDY
 from worker.state.state_file import Position
 from worker.torch.loaders import BatchPlan, plan_batches
 from worker.torch.missing_state import find_missing, find_unread_loaders
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
+    differing_tensors,
     is_resource_failure,
     load_state,
     memory_errors,
@@ -228,6 +230,8 @@ class _TorchFiles:  # its name is the `kind` in state.json
                 raise Unfit(
                     f"it holds {', '.join(sorted(state['parts']))}; the run has {', '.join(sorted(self.parts))}"
                 )
+            if differing := differing_tensors(self.parts, state["parts"]):
+                raise Unfit("; ".join([*differing, UNFIT_REMEDY]))
             for name, part in self.parts.items():
                 part.load_state_dict(state["parts"][name])
             for name, each in self.generators.items():

@@ -12,10 +12,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from worker.process.reporting import describe_error
 
 STATE = "torch.pt"
+_MAX_NAMED = 50  # tensors listed in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE_ERRORS = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
 _SUM_TYPES = {
@@ -167,6 +169,30 @@ def _named_tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(state, (list, tuple)):
         for number, value in enumerate(state):
             yield from _named_tensors(value, f"{path}.{number}".lstrip("."))
+
+
+def differing_tensors(parts: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
+    """The parameters and buffers of modules whose type or shape is another one than in the saved state, in words.
+
+    PyTorch itself converts a saved value to the type of the parameter, and says nothing.
+    """
+    differing: list[str] = []
+    for name, part in parts.items():
+        if not isinstance(part, torch.nn.Module) or not isinstance(saved.get(name), Mapping):
+            continue
+        for key, tensor in part.state_dict().items():
+            before = saved[name].get(key)
+            if not all(isinstance(each, torch.Tensor) and not is_lazy(each) for each in (tensor, before)):
+                continue
+            was, now = _describe(before), _describe(tensor)
+            if was != now:
+                differing.append(f"{name}.{key} is {was} in the checkpoint and {now} in the program")
+    rest = len(differing) - _MAX_NAMED
+    return [*differing[:_MAX_NAMED], *([f"and {rest} more"] if rest > 0 else [])]
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

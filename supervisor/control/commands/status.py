@@ -93,7 +93,8 @@ class ProgramStatus:
 
     `wire_state` and `wire_code` are the state in Supervisor's words and numbers. `wanted`: whether it should run;
     `cgroup`: the control group that holds all its processes, null where there is none and its descendants are only
-    watched; `says`: the status text it sent itself; `durable_s`: how long a job's flush is expected to take.
+    watched; `can_outlive`: which of them can outlive a program that they are to end with, in words; `says`: the status
+    text it sent itself; `durable_s`: how long a job's flush is expected to take.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ProgramStatus:
     description: str
     pid: int | None
     cgroup: str | None
+    can_outlive: str | None
     started_wall_at: float | None
     ended_wall_at: float | None
     exit_code: int | None
@@ -167,6 +169,7 @@ def _status(
         description=full_description(runner, log_error, warning),
         pid=runner.executor.pid,
         cgroup=_path_text(runner.executor.cgroup),
+        can_outlive=runner.executor.can_outlive,
         started_wall_at=runner.executor.started_wall_at,
         ended_wall_at=runner.executor.ended_wall_at,
         exit_code=last_exit.code if last_exit else None,

@@ -14,15 +14,7 @@ from supervisor.runner.listeners.hub import PoolCounts
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.counters import DurationStats
 
-BUDGETED = (
-    Cause.CRASH,
-    Cause.HANG,
-    Cause.STARTUP_TIMEOUT,
-    Cause.SPAWN,
-    Cause.BUSY,
-    Cause.MEMORY_LIMIT,
-    Cause.UNHEALTHY,
-)
+BUDGETED = tuple(cause for cause in Cause if cause.traits.is_charged)
 """The causes that have a budget of restarts."""
 
 

@@ -74,6 +74,7 @@ def attempt_found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effec
     """Asks a job's worker for its status; a plain program's state follows from its age, or from its READY=1."""
     facts.current.started_at, facts.current.progressed_at = now - event.age_s, now
     facts.hang_detector.start_attempt(now)
+    facts.current.has_spoken = True  # perhaps to the daemon before
     facts.current.outdated = event.outdated
     if facts.policy.is_job:
         facts.current.startup_deadline_at = facts.current.started_at + (
@@ -97,6 +98,7 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
     """Continues in the state that the worker reports; one that is no longer needed flushes and stops."""
     facts.flushes_requested = max(facts.flushes_requested, event.last_flush)
     facts.current.from_checkpoint = event.restored
+    facts.current.restore_begun = facts.current.restore_begun or event.phase in (Phase.TRAINING, Phase.DONE)
     facts.current.step = event.step if event.step is not None else facts.current.step
     facts.current.progressed_at = now
     facts.current.done_reported = facts.current.done_reported or event.phase is Phase.DONE

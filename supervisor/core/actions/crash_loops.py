@@ -10,9 +10,6 @@ from supervisor.core.program.events import StacksCollected
 from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.layout import CheckpointName, parse_name
 
-_BLAMES = frozenset({Cause.CRASH, Cause.HANG, Cause.STARTUP_TIMEOUT, Cause.LOST})
-"""Causes of an end for which a checkpoint or a step may be to blame."""
-
 
 def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) -> Effects:
     """Adds the path of the stack dump to the reason for which the worker is being ended."""
@@ -23,9 +20,13 @@ def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) ->
 
 
 def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
-    """Records a job's death; returns what it says about its checkpoint or its step, in words, or None."""
+    """Records a job's death; returns what it says about its checkpoint or its step, in words, or None.
+
+    A checkpoint is to blame only if the worker had begun to restore it: what kills a worker while it imports or waits
+    says nothing of the checkpoint that was selected meanwhile.
+    """
     origin = facts.current.checkpoint
-    if cause not in _BLAMES or _failed_before_restore(facts):
+    if not cause.traits.blames_checkpoint or not facts.current.restore_begun or _failed_before_restore(facts):
         return None
     if facts.current.saved_step is not None:
         own = str(CheckpointName(facts.current.saved_step, facts.attempt))

@@ -6,6 +6,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.transitions import (
+    USE_WORKER,
     enter,
     give_up,
     launch,
@@ -101,12 +102,18 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     has_begun = (
         facts.current.made_progress or facts.current.start_step is not None
     )  # then the checkpoint did fit, and the script chose the status
-    if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
+    says_unfit = (
+        facts.current.restore_begun or facts.current.reported_error is not None
+    )  # or the status is the script's
+    if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun and says_unfit:
         return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
     if event.code == WorkerExit.DIRECTORY_UNUSABLE and is_waited_for(
         facts.current.failed_errno, has_worked=facts.account.newest is not None
     ):
         return Cause.STORAGE, facts.current.reported_error or text
+    if event.code == 0 and facts.state is State.STARTING and not has_begun and facts.current.reported_error is None:
+        how = "before it reached worker.Run" if facts.current.has_spoken else "without using worker"
+        return Cause.SETUP, f"{facts.policy.script} exited 0 {how}: nothing of it was saved; {USE_WORKER}"
     if restart.is_permanent(event.code):
         return Cause.SETUP, text
     if event.code == WorkerExit.LOCKED:

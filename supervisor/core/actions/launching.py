@@ -5,6 +5,7 @@ from supervisor.core.actions.crash_loops import own_checkpoint
 from supervisor.core.actions.intents import start_with_full_budgets
 from supervisor.core.actions.training import record_step
 from supervisor.core.actions.transitions import (
+    USE_WORKER,
     abort,
     enter,
     enter_running,
@@ -30,6 +31,7 @@ from supervisor.core.program.events import (
     SpawnFailed,
     StepsDone,
     TrainingRestored,
+    WorkerMet,
 )
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older, Unexplained
@@ -130,8 +132,22 @@ def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
     return Cause.SETUP if event.permanent else Cause.CRASH
 
 
+def worker_met(facts: ProgramFacts, event: WorkerMet, now: float) -> Effects:
+    """Records that there is a worker, and whether its restore has to be reckoned with from now on."""
+    facts.current.has_spoken = True
+    facts.current.restore_begun = facts.current.restore_begun or not event.reports_restore
+    return []
+
+
+def restore_begun(facts: ProgramFacts, event: Event, now: float) -> Effects:
+    """Records that the checkpoint may be to blame for what follows."""
+    facts.current.has_spoken = facts.current.restore_begun = True
+    return []
+
+
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """Records the step that the worker restored; it counts as training once the first new step arrives."""
+    facts.current.has_spoken = facts.current.restore_begun = True
     facts.current.step = facts.current.start_step = event.step
     facts.begin_at = None
     account.record_start(facts)
@@ -202,8 +218,18 @@ def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
         limit_s = detector.limit(detector.section, policy.hang_timeout_min)
         limit = f"{limit_s:g} s in {detector.section} (hang_timeout = auto)"
         detector.record_hang(facts.current.step, detector.section)
+    if _never_used_worker(facts) and now >= facts.current.startup_deadline_at:
+        text = f"{policy.script} did not use worker within {limit}; {USE_WORKER}, or raise startup_timeout"
+        facts.current.decided_end = (Cause.SETUP, text)
+        return abort(facts, now)
     facts.current.decided_end = (
         Cause.STARTUP_TIMEOUT,
         f"did not train within {limit}; does the script use worker.Run?",
     )
     return abort(facts, now)
+
+
+def _never_used_worker(facts: ProgramFacts) -> bool:
+    """Whether no attempt of the job, as far as is known, ever said a word: what it runs may be no worker at all."""
+    is_proven = facts.ever_trained or facts.account.newest is not None or facts.best_step is not None
+    return not facts.current.has_spoken and not is_proven

@@ -39,7 +39,7 @@ def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     before = facts.current.step
     facts.current.step = event.step
     facts.current.progressed_at = now
-    facts.current.made_progress = facts.ever_trained = True
+    facts.current.made_progress = facts.current.has_spoken = facts.current.restore_begun = facts.ever_trained = True
     facts.hang_detector.progress_reported(event.section, now)
     facts.hang_detector.save_reported(event.saving_s, now)
     facts.hang_detector.step_passed(event.step)
@@ -127,6 +127,7 @@ def done_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) -> Effects:
     """Records the failure, which says more than an exit status."""
+    facts.current.has_spoken = True
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
     facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
     facts.current.failed_errno = event.errno

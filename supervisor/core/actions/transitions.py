@@ -25,6 +25,9 @@ from supervisor.core.program.facts import (
 )
 from supervisor.protocol.wire.messages import Then
 
+USE_WORKER = "train with worker.Run (docs/recipes.md), or remove checkpoint_dir to run it as a plain program"
+"""The remedy for a job whose script does not speak to the daemon."""
+
 
 def enter(facts: ProgramFacts, state: State, deadline_at: float | None = None) -> None:
     """Changes the state and its one deadline, always together."""

@@ -13,7 +13,7 @@ PRIOR_WEIGHT = 0.25
 rate, of this shape. One early crash makes a job save at most 2.2 times as often; a job that fails every minute is
 known after a few failures."""
 
-LOSING = frozenset({Cause.CRASH, Cause.HANG, Cause.LOST})
+LOSING = frozenset(cause for cause in Cause if cause.traits.is_sudden)
 """Causes of ends without warning. A worker that is told to stop saves first, and so loses nothing."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Self
 
 from supervisor.protocol.wire.messages import PERMANENT_EXITS, WorkerExit
 
@@ -20,30 +21,60 @@ AT_ONCE = 3  # crashes in a row, each within CALM_S of its start, that are follo
 JITTER = 0.25  # share of the pause; enough to spread a fleet that lost the same file server at the same moment
 
 
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What follows from a cause, wherever it is asked for: budgets, suspects, metrics and alerts derive from this.
+
+    `is_charged`: such an end is a failure and counts against a budget of its own. `retry_limit`: the most retries
+    without progress, where startretries allows more. `blames_checkpoint`: the checkpoint that was being restored, or a
+    step, may be to blame. `is_sudden`: it ends without warning, so that the steps since the last checkpoint are lost.
+    """
+
+    is_charged: bool = False
+    retry_limit: int | None = None
+    blames_checkpoint: bool = False
+    is_sudden: bool = False
+
+
+CHARGED = Traits(is_charged=True)
+OLDER_EACH_TIME = Traits(is_charged=True, retry_limit=3)
+"""It does not mend itself: each retry goes back to an older checkpoint."""
+FORGIVEN = Traits()
+
+
 class Cause(StrEnum):
-    """Why an attempt ended, as the ledger and `supervisorctl history` name it."""
+    """Why an attempt ended, as the ledger and `supervisorctl history` name it, and what follows from it (`Traits`)."""
 
-    DONE = "done"
-    EXITED = "exited"  # a plain program ended by itself
-    STOPPED = "stopped"  # on request
-    CRASH = "crash"
-    STARTUP_TIMEOUT = "startup-timeout"
-    HANG = "hang"
-    SPAWN = "spawn"  # the process could not be created
-    SETUP = "setup"  # a person has to change something first
-    PREEMPTION = "preemption"  # the host went away, or is about to; counts against no budget
-    DIVERGENCE = "divergence"  # a loss or weights that are not finite, or a loss far off
-    OUT_OF_MEMORY = "out-of-memory"  # the process asked for more than there was, or the kernel killed it for that
-    BAD_CHECKPOINT = "bad-checkpoint"  # whole, and the program can't go on from it
-    BUSY = "busy"  # another live worker holds the checkpoint directory
-    STORAGE = "storage"  # the checkpoint directory can't be used, or lacks what it held; counts against no budget
-    MEMORY_LIMIT = "memory-limit"  # it and what it started held more than memory_limit
-    UNHEALTHY = "unhealthy"  # its healthcheck_command said so
-    LOST = "lost"  # it ended, and nobody can say how: no daemon was there, or the kernel keeps no exit status for us
+    traits: Traits
+
+    DONE = "done", FORGIVEN
+    EXITED = "exited", FORGIVEN  # a plain program ended by itself
+    STOPPED = "stopped", FORGIVEN  # on request
+    CRASH = "crash", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True)
+    STARTUP_TIMEOUT = "startup-timeout", Traits(is_charged=True, blames_checkpoint=True)
+    HANG = "hang", Traits(is_charged=True, blames_checkpoint=True, is_sudden=True)
+    SPAWN = "spawn", CHARGED  # the process could not be created
+    SETUP = "setup", FORGIVEN  # a person has to change something first
+    PREEMPTION = "preemption", FORGIVEN  # the host went away, or is about to
+    DIVERGENCE = "divergence", OLDER_EACH_TIME  # a loss or weights that are not finite, or a loss far off
+    OUT_OF_MEMORY = (
+        "out-of-memory",
+        CHARGED,
+    )  # the process asked for more than there was, or the kernel killed it for it
+    BAD_CHECKPOINT = "bad-checkpoint", OLDER_EACH_TIME  # whole, and the program can't go on from it
+    BUSY = "busy", CHARGED  # another live worker holds the checkpoint directory
+    STORAGE = "storage", FORGIVEN  # the checkpoint directory can't be used, or lacks what it held
+    MEMORY_LIMIT = "memory-limit", CHARGED  # it and what it started held more than memory_limit
+    UNHEALTHY = "unhealthy", CHARGED  # its healthcheck_command said so
+    LOST = "lost", Traits(blames_checkpoint=True, is_sudden=True)  # nobody can say how: no daemon saw it, or no kernel
+
+    def __new__(cls, word: str, traits: Traits = FORGIVEN) -> Self:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.traits = traits
+        return member
 
 
-LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
-"""The most retries of causes that do not mend themselves: each retry goes back to an older checkpoint."""
 MISTAKE_RETRIES = 2
 """The most retries, in a row without progress, after a mistake in the script: a file system may have been away."""
 _MISTAKES = frozenset(
@@ -57,7 +88,8 @@ _NONE: Mapping[Cause, int] = MappingProxyType({})
 
 def allowed_retries(cause: Cause, startretries: int) -> int:
     """How many failures of a cause without progress between them are followed by another attempt."""
-    return min(startretries, LIMITS.get(cause, startretries))
+    limit = cause.traits.retry_limit
+    return startretries if limit is None else min(startretries, limit)
 
 
 @dataclass(slots=True)

@@ -144,6 +144,24 @@ class BeginAtRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerMet:
+    """The worker said hello: its script uses the package `worker`, or speaks the protocol.
+
+    `reports_restore`: RestoreBegun follows; otherwise it may begin to restore at any time from now on.
+    """
+
+    attempt: int
+    reports_restore: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBegun:
+    """The worker restores the checkpoint that it was told."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingRestored:
     """The worker has restored its state and is at `step`."""
 
@@ -378,6 +396,8 @@ Event = (
     | RunTakenOver
     | StorageSeen
     | BeginAtRequested
+    | WorkerMet
+    | RestoreBegun
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted

@@ -92,6 +92,7 @@ class Policy:
         False  # one rank of several nodes: one attempt for each daemon, as they begin together or not at all
     )
     checkpoint_dir: str | None = None  # of a job
+    script: str = "the script"  # what it runs, for messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class AttemptFacts:
 
     # training; steps are optimizer steps
     checkpoint: CheckpointSelected | None = None  # what it was told to begin from
+    has_spoken: bool = False  # a message of its worker came, to this daemon or an earlier one
+    restore_begun: bool = False  # the worker has begun to restore: from here on the checkpoint may be to blame
     from_checkpoint: bool = False  # it begins from a checkpoint, not from nothing
     start_step: int | None = None  # the step at which it stood once it was restored
     step: int | None = None

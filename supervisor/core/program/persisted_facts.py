@@ -26,9 +26,9 @@ class PersistedFacts:
 
     Names and units are those of ProgramFacts and what it consists of. `backoff_left_s`: seconds of a back-off that are
     left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
-    checkpoint), `from_checkpoint`, `start_step`, `saved_step`, `made_progress`, `start_limit_s` (the age at which it
-    has to train; None if that is startup_timeout) and `older` (why it begins from an older checkpoint than the newest).
-    The account of progress is not among them: the ledger keeps it in two places.
+    checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `made_progress`, `start_limit_s` (the
+    age at which it has to train; None if that is startup_timeout) and `older` (why it begins from an older checkpoint
+    than the newest). The account of progress is not among them: the ledger keeps it in two places.
 
     The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
     that lack it, and its limits; another meaning or name needs a migration.
@@ -51,6 +51,7 @@ class PersistedFacts:
     in_backoff: bool = False
     reason: str | None = None
     from_checkpoint: bool = False
+    restore_begun: bool = False
     origin: tuple[str, int, str | None] | None = None
     saved_step: int | None = None
     start_step: int | None = None
@@ -88,6 +89,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         in_backoff=waits,
         reason=facts.reason if waits else None,
         from_checkpoint=facts.current.from_checkpoint,
+        restore_begun=facts.current.restore_begun,
         origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
         saved_step=facts.current.saved_step,
         start_step=facts.current.start_step,
@@ -133,6 +135,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
         memory.saved_step,
         memory.start_step,
     )
+    facts.current.restore_begun = memory.restore_begun or memory.start_step is not None
     facts.current.made_progress, facts.current.start_limit_s = memory.made_progress, memory.start_limit_s
     facts.current.older = None if memory.older is None else Older(*memory.older)
     if memory.origin is not None:

@@ -185,5 +185,6 @@ class _Stream:
                 self.shown_at = time.monotonic()
                 if self._is_over:
                     return
-                print(text, end="", file=self._terminal.out, flush=True)
+                out = self._terminal.out
+                print(self._terminal.shown(text, out), end="", file=out, flush=True)
                 self.has_begun.set()

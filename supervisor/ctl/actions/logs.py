@@ -85,7 +85,7 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None, attemp
         if follow:
             print("==> Press Ctrl-C to exit <==", file=terminal.out, flush=True)
         for text in decoded(itertools.chain([first], blocks)):
-            print(text, end="", file=terminal.out, flush=follow)
+            print(terminal.shown(text, terminal.out), end="", file=terminal.out, flush=follow)
     except KeyboardInterrupt:
         if not follow:
             raise

@@ -8,15 +8,18 @@ from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import ExitStatus, Terminal
 from supervisor.ini.problems import nearest_word
 
-JSON = "--json"
+JSON, RAW = "--json", "--raw"
 HELP = ("-h", "-?", "--help")
 
 
 def run_action(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
     """Runs one action and prints why it failed, if it does. With --json, it always prints exactly one object.
+    With --raw, control characters of programs reach the terminal.
 
     Raises LoginNeeded if the terminal can ask the user for a login.
     """
+    if RAW in arguments:
+        terminal, arguments = replace(terminal, is_raw=True), [each for each in arguments if each != RAW]
     if not terminal.as_json and JSON not in arguments:
         return _run(terminal, name, arguments)
     terminal = replace(terminal, as_json=True, lines=[], objects=[])

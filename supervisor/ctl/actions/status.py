@@ -1,9 +1,12 @@
 """Actions that show the present state: status, pid, top."""
 
+from typing import Any
+
 from supervisor.ctl import naming, render
 from supervisor.ctl.actions.base import Arguments, UsageError, no_options
 from supervisor.ctl.client import LoginNeeded, Unreachable
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.plurals import listed
 
 DOWN_CODES = (0, 100, 200, 1000)  # STOPPED, EXITED, FATAL, UNKNOWN
 
@@ -24,11 +27,22 @@ def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     found, unknown = naming.select_programs(names, answer["programs"])
     lines = [*map(naming.unknown_line, unknown), *render.status_lines(found)]
     terminal.print_result({**answer, "programs": found, "unknown": unknown}, lines)
+    for text in () if terminal.as_json else _escapes(found):
+        terminal.print_remark(text)
     for trouble in () if terminal.as_json else (answer.get("ledger_error"), answer.get("hooks_error")):
         if trouble is not None:
             terminal.print_trouble(trouble)
     down = any(program["wire_code"] in DOWN_CODES for program in found)
     return max(ExitStatus.UNKNOWN if unknown else ExitStatus.OK, ExitStatus.DOWN if down else ExitStatus.OK)
+
+
+def _escapes(programs: list[dict[str, Any]]) -> list[str]:
+    """What can outlive programs although it is to end with them, in one line for all of which the same is true."""
+    names: dict[str, list[str]] = {}
+    for program in programs:
+        if program.get("can_outlive"):
+            names.setdefault(program["can_outlive"], []).append(program["name"])
+    return [f"{listed(each, ', ')} can be outlived by {what}" for what, each in names.items()]
 
 
 def _watch(terminal: Terminal, names: Arguments) -> ExitStatus:

@@ -4,17 +4,14 @@ import contextlib
 import os
 import select
 import subprocess
-import sys
 from pathlib import Path
 
-import supervisor
+from supervisor.host.children import own_command, start_own
 from supervisor.host.logs.link import ERRORS
 from supervisor.host.logs.logger import EXIT_BUSY
 
 START_TIMEOUT_S = 20.0  # the interpreter starts in 50 ms; the host may be busy, its disks slow
 EXIT_TIMEOUT_S = 1.0  # from the end of its connection to the end of the process
-
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.host.logs.logger import main; main()"
 
 
 class LoggerStartError(Exception):
@@ -28,24 +25,15 @@ def start_logger(state_dir: Path) -> bool:
     environment, above all no mark of an attempt, and no descriptors but a file for errors. Raises LoggerStartError.
     """
     errors = state_dir / ERRORS
-    command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(_import_folder()), str(state_dir)]
+    command = own_command("supervisor.host.logs.logger", str(state_dir), flags=("-S",))
     try:
         with open(errors, "wb", opener=_open_private) as file:
-            started = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-                env={},
-                start_new_session=True,
-                timeout=START_TIMEOUT_S,
-                check=False,
-            )
+            status = _status_of(start_own(command, {}, stderr=file.fileno()))
     except (OSError, subprocess.SubprocessError) as error:
         raise LoggerStartError(f"cannot start the logger: {error}; retrying") from error
-    if started.returncode not in (0, EXIT_BUSY):
+    if status not in (0, EXIT_BUSY):
         raise LoggerStartError(f"cannot start the logger: {last_error_line(state_dir)} (more in {errors}); retrying")
-    return started.returncode == 0
+    return status == 0
 
 
 def last_error_line(state_dir: Path) -> str:
@@ -69,9 +57,13 @@ def reap_logger(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
 
 
-def _import_folder() -> Path:
-    """The folder that contains the package `supervisor`."""
-    return Path(supervisor.__file__).parents[1]
+def _status_of(process: subprocess.Popen[bytes]) -> int:
+    """The exit status, once it listens. Raises subprocess.TimeoutExpired, and then has killed it."""
+    with process:
+        try:
+            return process.wait(START_TIMEOUT_S)
+        finally:
+            process.kill()  # the logger itself is a fork of it
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -1,18 +1,17 @@
 """The daemon's side of a job's mirror process, which is started when something is asked and ended when long idle.
 
-The process starts with the daemon's rights, imports what it needs, and becomes the job's user before it opens anything.
+The process starts with the daemon's rights and an empty environment, imports what it needs, becomes the job's user, and
+only then learns the job's variables, before it opens anything.
 """
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
-import supervisor
 from supervisor.host.checkpoint_store import other_identity
+from supervisor.host.children import own_command, start_own_with_streams
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import cached_credentials, user_environment
@@ -20,8 +19,6 @@ from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, encode
 
 IDLE_S = 300.0  # it holds some 30 MB; a job that saves more often keeps it
 MAX_WORDS = 400  # characters of its last words
-
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.host.mirror.process import main; main()"
 
 Wanted = TypeVar(
     "Wanted", messages.FetchAnswer, messages.NewestLocalAnswer, messages.EpochAnswer, messages.UploadAnswer
@@ -122,18 +119,11 @@ class MirrorClient:
     async def _start(self) -> asyncio.subprocess.Process:
         identity = other_identity(self._user)
         who = cached_credentials(self._user) if identity is not None and self._user is not None else None
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-I", "-X", "utf8", "-c", _PROGRAM, str(Path(supervisor.__file__).parents[1])),
-            encode_record(replace(self._settings, identity=identity)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=MAX_LINE_BYTES,
-            env={**user_environment(who, self._environment), **self._own},
-            cwd="/",
-            start_new_session=True,
-        )
+        settings = encode_record(replace(self._settings, identity=identity))
+        command = own_command("supervisor.host.mirror.process", settings)
+        process = await start_own_with_streams(command, {}, limit=MAX_LINE_BYTES)
+        assert process.stdin is not None
+        process.stdin.write(messages.encode_variables({**user_environment(who, self._environment), **self._own}))
         self._process, self._words = process, ""
         if self._is_lifted:
             self._send_limit(process)

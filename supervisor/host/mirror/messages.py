@@ -1,14 +1,17 @@
 """What the daemon and a job's mirror process tell each other: one JSON object in each line, with its `type`.
 
-Questions are answered in their order; each answer repeats the question's `id`.
+The daemon's first line has the job's variables. Questions are answered in their order; each answer repeats the
+question's `id`.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
 
 MAX_NAMES = 500  # of checkpoints in an answer
+MAX_VARIABLES_BYTES = 12 << 20  # execve(2) takes 2 MiB; JSON may need six bytes for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,16 @@ _TYPES: dict[str, type[Question | LimitChange | Answer]] = {
     each.__name__: each
     for each in (FetchRequest, NewestLocalRequest, BeginEpochRequest, UploadRequest, LimitChange, *ANSWERS)
 }
+
+
+def encode_variables(variables: Mapping[str, str]) -> bytes:
+    """The first line: the environment that the process has once it is the job's user."""
+    return json.dumps(dict(variables)).encode() + b"\n"
+
+
+def decode_variables(line: bytes) -> dict[str, str]:
+    """What `encode_variables` encoded. Raises ProtocolError."""
+    return {str(name): str(value) for name, value in parse_object(line).items()}
 
 
 def encode(message: Question | LimitChange | Answer) -> bytes:

@@ -1,6 +1,7 @@
 """The mirror process of one job, which `client.py` starts.
 
-Reads questions (`messages.py`) from standard input and answers on standard output, one after the other. It keeps
+Reads the job's variables, and then questions (`messages.py`), from standard input and answers on standard output, one
+after the other. It keeps
 nothing that the next such process needs, so the daemon may kill it at any time; it ends with its standard input, even
 in the middle of an upload.
 """
@@ -47,6 +48,7 @@ def main() -> None:
     os.nice(NICE)
     if settings.identity is not None:
         settings.identity.assume()
+    os.environ.update(messages.decode_variables(sys.stdin.buffer.readline(messages.MAX_VARIABLES_BYTES)))
     questions = SimpleQueue[messages.Question]()
     limiter = RateLimiter(settings.bytes_per_s)
     threading.Thread(target=_read_all, args=(questions, limiter), daemon=True).start()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.checkpoint_process import Identity
+from supervisor.host.children import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from supervisor.host.children import Identity
 from supervisor.host.processes.spawning import SpawnError
 
 LOOKUP_TIMEOUT_S = 5.0  # as long as a resolver waits for a name server
@@ -34,6 +35,11 @@ class Credentials:
     groups: tuple[int, ...]
     login: Mapping[str, str] = field(default_factory=dict, compare=False)
     own_login: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def identity(self) -> Identity:
+        """What of it a process is given."""
+        return Identity(self.uid, self.gid, self.groups)
 
 
 def user_environment(who: Credentials | None, environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Recognises the processes that a daemon started, even after their parent, session and the daemon itself are gone.
 
-Every process is started with an environment variable, its mark: `STATE_DIR:PROGRAM:ATTEMPT:SIGNATURE`. Children inherit
-it, and /proc/PID/environ shows it for as long as a process lives.
+Every process is started with an environment variable, its mark: `STATE_DIR:PROGRAM:ATTEMPT:DEVICE-INODE-SIGNATURE`.
+Children inherit it, and /proc/PID/environ shows it for as long as a process lives.
 
 Anybody can start a process with any environment, so a mark counts only if its signature is right: a keyed hash of
 the rest, with a random key that is made once and kept in the state folder, readable by the daemon's user
 alone. The key is also what tells this daemon's processes from those of one in another container, whose state folder has
-the same path.
+the same path. Device and inode are those of the state folder: a copy of the folder has its key and may even have its
+path, but is another folder, whereas one that was renamed is the same. A mark of an earlier version lacks them and
+counts by its path.
 """
 
 import contextlib
@@ -16,7 +18,9 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 import structlog
@@ -31,14 +35,40 @@ _STANDBY = "standby-"
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class FolderIdentity:
+    """Which folder it is, whatever its path: a copy has another one. As text: `DEVICE-INODE`, in hexadecimal digits."""
+
+    device: int
+    inode: int
+
+    def __str__(self) -> str:
+        return f"{self.device:x}-{self.inode:x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The identity in a text that `str` gave. Raises ValueError."""
+        device, inode = text.split("-")
+        return cls(int(device, 16), int(inode, 16))
+
+
+def identity_of_folder(state_dir: Path) -> FolderIdentity | None:
+    """The state folder's; None if it can't be looked at."""
+    try:
+        status = state_dir.stat()
+    except OSError:
+        return None
+    return FolderIdentity(status.st_dev, status.st_ino)
+
+
 def mark_of_attempt(state_dir: Path, program: str, attempt: int) -> str:
     """The mark of one attempt. The name of a program may have a colon (`GROUP:PROCESS`), but never a slash."""
-    return _sign(_key_of(state_dir), state_dir, program, str(attempt))
+    return _sign(_key_of(state_dir), str(state_dir), program, str(attempt), _own_identity(state_dir))
 
 
 def mark_of_standby(state_dir: Path, program: str, token: str) -> str:
     """The mark of a standby, which keeps it when it becomes an attempt. `token`: unique to this standby."""
-    return _sign(_key_of(state_dir), state_dir, program, f"{_STANDBY}{token}")
+    return _sign(_key_of(state_dir), str(state_dir), program, f"{_STANDBY}{token}", _own_identity(state_dir))
 
 
 def is_standby(value: str) -> bool:
@@ -48,12 +78,30 @@ def is_standby(value: str) -> bool:
 
 def is_of_program(value: str | None, state_dir: Path, program: str) -> bool:
     """Whether this daemon signed a mark for an attempt or a standby of the program."""
-    return value is not None and program_of(value) == program and _is_signed(value, _key_of(state_dir), state_dir)
+    return value is not None and program_of(value) == program and is_of_daemon(value, state_dir)
+
+
+def is_of_daemon(value: str, state_dir: Path) -> bool:
+    """Whether daemons with this state folder signed a mark."""
+    return _is_signed(value, _key_of(state_dir), state_dir, identity_of_folder(state_dir))
 
 
 def read_mark(pid: int) -> str | None:
     """A process's mark; None if it has none, is gone, or belongs to another user."""
     return _read(pid)
+
+
+def state_dir_of(value: str) -> str | None:
+    """The path that the state folder of a mark's daemon had; None if the text is no mark."""
+    return value.rsplit(":", 3)[0] if value.count(":") > 2 else None
+
+
+def folder_of(value: str) -> FolderIdentity | None:
+    """The state folder that a mark names; None in the mark of an earlier version, which names none."""
+    try:
+        return FolderIdentity.parse(value.rpartition(":")[2].rpartition("-")[0])
+    except ValueError:
+        return None
 
 
 def program_of(value: str) -> str:
@@ -83,7 +131,8 @@ def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     key = _read_key(state_dir)
     if key is None:
         return found
-    for value, process in _marked_processes(lambda mark: _is_signed(mark, key, state_dir)):
+    identity = identity_of_folder(state_dir)
+    for value, process in _marked_processes(lambda mark: _is_signed(mark, key, state_dir, identity)):
         found.setdefault(value, []).append(process)
     return found
 
@@ -112,16 +161,26 @@ def _attempt_text(value: str) -> str:
     return value.rsplit(":", 2)[-2] if value.count(":") > 1 else ""
 
 
-def _sign(key: bytes, state_dir: Path, program: str, attempt: str) -> str:
-    text = f"{state_dir}:{program.replace(':', '/')}:{attempt}"
-    return f"{text}:{hmac.digest(key, os.fsencode(text), hashlib.sha256)[:16].hex()}"
+def _sign(key: bytes, state_dir: str, program: str, attempt: str, identity: FolderIdentity | None) -> str:
+    """`identity`: None as an earlier version did, whose marks name no folder."""
+    text = f"{state_dir}:{program.replace(':', '/')}:{attempt}:" + (f"{identity}-" if identity is not None else "")
+    signed = text if identity is not None else text[:-1]
+    return f"{text}{hmac.digest(key, os.fsencode(signed), hashlib.sha256)[:16].hex()}"
 
 
-def _is_signed(value: str, key: bytes, state_dir: Path) -> bool:
-    if not value.startswith(f"{state_dir}:") or value.count(":", len(str(state_dir))) != 3:
+def _is_signed(value: str, key: bytes, state_dir: Path, identity: FolderIdentity | None) -> bool:
+    """Whether the mark is of this folder: by its identity, or, in a mark of an earlier version, by its path."""
+    path, named = state_dir_of(value), folder_of(value)
+    if path is None or (path != str(state_dir) if named is None else named != identity):
         return False
-    expected = _sign(key, state_dir, program_of(value), _attempt_text(value))
+    expected = _sign(key, path, program_of(value), _attempt_text(value), named)
     return hmac.compare_digest(os.fsencode(value), os.fsencode(expected))
+
+
+@functools.cache
+def _own_identity(state_dir: Path) -> FolderIdentity | None:
+    """That of the folder that this process uses, which it keeps if the folder is renamed meanwhile."""
+    return identity_of_folder(state_dir)
 
 
 @functools.cache

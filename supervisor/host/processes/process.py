@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import psutil
 
+from supervisor.host.children import Configured, start_configured
 from supervisor.host.processes import limits, priority, process_status, tree
 from supervisor.host.processes.credentials import Credentials
 from supervisor.host.processes.limits import Limits
@@ -116,8 +117,8 @@ def _open_cgroup(request: SpawnRequest, until_exec: contextlib.ExitStack) -> int
     return cgroup_procs
 
 
-def _preexec(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], None] | None:
-    """The function that the child calls between fork(2) and exec(2); None if there is nothing to do."""
+def _preparation(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], None] | None:
+    """What the child does before exec(2): only setrlimit(2), write(2), prctl(2). None if there is nothing to do."""
     is_needed = request.limits or not limits.can_use_inherited_nofile()
     set_limits = limits.limit_setter(request.program, request.limits) if is_needed else None
     if cgroup_procs is None and not request.keeps_orphans:
@@ -136,22 +137,19 @@ def _preexec(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], No
 
 
 def _popen_in_cgroup(request: SpawnRequest, command: Path, cgroup_procs: int | None) -> subprocess.Popen[bytes]:
-    credentials = request.credentials if os.geteuid() == 0 else None  # others may not even set the user they are
-    return subprocess.Popen(
-        request.argv,
-        executable=command,
-        cwd=request.directory,
-        env=request.environment,
-        stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
-        stdout=request.stdout,
-        stderr=request.stderr,
-        start_new_session=True,
-        umask=-1 if request.umask is None else request.umask,
-        user=credentials.uid if credentials else None,
-        group=credentials.gid if credentials else None,
-        extra_groups=credentials.groups if credentials else None,
-        # None where possible, as it keeps Popen from using vfork(2); it calls only setrlimit(2), write(2), prctl(2)
-        preexec_fn=_preexec(request, cgroup_procs),  # noqa: PLW1509
+    return start_configured(
+        Configured(
+            request.argv,
+            request.environment,
+            stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
+            stdout=request.stdout,
+            stderr=request.stderr,
+            executable=command,
+            directory=request.directory,
+            user=request.credentials.identity if request.credentials else None,
+            umask=request.umask,
+            prepare=_preparation(request, cgroup_procs),
+        )
     )
 
 

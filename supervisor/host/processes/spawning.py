@@ -36,14 +36,14 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
 
     Raises SpawnError if the directory or the command does not exist, or the command can't be executed.
     """
-    if directory is not None and not directory.is_dir():
-        what = "is not a directory" if directory.exists() else "does not exist"
+    if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 - these three raise nothing
+        what = _why_not_directory(directory)
         raise SpawnError(
             f"cannot start {program}: its directory {directory} {what}; create it, or correct `directory`",
             permanent=True,
         )
     present: list[Path] = []
-    for candidate in _candidates(command, environment.get("PATH", os.defpath), directory or Path.cwd()):
+    for candidate in _candidates(command, environment.get("PATH", os.defpath), directory or current_folder()):
         if os.path.isfile(candidate):  # noqa: PTH113 - most of a search path is in vain
             if os.access(candidate, os.X_OK):
                 return Path(candidate)
@@ -61,6 +61,24 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
         permanent=True,
         kind=SpawnErrorKind.NO_FILE,
     )
+
+
+def _why_not_directory(path: Path) -> str:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:
+        return f"can't be entered ({error.strerror})"
+    return "is not a directory"
+
+
+def current_folder() -> Path:
+    """The current folder; if it was deleted, the root: nothing is found in it either."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")
 
 
 def _candidates(command: str, path: str, directory: Path) -> Iterator[str]:
@@ -92,7 +110,7 @@ def explain(program: str, command: Path, directory: Path | None, error: Exceptio
         text = f"{command} is neither a binary for this machine nor has a #! line; name its interpreter in `command`"
         kind = SpawnErrorKind.NOT_EXECUTABLE
     elif error.errno in (errno.EACCES, errno.EPERM):
-        text = f"{error.strerror}; its user must be able to execute {command} and enter {directory or Path.cwd()}"
+        text = f"{error.strerror}; its user must be able to execute {command} and enter {directory or current_folder()}"
         kind = SpawnErrorKind.NOT_EXECUTABLE
     else:
         text, kind = f"{error.strerror or error} ({command}){_remedy(error.errno)}", SpawnErrorKind.OTHER

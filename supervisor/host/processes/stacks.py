@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from supervisor.host.children import ask_tool
 from supervisor.protocol import durable, layout
 
 MAX_BYTES = 1024 * 1024  # of each part; a thousand threads' stacks are half of it
@@ -84,13 +85,7 @@ def _py_spy(pid: int, timeout_s: float) -> str:
     if command is None:
         return "(py-spy is not installed)"
     try:
-        done = subprocess.run(
-            [command, "dump", "--nonblocking", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        done = ask_tool((command, "dump", "--nonblocking", "--pid", str(pid)), timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"({error})"
     return (done.stdout or done.stderr)[:MAX_BYTES].decode(errors="replace").strip()

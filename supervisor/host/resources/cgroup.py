@@ -7,6 +7,7 @@ if it is the root of a container's own tree.
 import contextlib
 import errno
 import os
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,22 +36,48 @@ class Cgroups:
 
     def group_of(self, program: str, attempt: int) -> "Cgroup":
         """The group of one attempt, whether it exists or not."""
-        return Cgroup(self.base / f"{PREFIX}{quote(program, safe='')}.a{attempt}")
+        return Cgroup(self.base / f"{_stem(program)}.a{attempt}")
 
     def create(self, program: str, attempt: int, memory_bytes: int | None, cores: float | None) -> "Cgroup | None":
         """Creates the group of an attempt with these limits; None, with a warning in the log, if that fails."""
         group = self.group_of(program, attempt)
+        return self._made(program, group, memory_bytes, cores)
+
+    def create_for_standby(self, program: str, token: str) -> "Cgroup | None":
+        """As `create`, for a standby, which keeps its group when it becomes an attempt. `token`: unique to it."""
+        return self._made(program, Cgroup(self.base / f"{_stem(program)}.s{token}"), None, None)
+
+    def _made(self, program: str, group: "Cgroup", memory_bytes: int | None, cores: float | None) -> "Cgroup | None":
         try:
             group.path.mkdir(exist_ok=True)
         except OSError as error:
             log.warning("cgroup.not_made", program=program, path=str(group.path), error=error.strerror)
             return None
+        self.limit(program, group, memory_bytes, cores)
+        return group
+
+    def limit(self, program: str, group: "Cgroup", memory_bytes: int | None, cores: float | None) -> None:
+        """Sets the limits of a group, with a warning in the log for each that can't be."""
         for name, value in self._settings(memory_bytes, cores).items():
             try:
                 (group.path / name).write_text(value)
             except OSError as error:
                 log.warning("cgroup.not_limited", program=program, file=name, error=error.strerror)
-        return group
+
+    def group_of_process(self, program: str, pid: int) -> "Cgroup | None":
+        """The group of the program's that a process is in; None if it is in none."""
+        try:
+            own = parse_own_group(os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes()))
+        except OSError:  # it is gone
+            return None
+        name = (own or "").rpartition("/")[2]
+        group = next((each for each in self.groups_of(program) if each.path.name == name), None)
+        return group if group is not None and pid in group.pids() else None
+
+    def groups_of(self, program: str) -> "list[Cgroup]":
+        """The groups of the program's attempts and standbys that exist, of this daemon and of earlier ones."""
+        found = ((*path.name.rpartition("."), path) for path in self.base.glob(f"{PREFIX}*"))
+        return [Cgroup(path) for stem, _, end, path in found if stem == _stem(program) and end[:1] in ("a", "s")]
 
     def _settings(self, memory_bytes: int | None, cores: float | None) -> Mapping[str, str]:
         settings = {}
@@ -66,7 +93,7 @@ class Cgroups:
 
     def remove_empty_groups(self, program: str, below: int) -> None:
         """Removes the empty groups of attempts before `below`."""
-        stem = f"{PREFIX}{quote(program, safe='')}.a"
+        stem = f"{_stem(program)}.a"
         for path in self.base.glob(f"{PREFIX}*"):
             number = path.name.removeprefix(stem)
             if number != path.name and number.isdecimal() and int(number) < below:
@@ -97,6 +124,13 @@ class Cgroup:
             return False
         return True
 
+    def pids(self) -> list[int]:
+        """The processes in it."""
+        try:
+            return list(map(int, (self.path / "cgroup.procs").read_text().split()))
+        except OSError:  # it is gone
+            return []
+
     def kill(self) -> bool:
         """Kills all processes in it at once, also those being forked; False where the kernel can't."""
         try:
@@ -111,21 +145,38 @@ class Cgroup:
             self.path.rmdir()
 
     def remove(self) -> bool:
-        """Kills what is left in it and removes it; whether it is gone. Blocks up to GONE_WITHIN_S: use a thread."""
-        if not self.exists:
-            return True
-        self.kill()
+        """Kills what is left in it and removes it; whether it is gone. Blocks up to GONE_WITHIN_S: use a thread.
+
+        It is killed again and again, as something may be moved into it meanwhile, and with it the groups that processes
+        of root's made below it.
+        """
         until = time.monotonic() + GONE_WITHIN_S
-        while True:
+        while self.exists:
+            if not self.kill():
+                self._kill_each()
             try:
-                self.path.rmdir()
-                return True
+                self._remove_folders()
             except FileNotFoundError:
-                return True
+                continue  # somebody else removes them
             except OSError as error:
                 if error.errno != errno.EBUSY or time.monotonic() >= until:
                     return False
-            time.sleep(POLL_S)
+                time.sleep(POLL_S)
+        return True
+
+    def _kill_each(self) -> None:
+        """For kernels without cgroup.kill. What is forked meanwhile is found in the next round."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _remove_folders(self) -> None:
+        for folder, _, _ in os.walk(self.path, topdown=False):
+            os.rmdir(folder)  # noqa: PTH106 - a group has files, but is removed as if it was empty
+
+
+def _stem(program: str) -> str:
+    return f"{PREFIX}{quote(program, safe='')}"
 
 
 def prepare_cgroups() -> Cgroups | None:

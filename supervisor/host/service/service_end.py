@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from supervisor.host.children import ask_tool
 from supervisor.host.processes import leftovers, marks, tree
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.protocol.plurals import counted
@@ -33,6 +34,7 @@ PATIENCE_S = 130.0
 """How long workers may take: the defaults of flush_timeout and stopwaitsecs together. The configuration is not read, as
 it may be the reason why the daemon could not start."""
 
+SYSTEMCTL_TIMEOUT_S = 10.0
 LOGGER_TIMEOUT_S = 5.0  # for the logger process, which exits once everything is written
 EXTEND_EVERY_S = 5.0
 EXIT_CONFIG = "78"  # as RestartPreventExitStatus= of the unit: systemd will not start it again by itself
@@ -98,13 +100,16 @@ def _is_marked(pid: int) -> bool:
 
 def _query_job(unit: str) -> str | None:
     """As `parse_job_type`; also None if systemd does not answer."""
-    command = ["systemctl", "list-jobs", "--no-legend", "--plain", "--no-pager"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        answer = ask_tool(("systemctl", "list-jobs", "--no-legend", "--plain", "--no-pager"), SYSTEMCTL_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        _report(f"cannot ask systemd for the job of {unit}: {error}; deciding by how the daemon ended")
-        return None
-    return parse_job_type(unit, answer.stdout)
+        why = str(error)
+    else:
+        if answer.status == 0:
+            return parse_job_type(unit, answer.stdout.decode(errors="replace"))
+        why = f"systemctl exited with status {answer.status}"
+    _report(f"cannot ask systemd for the job of {unit}: {why}; deciding by how the daemon ended")
+    return None
 
 
 def _report(text: str) -> None:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.host.children import start_own_with_streams, tool_variables
+
 BOOTED = Path("/run/systemd/system")  # sd_booted(3): exists if and only if systemd manages this host
 SHUTDOWN_QUERY_TIMEOUT_S = 2.0  # systemd answers in milliseconds; without an answer the daemon exits all the same
 GOING_DOWN = b"stopping"  # systemctl(1): the host shuts down, so this is not a stop or restart of our unit alone
@@ -95,10 +97,9 @@ async def host_is_shutting_down(booted: Path = BOOTED, timeout_s: float = SHUTDO
     """
     if not booted.is_dir():  # noqa: ASYNC240 - /run is memory
         return False
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
-        systemctl = await asyncio.create_subprocess_exec(
-            "systemctl", "is-system-running", stdin=nothing, stdout=pipe, stderr=nothing
+        systemctl = await start_own_with_streams(
+            ("systemctl", "is-system-running"), tool_variables(), stderr=asyncio.subprocess.DEVNULL
         )
     except OSError:
         return False

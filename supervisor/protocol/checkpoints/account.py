@@ -16,7 +16,7 @@ the job, not to a directory, and whatever was chosen is held against it, in `jud
 A reason needs evidence. *operator*: a start request named the step. *rolled-back*, *does-not-fit*, *damaged* and
 *superseded*: the newest checkpoint is in quarantine, which says why. *unreadable*: it is there, and was waited for.
 *suspect*: it is there, and attempts keep dying from it. *deleted*: the same directory on the same file system holds
-older ones only, so somebody deleted the newest; an unmounted disk, or a copy, is on another file system.
+older ones only, so somebody deleted the newest, or moved it; an unmounted disk, or a copy, is on another file system.
 
 Nothing else compares the step of a start with earlier ones.
 """
@@ -169,7 +169,7 @@ def judge(
     if newest is None or is_as_new(chosen_step, newest):
         return Newest()
     behind = f"begins at step {chosen_step or 0}, behind step {newest.step} ({newest.name})"
-    if decisions.begin_at is not None:
+    if decisions.begin_at is not None and decisions.begin_at in (0, chosen_step):
         how = f"--from-step {decisions.begin_at}" if decisions.begin_at else "--from-scratch"
         return Older(OlderBecause.OPERATOR, f"{behind}, as an operator said (start {how})")
     loss = find_loss(newest, place, refusal, remedy)

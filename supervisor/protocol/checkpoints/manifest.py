@@ -208,6 +208,12 @@ def _mapping(body: Mapping[str, Any], key: str, *kinds: type) -> dict[str, Any]:
     return value
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name is that of a file inside a folder, and leads nowhere else."""
+    is_plain = name not in {".", ".."} and _PLAIN_NAME.fullmatch(name) is not None
+    return is_plain and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
+
+
 def _files(body: Mapping[str, Any]) -> list[Any]:
     value = body.get("files")
     if not isinstance(value, list) or not 0 < len(value) <= MAX_FILES:
@@ -220,10 +226,6 @@ def _files(body: Mapping[str, Any]) -> list[Any]:
 
 def _file(item: Mapping[str, Any]) -> FileRecord:
     name = _text(item, "name")
-    if (
-        name in {".", "..", layout.MANIFEST}
-        or _PLAIN_NAME.fullmatch(name) is None
-        or len(name.encode()) > MAX_NAME_BYTES
-    ):
+    if name == layout.MANIFEST or not is_plain_name(name):
         raise _wrong("a file's name", name, "a plain name inside the checkpoint's directory")
     return FileRecord(name=name, size=_count(item, "size"), hash=_text(item, "hash"))

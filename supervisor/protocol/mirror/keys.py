@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import is_plain_name
 from supervisor.protocol.formats import check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
@@ -97,7 +98,7 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
     """The checkpoint that a key belongs to, and the file's name; None if it is another key."""
     match = _FILE.fullmatch(key)
     name = parse_name(match[2]) if match is not None else None
-    if match is None or name is None:
+    if match is None or name is None or not is_plain_name(match[3]):
         return None
     found = RemoteCheckpoint(int(match[1]), name)
     return (found, match[3]) if found.key(match[3]) == key else None

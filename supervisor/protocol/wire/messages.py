@@ -121,7 +121,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a worker, and of its answer to `identify`."""
+    """The first message of a worker, and of its answer to `identify`. `reports_restore`: it sends `restoring`."""
 
     rate: ClassVar[Rate] = Rate(1, 20)
 
@@ -129,6 +129,7 @@ class Hello:
     protocol: Count
     pid: Pid
     version: Word
+    reports_restore: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,16 @@ class Ready:
     pid: Pid
     load_s: Seconds
     problem: ErrorText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """The restore of `checkpoint` (its name) begins now: if the worker dies of it, the checkpoint may be to blame."""
+
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    checkpoint: Annotated[str, FileNamed()]  # of another program, perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +315,18 @@ class WorkerStatus:
 
 ToWorker = Go | Flush | Export | Identify | Promote
 FromWorker = (
-    Hello | Ready | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | WorkerStatus
+    Hello
+    | Ready
+    | Restoring
+    | Restored
+    | Progress
+    | Flushing
+    | Committed
+    | SaveFailed
+    | Exported
+    | Done
+    | Failed
+    | WorkerStatus
 )
 Message = ToWorker | FromWorker
 
@@ -316,6 +338,7 @@ TYPES: Mapping[str, type[Message]] = {
     "promote": Promote,
     "hello": Hello,
     "ready": Ready,
+    "restoring": Restoring,
     "restored": Restored,
     "progress": Progress,
     "flushing": Flushing,

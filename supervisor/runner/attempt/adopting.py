@@ -7,9 +7,11 @@ How adoption works, from here (what a job then does is decided in `core/actions/
    program and attempt, and children inherit it, so that nothing that was started is missed, not even by a daemon that
    was killed between starting a process and writing it down.
 2. `leftovers_by_program` sorts both by program. A process is the worker to adopt if it is the pid and start time that
-   the ledger has for the newest attempt; it needs no mark, as it may have cleared its environment. Its companions are
-   left alone; everything of older attempts has to end before anything new is started, because two workers must never
-   write for one job.
+   the ledger has for the newest attempt, and if it was started from this very state folder: a ledger may have been
+   copied with its folder (`host/processes/ownership.py` says how that is told). What another folder's daemon started
+   is neither adopted nor ended, and said; the attempt then counts as ended unseen. The worker's companions are left
+   alone; everything of older attempts has to end before anything new is started, because two workers must never write
+   for one job.
 3. `AttemptFactory.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
    worker holds both ends open, so nothing that it wrote meanwhile is lost. Then the core gets `AttemptFound` and asks
    the worker for its status (state ADOPTING). Of a plain program, the sockets for notifications are opened again.
@@ -40,7 +42,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.folder_removal import try_to_remove_folder
 from supervisor.host.ledger.ledger import OpenAttempt
 from supervisor.host.pipes import control_pipes
-from supervisor.host.processes import marks, process_status
+from supervisor.host.processes import marks, ownership, process_status
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import Flush, Then
@@ -78,7 +80,8 @@ class Leftovers:
 
     `worker`: the live process of its newest attempt; `companions`: other processes of that attempt. `strays`: processes
     of other attempts. `open_attempts`: attempts whose end was never recorded, the worker's among them;
-    `cut_off_by_host`: those of them that ended with the host.
+    `cut_off_by_host`: those of them that ended with the host. `foreign`: a live process that the ledger has for the
+    newest attempt, and that another state folder's daemon started.
     """
 
     worker: LeftoverWorker | None = None
@@ -86,14 +89,32 @@ class Leftovers:
     strays: tuple[psutil.Process, ...] = ()
     open_attempts: tuple[int, ...] = ()
     cut_off_by_host: frozenset[int] = frozenset()
+    foreign: "ForeignProcess | None" = None
 
     def without_worker(self) -> "Leftovers":
         """For a worker that can't be adopted: all its processes are strays, which have to end."""
-        return Leftovers(None, (), self.strays + self.companions, self.open_attempts, self.cut_off_by_host)
+        return replace(self, worker=None, companions=(), strays=self.strays + self.companions)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignProcess:
+    """A process of a daemon with another state folder. `whose`: that folder's path, as far as the process says."""
+
+    attempt: int
+    pid: int
+    whose: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFolders:
+    """The folders by which a daemon's processes are told from those of a copied folder's daemon."""
+
+    state_dir: Path
+    runtime_dir: Path
 
 
 def leftovers_by_program(
-    unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]]
+    unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]], own: OwnFolders
 ) -> dict[str, Leftovers]:
     """Sorts what an earlier daemon left, by program; reads /proc."""
     opened: dict[str, list[OpenAttempt]] = {}
@@ -101,19 +122,24 @@ def leftovers_by_program(
         opened.setdefault(each.program, []).append(each)
     names = {*opened, *(marks.program_of(value) for value in marked)}
     return {
-        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked) for name in names
+        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked, own)
+        for name in names
     }
 
 
-def _leftovers_of(name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> Leftovers:
+def _leftovers_of(
+    name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]], own: OwnFolders
+) -> Leftovers:
     mine = {value: found for value, found in marked.items() if marks.program_of(value) == name}
     newest = max([*map(marks.attempt_of, mine), *(each.attempt for each in opened)])
-    worker = _find_worker(opened[-1], mine) if opened and opened[-1].attempt == newest else None
+    found = _find_worker(opened[-1], mine, own) if opened and opened[-1].attempt == newest else None
+    worker = found if isinstance(found, LeftoverWorker) else None
+    foreign = found if isinstance(found, ForeignProcess) else None
     its = {value for value in mine if worker is not None and _is_mark_of(value, worker)}
     strays = [each for value, found in mine.items() for each in found if value not in its]
     with_it = [each for value in its for each in mine[value]]
     cut_off = frozenset(each.attempt for each in opened if not each.of_this_boot)
-    return Leftovers(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off)
+    return Leftovers(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off, foreign)
 
 
 def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:
@@ -121,13 +147,18 @@ def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:
     return value == worker.mark or (not marks.is_standby(value) and marks.attempt_of(value) == worker.attempt)
 
 
-def _find_worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> LeftoverWorker | None:
+def _find_worker(
+    opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]], own: OwnFolders
+) -> LeftoverWorker | ForeignProcess | None:
     """The ledger's process, if pid and start time agree and it has no mark of another attempt."""
     if not opened.of_this_boot or opened.pid <= 0 or process_status.read_start_time(opened.pid) != opened.start_time:
         return None
     its = next((value for value, found in marked.items() if any(each.pid == opened.pid for each in found)), None)
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None
+    folder = layout.attempt_folder(own.runtime_dir, opened.program, opened.attempt)
+    if its is None and not (verdict := ownership.judge(opened.pid, own.state_dir, folder)).is_ours:
+        return ForeignProcess(opened.attempt, opened.pid, verdict.whose)
     return LeftoverWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)
 
 

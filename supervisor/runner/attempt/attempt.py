@@ -73,12 +73,12 @@ class LiveAttempt:
             self.cgroup.kill()
         self.process.kill_tree()
 
-    def kill_leftovers(self) -> None:
-        """In a thread: kills what the worker left behind, in its session and out of it."""
-        if self.cgroup is not None:
-            self.cgroup.remove()
+    def kill_leftovers(self) -> bool:
+        """In a thread: kills what the worker left behind, in its session and out of it. False if some lives on."""
+        is_gone = self.cgroup is None or self.cgroup.remove()
         self.process.kill_session()
         tree.kill_all(marks.processes_of_attempt(self.mark))
+        return is_gone
 
     async def save_stacks(self, pipes: Path, dumps: Path, limit_s: float, why: str) -> Path:
         """Writes what the worker's threads are doing into a file below `dumps`, within about half of `limit_s`.
@@ -188,11 +188,10 @@ class AttemptFactory:
 
     def promote(self, number: int, spare: StandbyProcess) -> LiveAttempt:
         """The standby, which has been told so. If it raises, the caller has it still, to end it."""
-        pid, memory = spare.process.pid, OomWatch(spare.process.pid)
-        cgroup = self._cgroup(number)
-        if cgroup is not None and not cgroup.move_process(pid):
-            cgroup.remove_if_empty()
-            cgroup = None
+        config, cgroups, cgroup = self._config, self._services.cgroups, spare.cgroup
+        memory = OomWatch(spare.process.pid)
+        if cgroups is not None and cgroup is not None:
+            cgroups.limit(config.name, cgroup, config.memory_limit, config.cpu_limit)
         spare.process.reassign(partial(self._observer.on_exit, number), group_ends_with_it=True)
         spare.channel.set_receiver(self._observer.on_message, partial(self._observer.on_malformed_message, number))
         now = time.monotonic()
@@ -216,7 +215,8 @@ class AttemptFactory:
         if not is_job:
             program_io = self._program_io(number, mark)
             program_io.reopen(found.pid)
-        memory, cgroup = OomWatch(found.pid), self._existing_cgroup(number)
+        memory, cgroups = OomWatch(found.pid), self._services.cgroups
+        cgroup = None if cgroups is None else cgroups.group_of_process(self._config.name, found.pid)
         return LiveAttempt(number, process, channel, memory, mark, began_at, io=program_io, cgroup=cgroup)
 
     def close_listener(self, attempt: LiveAttempt) -> None:
@@ -268,9 +268,3 @@ class AttemptFactory:
             return None
         cgroups.remove_empty_groups(config.name, number)
         return cgroups.create(config.name, number, config.memory_limit, config.cpu_limit)
-
-    def _existing_cgroup(self, number: int) -> Cgroup | None:
-        if self._services.cgroups is None:
-            return None
-        cgroup = self._services.cgroups.group_of(self._config.name, number)
-        return cgroup if cgroup.exists else None

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -20,6 +21,7 @@ from supervisor.core.program.facts import (
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes.credentials import cached_credentials, user_environment
+from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.messages import WorkerExit
@@ -53,7 +55,18 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         durable=Durable(job.durable),
         on_oom=OnOom(job.on_oom),
         checkpoint_dir=str(job.checkpoint_dir),
+        script=script_name(config),
     )
+
+
+def script_name(config: ProgramConfig) -> str:
+    """What a job runs, in a word: its entry point, script or module, otherwise its command."""
+    if config.job is not None and config.job.entrypoint is not None:
+        return config.job.entrypoint
+    first, *words = config.command
+    module = words[words.index("-m") + 1 : words.index("-m") + 2] if "-m" in words else []
+    scripts = [Path(word).name for word in words if word.endswith(".py")]
+    return next(iter([*scripts, *module]), Path(first).name)
 
 
 def standby_kind_of(config: ProgramConfig) -> StandbyKind:
@@ -96,6 +109,15 @@ def preload_command(config: ProgramConfig, is_gang: bool = False) -> tuple[str, 
     if not _INTERPRETER.fullmatch(Path(python).name) or not script or not script[0].endswith(".py"):
         return "its command is not of the form python SCRIPT.py"
     return python, *flags, "-c", PRELOAD % WorkerExit.BAD_LAUNCH, *script
+
+
+def check_reach(config: ProgramConfig, folder: Path) -> None:
+    """Raises SpawnError if the program's user can't get to what the daemon makes for it in `folder`."""
+    if config.user is None or os.geteuid() != 0:
+        return
+    why = explain_closed_folder(folder.parent, config.user, cached_credentials(config.user).identity)
+    if why is not None:
+        raise SpawnError(f"cannot start {config.name}: it could not open what lies in {folder}: {why}", permanent=True)
 
 
 def command_beside(

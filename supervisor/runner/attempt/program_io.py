@@ -15,7 +15,7 @@ from supervisor.host.pipes.notify import NotifyMessage, NotifySocket
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol import layout
-from supervisor.runner.attempt.launching import owner_ids
+from supervisor.runner.attempt.launching import check_reach, owner_ids
 
 
 class ProgramIO:
@@ -79,7 +79,12 @@ class ProgramIO:
             reading = stdin.create_unnamed_pipe()
         if self._config.notify:
             try:
+                check_reach(self._config, folder)
                 self._notify = self._open_notify_socket(owner)
+            except SpawnError:
+                os.close(reading)
+                self.close_and_remove()
+                raise
             except OSError as error:
                 os.close(reading)
                 self.close_and_remove()

@@ -5,7 +5,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from supervisor.host.processes import marks, priority, tree
 from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.launch import Control, DaemonIdentity
@@ -41,13 +42,23 @@ ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain 
 
 @dataclass(slots=True)
 class StandbyProcess:
-    """A process that waits. `folder_id`: device and inode of its working directory; `error`: its last message."""
+    """A process that waits. `folder_id`: device and inode of its working directory; `error`: its last message.
+
+    `cgroup`: holds it and all that it starts, where the daemon may make some.
+    """
 
     process: Process
     channel: ControlPipes
     mark: str
     folder_id: tuple[int, int] | None
+    cgroup: Cgroup | None = None
     error: str | None = None
+
+    def kill(self) -> None:
+        """SIGKILL to it and to all that it started."""
+        if self.cgroup is not None:
+            self.cgroup.kill()
+        self.process.kill_tree()
 
 
 class StandbyHolder(ProgramObserver):
@@ -137,7 +148,7 @@ class StandbyHolder(ProgramObserver):
         """Kills a promoted standby that can't become the attempt; its pid stays in `pids` until it has exited."""
         self._discarded.append(spare)
         spare.process.reassign(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
-        spare.process.kill_tree()
+        spare.kill()
 
     def _on_discarded_exit(self, spare: StandbyProcess, exit_: Exit) -> None:
         self._discarded.remove(spare)
@@ -223,6 +234,10 @@ class StandbyHolder(ProgramObserver):
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             undo.callback(channel.close)
             stdio = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)
+            cgroup = None if services.cgroups is None else services.cgroups.create_for_standby(config.name, token)
+            if cgroup is not None:
+                undo.callback(cgroup.remove)
+            stdio = replace(stdio, cgroup=cgroup)
             place = _folder_id(config.directory)
             process = start_process(
                 config, services, launch, mark, stdio, partial(self._on_exit, token), OOM_SCORE, command=self._command
@@ -230,7 +245,7 @@ class StandbyHolder(ProgramObserver):
             undo.pop_all()
         priority.lower_priority(process.pid)
         self._loop.call_later(IDLE_LOAD_S, self._hurry, process)
-        return StandbyProcess(process, channel, mark, place)
+        return StandbyProcess(process, channel, mark, place, cgroup)
 
     def _hurry(self, process: Process) -> None:
         """Gives it some time if it still loads."""
@@ -242,7 +257,7 @@ class StandbyHolder(ProgramObserver):
         self._release_loading_slot()
         if self._process is not None:
             self._log.info("standby.dropped", pid=self._process.process.pid, why=effect.reason)
-            self._process.process.kill_tree()
+            self._process.kill()
 
     def _why_unusable(self) -> str | None:
         """Why its process can't be the next attempt; None: it can, or there is none."""
@@ -317,14 +332,17 @@ class StandbyHolder(ProgramObserver):
             self._services.standby_loading.holder = None
 
     def _kill_leftovers(self, spare: StandbyProcess) -> None:
-        task = self._loop.create_task(asyncio.to_thread(_kill_leftovers_of, spare.process, spare.mark))
+        task = self._loop.create_task(asyncio.to_thread(_kill_leftovers_of, spare))
         self._sweeps.append(task)
         task.add_done_callback(self._sweeps.remove)
 
 
-def _kill_leftovers_of(process: Process, mark: str) -> int:
+def _kill_leftovers_of(spare: StandbyProcess) -> None:
     """In a thread: what it left behind, in its session and out of it."""
-    return process.kill_session() + tree.kill_all(marks.processes_of_attempt(mark))
+    if spare.cgroup is not None:
+        spare.cgroup.remove()
+    spare.process.kill_session()
+    tree.kill_all(marks.processes_of_attempt(spare.mark))
 
 
 def _folder_id(directory: Path | None) -> tuple[int, int] | None:

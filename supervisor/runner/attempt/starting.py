@@ -18,7 +18,7 @@ from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
-from supervisor.runner.attempt.launching import config_digest, owner_ids
+from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids
 from supervisor.runner.attempt.services import Services
 
 
@@ -114,7 +114,7 @@ def start_process(
         limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
         oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
         cgroup=stdio.cgroup,
-        keeps_orphans=config.job is not None and services.cgroups is None,
+        keeps_orphans=config.job is not None and stdio.cgroup is None,
     )
     return spawn(request, on_exit)
 
@@ -128,6 +128,8 @@ def open_control_pipes(
     found: bool = False,
 ) -> ControlPipes:
     """The control pipes in `folder`; `found`: those that an earlier daemon made. Raises SpawnError."""
+    if not found:
+        check_reach(config, folder)
     try:
         return ControlPipes(folder, attempt, owner_ids(config), on_message, on_error, found)
     except OSError as error:

@@ -4,9 +4,8 @@ holds that."""
 import asyncio
 from collections.abc import Callable, Mapping
 
+from supervisor.runner.program.executor import NOTED_EVERY_S
 from supervisor.runner.program.runner import Runner
-
-NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
 
 
 class DescendantWatch:

@@ -9,6 +9,7 @@ import psutil
 import structlog
 
 from supervisor.host.processes import leftovers, tree
+from supervisor.host.resources.cgroup import Cgroup
 
 log = structlog.get_logger()
 
@@ -35,6 +36,15 @@ class LeftoverProcesses:
             return False
         log.warning("worker.left_over", program=name, pids=pids, how=text)
         return True
+
+    async def end_groups(self, name: str, groups: Sequence[Cgroup]) -> None:
+        """Kills all that is in these control groups, which no mark or session tells any more, and removes them."""
+        for group in groups:
+            pids = group.pids()
+            is_gone = await asyncio.to_thread(group.remove)
+            if pids or not is_gone:
+                how = "killed with their control group" if is_gone else "they don't die; see what holds them"
+                log.warning("worker.left_over", program=name, pids=pids, how=how)
 
     @contextlib.contextmanager
     def ending(self, strays: Sequence[psutil.Process]) -> Iterator[None]:

@@ -155,7 +155,8 @@ class Programs:
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             last[name] = max(last.get(name, 0), marks.attempt_of(value))
-        left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked)
+        own = adopting.OwnFolders(self._services.state_dir, self._services.runtime_dir)
+        left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked, own)
         for name, runner in self.runners.items():
             runner.set_wanted(wanted.get(name, runner.config.autostart))
             if (end := ends.get(name)) is not None and end.cause == Cause.DONE:
@@ -168,6 +169,7 @@ class Programs:
             for name in left.keys() - self.runners.keys():
                 group.create_task(self._takeover.end_unconfigured(name, left[name]))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
+        await self._takeover.note_folder()
 
     async def reread(self, *, is_whole: bool = False) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError.

@@ -5,10 +5,13 @@ import signal
 import time
 from collections.abc import Callable
 
+import structlog
+
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import State
 from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
-from supervisor.host.processes import leftovers
+from supervisor.host.processes import leftovers, ownership
+from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
@@ -20,6 +23,8 @@ from supervisor.runner.program.runner import Runner
 
 GANG_EXIT_TIMEOUT_S = 2.0  # a rank that is left of a gang can't save, and the others wait for this node
 UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured: its flush_timeout is unknown
+
+log = structlog.get_logger()
 
 
 def last_attempts(services: Services) -> dict[str, int]:
@@ -52,8 +57,10 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
+        groups = self._groups_of(runner.name) if runner.config.ends_all_processes else []
         if left.worker is not None or left.strays:
             turn.give_up()
+        self._say_foreign(runner.name, left)
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
         is_gang = self._services.generation is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_gang and runner.adopt(left.worker)
@@ -69,7 +76,9 @@ class Takeover:
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.connect_once()
         limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
+        in_use = runner.executor.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
+        await self._leftovers.end_groups(runner.name, [each for each in groups if each.path != in_use])
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
@@ -82,6 +91,16 @@ class Takeover:
         runner.startable.set()
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
+
+    def _groups_of(self, name: str) -> list[Cgroup]:
+        """The control groups that an earlier daemon made for a program, with whatever is still in them.
+
+        Two daemons of one container make groups of the same names, so one in which another daemon's process lives is
+        left alone.
+        """
+        groups = [] if self._services.cgroups is None else self._services.cgroups.groups_of(name)
+        state_dir = self._services.state_dir
+        return [each for each in groups if not any(ownership.is_of_another(pid, state_dir) for pid in each.pids())]
 
     async def _record_unseen_end(
         self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
@@ -106,14 +125,36 @@ class Takeover:
 
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""
-        strays = left.without_worker().strays
+        self._say_foreign(name, left)
+        strays, groups = left.without_worker().strays, self._groups_of(name)
         with self._leftovers.ending(strays):  # also while a worker flushes
             flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
             if await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
+                await self._leftovers.end_groups(name, groups)
                 text = "configured no more; flushed and left" if flushed else "configured no more; ended"
                 cause = Cause.STOPPED if flushed else Cause.LOST
                 for attempt in left.open_attempts:
                     await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
+
+    async def note_folder(self) -> None:
+        """Once all is taken over: from now on the ledger is that of this state folder, wherever it was copied from."""
+        state_dir = self._services.state_dir
+        try:
+            await asyncio.to_thread(ownership.note_folder, state_dir)
+        except OSError as error:
+            path, effect = str(state_dir / ownership.FOLDER_FILE), "a program without a mark will not be adopted"
+            log.warning("folder.not_noted", path=path, reason=error.strerror, effect=effect)
+
+    def _say_foreign(self, name: str, left: Leftovers) -> None:
+        if (foreign := left.foreign) is not None:
+            log.warning(
+                "worker.not_ours",
+                program=name,
+                attempt=foreign.attempt,
+                pid=foreign.pid,
+                state_dir=foreign.whose,
+                effect="it was started from another state folder, of which this one is a copy: it is left alone",
+            )
 
     async def _has_flushed_and_exited(self, name: str, worker: LeftoverWorker) -> bool:
         """Asks the worker to flush and exit; whether it did so in time."""

@@ -43,6 +43,8 @@ from supervisor.runner.records.observers import ObserverList
 from supervisor.runner.records.series import SeriesRecorder
 from supervisor.runner.records.training import TrainingStatus
 
+NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
+KILL_AGAIN_S = 5.0  # what survives SIGKILL is in the kernel, and has to come back from there
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
 
 
@@ -173,6 +175,16 @@ class EffectExecutor:
     def has_to_note_descendants(self) -> bool:
         """Whether nothing but looking tells who is to end with the worker."""
         return self._attempt is not None and self._attempt.cgroup is None and self._config.ends_all_processes
+
+    @property
+    def can_outlive(self) -> str | None:
+        """Which processes can outlive a program that all it starts is to end with; None: none, or it does not run."""
+        if self._attempt is None or self._attempt.cgroup is not None or not self._config.ends_all_processes:
+            return None
+        detached = f"what left its session and its environment less than {NOTED_EVERY_S:g} s before it crashed"
+        if self._config.job is not None:
+            return f"{detached}, as there is no control group"
+        return f"{detached}, or lost its parent, as there is no control group"
 
     @property
     def cgroup(self) -> Path | None:
@@ -439,9 +451,18 @@ class EffectExecutor:
         else:
             self._post(exited)
         if self._config.ends_all_processes:
-            self._background(asyncio.to_thread(attempt.kill_leftovers))
+            self._background(self._kill_leftovers(attempt))
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
+
+    async def _kill_leftovers(self, attempt: LiveAttempt) -> None:
+        """Until nothing of it is left. Only what the kernel holds can't be killed at once: a dead disk or driver."""
+        is_known = False
+        while not await asyncio.to_thread(attempt.kill_leftovers):
+            if not is_known and attempt.cgroup is not None:
+                is_known, pids = True, attempt.cgroup.pids()
+                self._log.warning("worker.left_over", attempt=attempt.number, pids=pids, next="they are killed again")
+            await asyncio.sleep(KILL_AGAIN_S)
 
     def _is_unexplained(self, exit_: Exit) -> bool:
         """Whether the reason of an end gains from the last line of standard error."""

@@ -22,6 +22,10 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
     `answered`: ids of flushes that are over; one may end while the worker composes its status.
     """
     match message:
+        case messages.Hello(attempt):
+            return events.WorkerMet(attempt, message.reports_restore)
+        case messages.Restoring(attempt):
+            return events.RestoreBegun(attempt)
         case messages.Restored(attempt, step):
             return events.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):

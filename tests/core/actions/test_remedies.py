@@ -16,6 +16,7 @@ from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSelected,
     FailureReported,
+    RestoreBegun,
     SpawnSucceeded,
     StartRequested,
     StepsDone,
@@ -153,6 +154,7 @@ def test_only_what_is_newer_than_the_one_that_was_restored_is_set_aside():
 def test_unfit_foreign_checkpoint_is_a_setup_failure():
     job = killed()
     job.handle(CheckpointSelected(2, "/c/model.ckpt-3", 3), 2.0)
+    job.handle(RestoreBegun(2), 2.5)
 
     job.handle(WorkerExited(2, code=WorkerExit.CHECKPOINT_UNFIT), 3.0)
 

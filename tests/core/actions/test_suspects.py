@@ -7,6 +7,7 @@ from supervisor.core.program.events import (
     CheckpointSelected,
     DoneReported,
     FailureReported,
+    RestoreBegun,
     SpawnSucceeded,
     StartRequested,
     StepsDone,
@@ -166,3 +167,47 @@ def test_a_job_that_has_reached_its_end_says_that_there_was_nothing_to_do():
 
     assert ended == job.facts.reason == "done; there was nothing to do: it is at total_steps (200)"
     assert job.state is State.SUCCEEDED
+
+
+def dies_before_its_first_step(
+    job: Job, *, restoring: bool, code: int | None = None, signal: int | None = 9
+) -> list[Effect]:
+    """One attempt for which NEW is selected; it dies while it imports, or in the restore of that checkpoint."""
+    attempt, now = job.facts.attempt, 1000.0 * job.facts.attempt
+    job.handle(SpawnSucceeded(attempt), now)
+    job.handle(CheckpointSelected(attempt, f"/c/{NEW}", 200), now)
+    if restoring:
+        job.handle(RestoreBegun(attempt), now)
+    effects = job.handle(WorkerExited(attempt, code, signal), now)
+    if job.state is State.BACKOFF:
+        effects += job.expire(job.deadline() or 0.0)
+    return effects
+
+
+def test_deaths_before_the_restore_began_say_nothing_of_the_checkpoint():
+    job = started()
+
+    for _ in range(5):
+        died = dies_before_its_first_step(job, restoring=False)
+        assert avoided(died) == set() and "suspect" not in text(died)
+
+
+def test_deaths_in_the_restore_itself_make_the_checkpoint_suspect():
+    job = started()
+
+    dies_before_its_first_step(job, restoring=True)
+    dies_before_its_first_step(job, restoring=False)
+    dies_before_its_first_step(job, restoring=True)
+    third = dies_before_its_first_step(job, restoring=True, signal=11)
+
+    assert avoided(third) == {NEW}
+    assert "3 deaths right after restoring it" in text(third)
+
+
+def test_status_65_of_a_script_that_never_began_to_restore_is_no_word_about_the_checkpoint():
+    job = started()
+
+    effects = dies_before_its_first_step(job, restoring=False, code=65, signal=None)
+
+    assert next(each.cause for each in effects if isinstance(each, RecordEnd)) == "crash"
+    assert job.facts.suspects.unfit == ()

@@ -76,6 +76,7 @@ def test_without_the_newest_on_the_same_file_system_it_was_deleted(mount: str | 
     ("place", "decisions", "because"),
     [
         (Place(HOME, None, ROOT), Decisions(begin_at=900), OlderBecause.OPERATOR),
+        (Place(HOME, None, ROOT), Decisions(begin_at=0), OlderBecause.OPERATOR),
         (Place(HOME, 1200, DISK), Decisions(suspects=(NEWEST.name,)), OlderBecause.SUSPECT),
         (Place(HOME, 1200, DISK), Decisions(unfit=(NEWEST.name,)), OlderBecause.UNFIT),
         (Place(HOME, 1200, DISK), Decisions(below_step=1000), OlderBecause.ROLLED_BACK),
@@ -164,7 +165,8 @@ def test_an_older_start_always_has_evidence(
     names = [parse_name(name) for name in (*decisions.suspects, *decisions.unfit)]
     is_named = any(name is not None and name.step >= NEWEST.step for name in names)
     match verdict.because:
-        case OlderBecause.OPERATOR if decisions.begin_at is not None:
+        case OlderBecause.OPERATOR if passed_over is None or decisions.begin_at in (0, chosen):
+            assert decisions.begin_at in (0, chosen)
             return
         case OlderBecause.DELETED if passed_over is None:
             assert (directory, mount) != (HOME, ROOT)

@@ -91,7 +91,8 @@ def test_keys_read_back():
 
 @pytest.mark.parametrize(
     "key",
-    ["epoch/4", "epoch/00004", "e0004/step-1.a1/x", "e4/step-0000000001.a1/x", "e0004/step-0000000001.a1/a/b", "", "x"],
+    ["epoch/4", "epoch/00004", "e0004/step-1.a1/x", "e4/step-0000000001.a1/x", "e0004/step-0000000001.a1/a/b", "", "x"]
+    + [f"e0004/step-0000000001.a1/{name}" for name in (".", "..", "a\0b", "n" * 256, "\udcff")],
 )
 def test_other_keys_are_none_of_ours(key: str):
     assert (parse_epoch_key(key), parse_file_key(key)) == (None, None)

@@ -232,7 +232,44 @@ def test_model_of_another_shape_is_named_and_leaves_with_65(
     )
 
     assert code == 65
-    assert "kernel is [3, 3, 1, 8] in the checkpoint and [3, 3, 1, 4] in the program" in error
+    assert "kernel is float32 [3, 3, 1, 8] in the checkpoint and float32 [3, 3, 1, 4] in the program" in error
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["built", "distributed"])
+def test_layer_of_another_dtype_is_named_and_leaves_with_65(
+    daemon: DaemonEnd, begin: Begin, tmp_path: Path, two_replicas: Any, eager: bool
+) -> None:
+    strategy = tf.distribute.get_strategy() if eager else two_replicas
+
+    def tracked(dtype: str) -> tf.train.Checkpoint:
+        with strategy.scope():
+            layer = tf.keras.layers.Dense(3, dtype=dtype, name="head")
+            model = tf.keras.Sequential([tf.keras.Input((2,)), layer])
+            return tf.train.Checkpoint(model=model, optimizer=tf.keras.optimizers.Adam())
+
+    with worker.Run(tracked("float32"), strategy=strategy, directory=tmp_path, total_steps=6) as run:
+        while run.step < 6:
+            run.step_done()
+    code, error = unfit(daemon, begin, tmp_path, lambda: worker.Run(tracked("float64"), strategy=strategy))
+
+    assert code == 65
+    assert "head/kernel is float32 [2, 3] in the checkpoint and float64 [2, 3] in the program" in error
+    assert "restore it with the program that wrote it, or give this one a checkpoint_dir of its own" in error
+
+
+def test_metric_with_other_variables_in_the_state_leaves_with_65(
+    daemon: DaemonEnd, begin: Begin, tmp_path: Path
+) -> None:
+    def run_with(metric: Any, **given: Any) -> worker.Run:
+        return worker.Run(tf.train.Checkpoint(count=tf.Variable(0)), state={"metric": metric}, **given)
+
+    with run_with(tf.keras.metrics.Mean(), directory=tmp_path, total_steps=6) as run:
+        while run.step < 6:
+            run.step_done()
+    code, error = unfit(daemon, begin, tmp_path, lambda: run_with(tf.keras.metrics.Sum()))
+
+    assert code == 65
+    assert "run.state['metric']: ValueError: the metric sum had 2 variables and has 1" in error
 
 
 def test_variable_that_the_checkpoint_lacks_is_named_and_leaves_with_65(

@@ -1,4 +1,8 @@
-"""Trains with several processes; each writes a digest of everything that decides its next step: FOLDER STEPS."""
+"""Trains with several processes: FOLDER STEPS.
+
+Each writes a digest of everything that decides its next step, one of its random state, and one of the values that its
+replicas have for themselves (sums, means, metrics).
+"""
 
 import hashlib
 import json
@@ -16,15 +20,21 @@ from worker.state import extra_state
 strategy = worker.strategy("multiworker", deterministic=True, directory=Path(sys.argv[1]) / "ckpt")
 
 from tests.worker import training  # noqa: E402 - it makes tensors
+from tests.worker.own_values import OwnValues  # noqa: E402
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 rank = strategy.cluster_resolver.task_id
 tracked = training.build(strategy)
-with worker.Run(tracked, strategy=strategy, total_steps=steps, directory=folder / "ckpt", interval="7 steps") as run:
+own = OwnValues(strategy)
+tracked.own, tracked.alone = own.variables, own.alone
+with worker.Run(
+    tracked, strategy=strategy, total_steps=steps, directory=folder / "ckpt", interval="7 steps", state=own.metrics
+) as run:
     print(f"worker {rank} pid {os.getpid()} begins at {run.step}\n", end="", flush=True)
     step = training.step_of(tracked, strategy)
     for images, labels in run.batches(training.data()):
         noise = np.random.normal(size=rank + 1).sum() + random.random()
+        own.update(run.step)
         loss = step(images, labels)
         run.step_done(loss=loss, noise=noise)
         if (pause := float(os.environ.get("PAUSE", "0"))) > 0:
@@ -33,4 +43,5 @@ digest = hashlib.sha256()
 for value in training.all_values(tracked):
     digest.update(value.tobytes())
 drawn = json.dumps(extra_state.read_generators(), sort_keys=True)
-(folder / f"end-{rank}").write_text(f"{digest.hexdigest()} {hashlib.sha256(drawn.encode()).hexdigest()}\n")
+digests = digest.hexdigest(), *(hashlib.sha256(each.encode()).hexdigest() for each in (drawn, json.dumps(own.values())))
+(folder / f"end-{rank}").write_text(f"{' '.join(digests)}\n")

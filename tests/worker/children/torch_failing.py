@@ -10,6 +10,7 @@ from torch import nn
 from supervisor.protocol.checkpoints import selection
 from worker import torch as stepkeeper
 from worker.process.reporting import is_out_of_memory
+from worker.process.startup import current_attempt
 
 FOLDER = Path(sys.argv[1])
 AT_RESTORE: dict[str, Exception] = {
@@ -51,7 +52,23 @@ def say(what: str, error: BaseException) -> None:
     print(f"{what}: {type(error).__name__}{code} {is_out_of_memory(error)}", flush=True)
 
 
+def misfits() -> None:
+    """Restores a layer into ones of another type and of another shape."""
+    with stepkeeper.Run(model=nn.Linear(2, 3), total_steps=0, directory=FOLDER / "layer"):
+        pass
+    for what, model in (("dtype", nn.Linear(2, 3, dtype=torch.float64)), ("shape", nn.Linear(2, 4))):
+        current_attempt().failure_sent = False  # an attempt reports one failure
+        try:
+            with stepkeeper.Run(model=model, total_steps=0, directory=FOLDER / "layer"):
+                pass
+        except (Exception, SystemExit) as left:  # noqa: BLE001 - whatever it is, it is said
+            say(what, left)
+        else:
+            print(f"{what}: restored", flush=True)
+
+
 def main() -> None:
+    misfits()
     with stepkeeper.Run(part=Part(), total_steps=0, directory=FOLDER / "restore"):
         pass
     for what, error in AT_RESTORE.items():

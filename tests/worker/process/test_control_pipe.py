@@ -23,6 +23,7 @@ from supervisor.protocol.wire.messages import (
     Phase,
     Progress,
     Restored,
+    Restoring,
     SaveFailed,
     Then,
     WorkerStatus,
@@ -288,3 +289,16 @@ def test_reliable_messages_reach_a_later_daemon(daemon: DaemonEnd, channel: Work
 
 def _committed(step: int, flushes: tuple[int, ...] = ()) -> Committed:
     return Committed(1, step, f"step-{step:010d}.a1", 10, 0.1, 0.0, flushes)
+
+
+def test_a_new_daemon_hears_again_that_the_restore_has_begun(daemon: DaemonEnd, channel: WorkerChannel) -> None:
+    channel.send_message(Restoring(1, "step-0000000010.a1"))
+    assert channel.drain(10.0)
+    daemon.wait_for(Restoring)
+    daemon.send(Identify(1))
+
+    again = daemon.wait_for(Restoring)
+    status = daemon.wait_for(WorkerStatus)
+
+    assert again.checkpoint == "step-0000000010.a1"
+    assert status.phase is Phase.WAITING

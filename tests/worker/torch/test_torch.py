@@ -215,6 +215,8 @@ def test_memory_and_device_errors_do_not_blame_the_checkpoint_and_a_nan_is_never
     said, errors = start(CHILDREN / "torch_failing.py", tmp_path).communicate(timeout=200)
 
     assert said.splitlines() == [
+        "dtype: DeliberateExit 65 False",
+        "shape: DeliberateExit 65 False",
         "device-memory: OutOfMemoryError True",
         "host-memory: MemoryError True",
         "in-a-module: MemoryError True",
@@ -224,3 +226,5 @@ def test_memory_and_device_errors_do_not_blame_the_checkpoint_and_a_nan_is_never
         "saved [2, 1]",
     ], errors
     assert "model.weight, optimizer.state.0.momentum_buffer are not finite" in errors
+    assert "model.weight is float32 [3, 2] in the checkpoint and float64 [3, 2] in the program" in errors
+    assert "model.weight is float32 [3, 2] in the checkpoint and float32 [4, 2] in the program" in errors

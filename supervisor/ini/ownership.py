@@ -1,7 +1,7 @@
-"""Whether other users could rewrite the configuration of a root daemon, and with it run anything as root.
+"""Whether other users could rewrite what root reads, such as the configuration, and with it run anything as root.
 
 As sshd's StrictModes: each file, and every folder and link on the way to it from / on, must belong to root, and others
-must not be able to write to it. So nobody can change, replace or move what the daemon reads.
+must not be able to write to it. So nobody can change, replace or move what the daemon, or supervisorctl, reads.
 
 - In a folder with the sticky bit, such as /tmp, others can't replace what is root's, but can add files. So a file there
   may be used if it is root's, and a folder that [include] searches may not be such a folder.
@@ -43,6 +43,17 @@ def problems_of_ownership(
             text = f"cannot run as root from {which}: {doubt.why}, and so run anything as root"
             problems.append(Problem(location, f"{text}; take that away ({doubt.remedy}), or keep the file elsewhere"))
     return problems
+
+
+def why_not_as_root(file: Path, environment: Mapping[str, str]) -> str | None:
+    """Why root must not trust a file that may not be there yet, and what to do; None if it may, or we are not root."""
+    if os.geteuid() != 0:
+        return None
+    way = file if os.path.lexists(file) else file.parent
+    doubt = next(_doubts(way, _trusted_uids(environment)), None)
+    if doubt is None:
+        return None
+    return f"{doubt.place} is not root's alone: {doubt.why}; take that away ({doubt.remedy})"
 
 
 @dataclass(frozen=True, slots=True)

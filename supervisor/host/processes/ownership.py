@@ -1,0 +1,136 @@
+"""Proves that a process which the ledger names was started from this very state folder, not from one it is a copy of.
+
+A folder that is copied while its daemon runs (`cp -a`, a snapshot, a volume that two containers mount) brings the whole
+ledger with it, pids included. A daemon in the copy must leave those processes alone, whereas one whose folder was only
+renamed, or mounted elsewhere, has to go on with them. What tells the two apart is the identity of folders and pipes,
+which a copy never has:
+
+    its mark names this folder by device and inode, signed with the folder's key    ours
+    its mark names another folder                                                   not ours
+    it holds a pipe that is in this daemon's runtime folder (the very inode)        ours; also without a mark
+    it is a child of this process, which has executed itself anew (`reload`)        ours
+    it is a zombie                                                                  ours: nothing is left to look at
+    it has no mark, and no pipe of anybody's                                        ours if the ledger was written here
+
+For the last row, which is about programs that cleared their environment and their standard input, or whom this user may
+not look at, the daemon notes in the folder which folder it is (`FOLDER_FILE`).
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.host.processes import marks
+from supervisor.host.processes.marks import FolderIdentity
+from supervisor.protocol import layout
+
+FOLDER_FILE = "folder"  # in the state folder: its own device and inode
+_PIPES = (layout.TO_WORKER, layout.FROM_WORKER, layout.STDIN)
+_DELETED = " (deleted)"  # what readlink(2) of a descriptor appends to the path of a file without a name
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a process is this daemon's. `whose`: if not, the state folder it belongs to, as far as it says."""
+
+    is_ours: bool
+    whose: str | None = None
+
+
+def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Verdict:
+    """Whether the live process `pid` was started from this state folder. `attempt_folder`: where its pipes are.
+
+    Reads /proc and the folders: call it from a thread.
+    """
+    if _parent(pid) == os.getpid() or _is_zombie(pid):
+        return Verdict(True)
+    mark = marks.read_mark(pid)
+    if mark is not None:
+        if marks.is_of_daemon(mark, state_dir):
+            return Verdict(True)
+        named = marks.folder_of(mark)
+        if named is not None and named != marks.identity_of_folder(state_dir):
+            return Verdict(False, marks.state_dir_of(mark))
+    held = _held_pipes(pid)
+    if held is not None and held & _inodes(attempt_folder / name for name in _PIPES):
+        return Verdict(True)
+    if mark is not None:
+        return Verdict(False, marks.state_dir_of(mark))
+    noted = _noted_folder(state_dir)
+    if noted is None:
+        return Verdict(held is None)  # of an earlier version, which noted nothing: what can't be looked at is believed
+    return Verdict(noted == marks.identity_of_folder(state_dir))
+
+
+def is_of_another(pid: int, state_dir: Path) -> bool:
+    """Whether a process says that another state folder's daemon started it."""
+    mark = marks.read_mark(pid)
+    named = None if mark is None else marks.folder_of(mark)
+    return named is not None and named != marks.identity_of_folder(state_dir)
+
+
+def note_folder(state_dir: Path) -> None:
+    """Notes in the state folder which folder it is; once nothing in the ledger is a copied folder's. Raises OSError."""
+    identity = marks.identity_of_folder(state_dir)
+    if identity is None or _noted_folder(state_dir) == identity:
+        return
+    path, temporary = state_dir / FOLDER_FILE, state_dir / f".{FOLDER_FILE}.{os.getpid()}"
+    temporary.write_text(f"{identity}\n")
+    temporary.chmod(0o600)
+    temporary.rename(path)
+
+
+def _noted_folder(state_dir: Path) -> FolderIdentity | None:
+    try:
+        return FolderIdentity.parse((state_dir / FOLDER_FILE).read_text().strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _parent(pid: int) -> int | None:
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
+def _is_zombie(pid: int) -> bool:
+    fields = _stat(pid)
+    return fields is not None and fields[0] in ("Z", "X")
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _held_pipes(pid: int) -> set[tuple[int, int]] | None:
+    """Device and inode of the named pipes that a process has open under our names; None if this user may not look.
+
+    Only what bears such a name is looked at more closely: a descriptor may lead to a file system that does not answer.
+    """
+    held: set[tuple[int, int]] = set()
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        links = list(folder.iterdir())
+    except OSError:
+        return None
+    for link in links:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if link.readlink().name.removesuffix(_DELETED) in _PIPES:
+                held |= _inodes([link])
+    return held
+
+
+def _inodes(paths: Iterable[Path]) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if stat.S_ISFIFO(status.st_mode):
+                found.add((status.st_dev, status.st_ino))
+    return found

@@ -1,0 +1,326 @@
+"""Random histories of one job, its disk and its operator: no start begins behind the newest checkpoint that was told,
+unless the reason that is said is what really happened to that checkpoint.
+
+The disk is a model: directories with checkpoints and a quarantine, on a file system that can be unmounted, over an old
+copy or nothing. What is said is compared with a record of its own that the test keeps of everything that was done.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from supervisor.core.failures.storage import UNREADABLE_WAIT_S
+from supervisor.core.job import Job
+from supervisor.core.program import events
+from supervisor.core.program.effects import (
+    Effect,
+    Kill,
+    LookAtStorage,
+    QuarantineCheckpoints,
+    SelectCheckpoint,
+    SendGo,
+    Spawn,
+)
+from supervisor.core.program.facts import ALIVE, Policy, State
+from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint, find_passed_over
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.wire.messages import WorkerExit
+from tests.fuzzing import cases
+
+HOMES = ("/data/a", "/data/b")
+DISK, ROOT = "xfs at /data", "ext4 at /"
+
+
+@dataclass
+class Directory:
+    """What a checkpoint directory holds. `damaged`: of its checkpoints."""
+
+    committed: set[CheckpointName] = field(default_factory=set)
+    damaged: set[CheckpointName] = field(default_factory=set)
+    quarantine: dict[CheckpointName, OlderBecause] = field(default_factory=dict)
+
+    def set_aside(self, name: CheckpointName, because: OlderBecause) -> RejectedCheckpoint:
+        self.committed.discard(name)
+        self.quarantine[name] = because
+        return RejectedCheckpoint(str(name), "words", because)
+
+
+@dataclass
+class Machine:
+    """The host: two directories on a disk, and what is below its mount point."""
+
+    is_mounted: bool = True
+    on_disk: dict[str, Directory] = field(default_factory=lambda: {home: Directory() for home in HOMES})
+    below: dict[str, Directory] = field(default_factory=lambda: {home: Directory() for home in HOMES})
+    moved_away: dict[str, Directory] = field(default_factory=dict)
+
+    def at(self, home: str) -> Directory:
+        return (self.on_disk if self.is_mounted else self.below)[home]
+
+    @property
+    def mount(self) -> str:
+        return DISK if self.is_mounted else ROOT
+
+    def seen(self, home: str, newest: ReportedCheckpoint | None) -> tuple[int | None, str, RejectedCheckpoint | None]:
+        here, expected = self.at(home), None if newest is None else parse_name(newest.name)
+        aside = [RejectedCheckpoint(str(name), "words", because) for name, because in here.quarantine.items()]
+        passed_over = None if expected is None else find_passed_over(expected, aside)
+        return max((name.step for name in here.committed), default=None), self.mount, passed_over
+
+    def select(self, home: str, effect: SelectCheckpoint) -> events.CheckpointSelected | events.SelectionFailed:
+        """As the selection does it: newest first, what is bad goes to quarantine."""
+        here, number = self.at(home), effect.attempt
+        if effect.begin_at == 0:
+            here.committed, here.quarantine = set(), {}
+        elif effect.begin_at is not None:
+            whole = [each for each in here.committed - here.damaged if each.step == effect.begin_at]
+            if not whole:
+                return events.SelectionFailed(number, "no such step", permanent=True)
+            here.committed = {each for each in here.committed if each <= max(whole)}
+        below = effect.below_step
+        if below is not None and any(each.step < below for each in here.committed - here.damaged):
+            for name in [each for each in here.committed if each.step >= below]:
+                here.set_aside(name, OlderBecause.ROLLED_BACK)
+        highest, mount, passed_over = self.seen(home, effect.newest)
+        avoided = {*effect.avoid, *dict(effect.unfit)}
+        rejected: list[RejectedCheckpoint] = []
+        order = sorted(sorted(here.committed, reverse=True), key=lambda name: str(name) in avoided)
+        for name in order:
+            if name in here.damaged:
+                rejected.append(here.set_aside(name, OlderBecause.DAMAGED))
+                continue
+            if passed_over is None and effect.newest is not None:
+                passed_over = find_passed_over(parse_name(effect.newest.name) or name, rejected)
+            if str(name) in dict(effect.unfit):
+                return events.SelectionFailed(number, "none fits", permanent=True)
+            path = f"{home}/{name}"
+            return events.CheckpointSelected(number, path, name.step, None, highest, mount, passed_over)
+        if here.quarantine:
+            return events.SelectionFailed(number, "none is whole", permanent=True)
+        return events.CheckpointSelected(number, None, None, None, highest, mount, passed_over)
+
+
+class Histories(RuleBasedStateMachine):
+    """`told`: the newest checkpoint that was ever reported; `done_to`: what happened to each checkpoint since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine, self.now, self.home = Machine(), 0.0, HOMES[0]
+        self.leaves_copies = False
+        self.told: CheckpointName | None = None
+        self.done_to: dict[CheckpointName, set[OlderBecause]] = {}
+        self.asked: int | None = None  # where an operator wants the next start to begin
+        self.restored: CheckpointName | None = None
+        self.goes: list[SendGo] = []
+        self.job = Job(self.policy())
+
+    def policy(self) -> Policy:
+        return Policy("j", is_job=True, checkpoint_dir=self.home, startretries=1000)
+
+    # --- what a runner does ------------------------------------------------------------------------------------------
+
+    def post(self, event: events.Event) -> None:
+        self.carry_out(self.job.handle(event, self.now))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Spawn():
+                    self.post(events.SpawnSucceeded(effect.attempt))
+                case SelectCheckpoint():
+                    self.post(self.machine.select(self.home, effect))
+                case LookAtStorage():
+                    seen = self.machine.seen(self.home, effect.newest)
+                    self.post(events.StorageSeen(effect.attempt, None, None, *seen))
+                case QuarantineCheckpoints():
+                    here = self.machine.at(self.home)
+                    for name in [parse_name(each) for each, _ in effect.unfit]:
+                        if name in here.committed:
+                            here.set_aside(name, OlderBecause.UNFIT)
+                case Kill():
+                    self.post(events.WorkerExited(effect.attempt, signal=9))
+                case SendGo():
+                    self.on_go(effect)
+
+    def on_go(self, go: SendGo) -> None:
+        """The claim."""
+        begins_at = None if go.restore is None else parse_name(go.restore.rpartition("/")[2])
+        older = self.job.facts.current.older
+        is_behind = self.told is not None and (begins_at is None or begins_at.step < self.told.step)
+        assert is_behind == (older is not None), (self.told, begins_at, older)
+        if older is not None and self.told is not None:
+            if older.because is OlderBecause.OPERATOR:
+                assert self.asked is not None
+                assert self.asked == (begins_at.step if begins_at is not None else 0)
+            elif older.because is OlderBecause.DELETED:
+                here = self.machine.at(self.home)
+                assert self.told not in here.committed | here.quarantine.keys()
+                assert self.machine.mount == DISK or self.job.facts.account.newest.mount == ROOT
+            else:
+                assert begins_at is not None, "nothing but an operator begins anew"
+                assert older.because in self.done_to.get(self.told, set()), (older, self.told, self.done_to)
+        self.restored, self.goes = begins_at, [go]
+
+    def note(self, name: CheckpointName | None, because: OlderBecause) -> None:
+        if name is not None:
+            self.done_to.setdefault(name, set()).add(because)
+
+    @property
+    def newest_here(self) -> CheckpointName | None:
+        return max(self.machine.at(self.home).committed, default=None)
+
+    @property
+    def waits_for_go(self) -> bool:
+        return self.job.state is State.STARTING and bool(self.goes) and self.goes[0].attempt == self.job.facts.attempt
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    @initialize(leaves_copies=st.booleans())
+    def begin(self, leaves_copies: bool) -> None:
+        self.leaves_copies = leaves_copies  # below the mount point there is always a copy, older by one checkpoint
+        self.post(events.StartRequested())
+
+    @rule(seconds=st.sampled_from([1.0, 40.0, UNREADABLE_WAIT_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        deadline = self.job.deadline()
+        if self.job.state is State.BACKOFF and deadline is not None:
+            self.now = max(self.now, deadline)
+            self.carry_out(self.job.expire(self.now))
+
+    @precondition(lambda self: self.waits_for_go)
+    @rule(steps=st.integers(1, 30), commits=st.booleans())
+    def train(self, steps: int, commits: bool) -> None:
+        number, step = self.job.facts.attempt, self.restored.step if self.restored is not None else 0
+        self.post(events.TrainingRestored(number, step))
+        self.told, self.asked = (self.restored, None) if self.job.facts.current.older is not None else (self.told, None)
+        if self.restored is not None and (self.told is None or self.restored > self.told):
+            self.told = self.restored
+        self.post(events.StepsDone(number, step + steps))
+        if commits:
+            self.commit(step + steps)
+
+    @precondition(lambda self: self.job.state is State.RUNNING)
+    @rule(steps=st.integers(1, 30))
+    def train_on(self, steps: int) -> None:
+        step = (self.job.facts.current.step or 0) + steps
+        self.post(events.StepsDone(self.job.facts.attempt, step))
+        self.commit(step)
+
+    def commit(self, step: int) -> None:
+        name = CheckpointName(step, self.job.facts.attempt)
+        if self.machine.mount != self.job.facts.mount:  # the worker looks at that before each commit
+            self.post(events.CheckpointSaveFailed(name.attempt, "the directory is on another file system"))
+            return
+        if self.leaves_copies:
+            self.folder_is_copied_below_the_mount_point(self.home)
+        self.machine.at(self.home).committed.add(name)
+        self.post(events.CheckpointCommitted(name.attempt, step))
+        self.told = name
+
+    @precondition(lambda self: self.job.state in (State.STARTING, State.RUNNING))
+    @rule()
+    def worker_is_killed(self) -> None:
+        origin = self.restored
+        if self.job.facts.current.start_step is not None and self.job.facts.current.saved_step is None:
+            self.note(origin, OlderBecause.SUSPECT)  # it may become suspect
+        if self.job.facts.current.saved_step is not None:
+            self.note(self.told, OlderBecause.SUSPECT)
+        self.note(origin, OlderBecause.SUSPECT)
+        self.post(events.WorkerExited(self.job.facts.attempt, signal=9))
+
+    @precondition(lambda self: self.job.state is State.RUNNING)
+    @rule()
+    def training_diverges(self) -> None:
+        number, step = self.job.facts.attempt, self.job.facts.current.step or 0
+        self.note(self.told, OlderBecause.ROLLED_BACK)
+        self.post(events.FailureReported(number, "nan", step, rolls_back=True))
+        self.post(events.WorkerExited(number, WorkerExit.DIVERGED))
+
+    @precondition(lambda self: self.waits_for_go and self.restored is not None)
+    @rule()
+    def checkpoint_does_not_fit(self) -> None:
+        self.note(self.restored, OlderBecause.UNFIT)
+        self.post(events.WorkerExited(self.job.facts.attempt, WorkerExit.CHECKPOINT_UNFIT))
+
+    @rule(ends_worker=st.booleans())
+    def disk_is_unmounted_or_mounted(self, ends_worker: bool) -> None:
+        self.machine.is_mounted = not self.machine.is_mounted
+        if ends_worker and self.job.state in (State.STARTING, State.RUNNING):
+            self.worker_is_killed()
+
+    def folder_is_copied_below_the_mount_point(self, home: str) -> None:
+        disk = self.machine.on_disk[home]
+        self.machine.below[home] = Directory({*disk.committed}, {*disk.damaged}, {**disk.quarantine})
+
+    @rule(to_the_other=st.booleans())
+    def folder_is_moved(self, to_the_other: bool) -> None:
+        """Away or back, or the two directories change names."""
+        here, home = self.machine.on_disk, self.home
+        if to_the_other:
+            here[HOMES[0]], here[HOMES[1]] = here[HOMES[1]], here[HOMES[0]]
+        else:
+            here[home], self.machine.moved_away[home] = self.machine.moved_away.pop(home, Directory()), here[home]
+
+    @precondition(lambda self: self.newest_here is not None)
+    @rule(is_deleted=st.booleans())
+    def newest_is_damaged_or_deleted(self, is_deleted: bool) -> None:
+        name = self.newest_here
+        assert name is not None
+        if is_deleted:
+            self.machine.at(self.home).committed.remove(name)
+        else:
+            self.machine.at(self.home).damaged.add(name)
+            self.note(name, OlderBecause.DAMAGED)
+
+    @rule(knows_all=st.booleans(), changes_directory=st.booleans())
+    def daemon_is_replaced(self, knows_all: bool, changes_directory: bool) -> None:
+        """By one that has all of the ledger, or only the account; after an update, `checkpoint_dir` may be another."""
+        if self.job.state in ALIVE:
+            self.worker_is_killed()
+        if self.job.state in ALIVE:
+            self.post(events.WorkerExited(self.job.facts.attempt, signal=9))
+        before = self.job.facts
+        if changes_directory:
+            self.home = next(home for home in HOMES if home != self.home)
+        self.job = Job(self.policy())
+        self.job.skip_attempts(before.attempt)
+        self.job.facts.account = before.account
+        if knows_all:
+            self.job.recall_persisted(facts_to_persist(before, self.now), self.now, 0.0)
+        else:
+            self.asked = None
+        self.goes = []
+        self.post(events.StartRequested(resumes=True))
+
+    @rule(step=st.integers(0, 60))
+    def operator_chooses_a_step(self, step: int) -> None:
+        if self.job.state in (State.STARTING, State.RUNNING):
+            self.post(events.StopRequested())
+            self.post(events.WorkerExited(self.job.facts.attempt, WorkerExit.STOPPED))
+        self.post(events.BeginAtRequested(step))
+        self.asked = step
+        self.post(events.StartRequested())
+
+    @rule()
+    def operator_starts(self) -> None:
+        if self.job.state not in ALIVE:
+            self.post(events.StartRequested())
+
+    @invariant()
+    def account_is_what_was_told(self) -> None:
+        newest = self.job.facts.account.newest
+        assert (None if newest is None else parse_name(newest.name)) == self.told
+
+
+Histories.TestCase.settings = cases(1000, stateful_step_count=60, deadline=None)
+
+
+@pytest.mark.fuzz
+@pytest.mark.slow
+class TestNoStartIsBehindWithoutAReason(Histories.TestCase):
+    """Run as hypothesis runs a state machine."""
