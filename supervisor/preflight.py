@@ -12,6 +12,7 @@ from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
+from supervisor.protocol.mirror.store_folder import why_not_there
 from supervisor.protocol.mounts import mount_of, remarks_on
 
 _REMEDY = "make it writable for this user, or configure another path in [supervisord]"
@@ -57,6 +58,9 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         ]
         if program.job is not None and not any(each.startswith("checkpoint_dir") for each in found):
             found += _storage_remarks(program.job.checkpoint_dir)
+        mirror = program.job.mirror if program.job is not None and _is_own_user(program) else None
+        if mirror is not None and (why := why_not_there(mirror)) is not None:
+            found.append(f"mirror: {why}")
         remarks += [f"{place} {each}" for each in found]
     return remarks
 
@@ -126,8 +130,7 @@ def _folder_remarks(program: ProgramConfig, config: Config) -> Iterator[str]:
             yield f"{key}: cannot write {path}: {why}; its output would be dropped"
     if (closed := _why_out_of_reach(program, config.supervisord.runtime_dir)) is not None:
         yield f"user: {closed}"
-    is_ours = program.user is None or find_credentials(program.user).uid == os.geteuid()
-    if program.job is not None and is_ours and (why := _why_not_folder(program.job.checkpoint_dir)):
+    if program.job is not None and _is_own_user(program) and (why := _why_not_folder(program.job.checkpoint_dir)):
         yield f"checkpoint_dir: cannot use {program.job.checkpoint_dir}: {why}"
 
 
@@ -138,6 +141,11 @@ def _why_out_of_reach(program: ProgramConfig, folder: Path) -> str | None:
     who = find_credentials(program.user).identity
     why = explain_closed_folder(folder / program.name, program.user, who)
     return None if why is None else f"{why}; it could not report to the daemon"
+
+
+def _is_own_user(program: ProgramConfig) -> bool:
+    """Whether its worker has this user's rights: those of others are not known."""
+    return program.user is None or find_credentials(program.user).uid == os.geteuid()
 
 
 def _storage_remarks(folder: Path) -> list[str]:

@@ -36,7 +36,7 @@ from supervisor.protocol.checkpoints import foreign, manifest, quarantine, selec
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import BundleError
-from supervisor.protocol.mirror.fetching import begun_epoch, held_epoch
+from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch
 from supervisor.protocol.mirror.keys import decode_epoch
 from supervisor.protocol.tensorbundle import entry, sstable, verify
 from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message

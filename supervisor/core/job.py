@@ -90,6 +90,7 @@ from supervisor.core.actions.notices import (
     while_running,
 )
 from supervisor.core.actions.stopping import (
+    checkpoint_outdated,
     close_flushing,
     close_running,
     close_starting,
@@ -215,6 +216,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
 
     # --- another host goes on with this run ---
     (events.RunTakenOver,        (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), run_taken_over),
+    (events.CheckpointOutdated,  (STARTING, RUNNING, FLUSHING, ADOPTING), checkpoint_outdated),
 
     # --- the host goes away, or stays ---
     (events.NoticeReceived,      (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),

@@ -12,10 +12,12 @@ QUARANTINE = "quarantine"
 ABANDONED = "abandoned"  # what was there when an operator began from scratch, in numbered folders; never read
 WRITE_TEST = ".stepkeeper.write-test"  # exists for a moment while a directory that could not be written is tested
 LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
+GANG_MARK = ".stepkeeper.gang-"  # and a random word: the chief makes it, and all workers of its gang have to see it
 POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
 BATCH = "batch.json"  # the shapes of batches, for a hot standby to trace with
-EPOCH_HELD = "mirror.json"  # of a mirrored job: the epoch under which the checkpoints here were written
+EPOCH_HELD = "mirror.json"  # of a mirrored job: the epochs by which the checkpoints that were written here count
+FETCHED = "FETCHED.json"  # inside a checkpoint that came from a mirror: the epoch by which it counts
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 PARTIAL = ".partial"
 

@@ -158,12 +158,12 @@ def parse_mountinfo(text: str) -> dict[int, Mount]:
         if len(fields) < 6 or len(more) < 3 or not fields[0].isdecimal():
             continue
         options = {*fields[5].split(","), *more[2].split(",")}
-        found[int(fields[0])] = Mount(more[0], _unescaped(fields[4]), frozenset(options))
+        found[int(fields[0])] = Mount(more[0], unescape(fields[4]), frozenset(options))
     return found
 
 
-def _unescaped(text: str) -> str:
-    """A path as it is; the kernel writes space, tab, newline and backslash as octal numbers."""
+def unescape(text: str) -> str:
+    """A path as it is; the kernel and /etc/fstab write space, tab, newline and backslash as octal numbers."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 

@@ -1,17 +1,17 @@
 """A job without TensorFlow: counts steps, checkpoints the count, speaks the control pipe. For tests of the daemon.
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
-FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
-"ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save",
-"evaluation", each a way to hang, and "start-up" and "tracing", before that; "save-beside": a save that never ends,
-beside steps that do; "no-export": an export is never answered; "dies-from-20": at the first step after the restore of
-step 20; "dies-at-27": at that step; "dies-restoring-20": while it restores step 20; "nan": diverges at step NAN_AT
-until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches; "told": as the file
-`fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start one that ignores
-SIGTERM and leaves the session), DETACHED (start one that nobody is the parent of, in a session of its own and without
-an environment; its pid is in the file `detached` in the checkpoint directory), STRAY (as a standby, start one that
-nobody is the parent of), METRIC (report one of that name, too), OLD (it does not say when it begins to restore, as
-older workers).
+FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
+"exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
+"save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "save-beside": a save that never
+ends, beside steps that do; "no-export": an export is never answered; "dies-from-20": at the first step after the
+restore of step 20; "dies-at-27": at that step; "dies-restoring-20": while it restores step 20; "nan": diverges at
+step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
+"unfit": no checkpoint fits it; "told": as the file `fail` in the checkpoint directory says, once there is one, see
+`fail_as_told`), GRANDCHILD (start one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody
+is the parent of, in a session of its own and without an environment; its pid is in the file `detached` in the
+checkpoint directory), STRAY (as a standby, start one that nobody is the parent of), METRIC (report one of that name,
+too), OLD (it does not say when it begins to restore, as older workers).
 """
 
 import fcntl
@@ -287,6 +287,9 @@ def main() -> int:
     if FAIL == "dies-restoring-20" and go.restore is not None and "step-0000000020." in go.restore:
         os.kill(os.getpid(), signal.SIGSEGV)
     pipes.phase = Phase.TRAINING
+    if FAIL == "unfit" and go.restore:
+        pipes.say(Failed(attempt, None, "the checkpoint is of another model", code=int(WorkerExit.CHECKPOINT_UNFIT)))
+        return WorkerExit.CHECKPOINT_UNFIT
     step = int(Path(go.restore, STATE).read_text()) if go.restore else 0
     restored = Path(go.restore).name if go.restore else None
     changed = ("cores is 1, was 2",) if FAIL == "elsewhere" else ()

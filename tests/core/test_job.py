@@ -98,6 +98,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.RestartRequired: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.GangBroken: WITHOUT_PROCESS | {State.KILLING},
     events.RunTakenOver: WITHOUT_PROCESS | {State.KILLING},
+    events.CheckpointOutdated: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.NoticeReceived: frozenset(),
     events.NoticeChanged: frozenset(),
     events.NoticeEnded: frozenset(),
@@ -832,6 +833,16 @@ def test_job_that_another_host_took_over_is_killed_and_given_up(state: str):
 
     assert effects == [Kill(1)]
     assert (job.state, job.facts.reason) == (State.FAILED, "gpu-2 has taken this run over")
+
+
+def test_attempt_whose_checkpoint_is_outdated_begins_again_at_once_and_that_counts_as_no_failure():
+    job = running(Policy(name="x", is_job=True, startretries=0))
+
+    effects = job.handle(events.CheckpointOutdated("another host has uploaded step 900"), 20.0)
+    job.handle(WorkerExited(1, signal=9), 20.5)
+
+    assert effects == [Kill(1)]
+    assert (job.state, job.facts.attempt) == (State.STARTING, 2)
 
 
 def test_next_attempt_is_numbered_after_those_of_another_host():

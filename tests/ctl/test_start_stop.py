@@ -30,6 +30,7 @@ def test_success_is_one_line_and_0(daemon, ctl, action, line):
         ("start", "ALREADY_STARTED", "web: ERROR (already started)", 0),
         ("start", "SPAWN_ERROR", "web: ERROR (spawn error)", 7),
         ("start", "ABNORMAL_TERMINATION", "web: ERROR (abnormal termination)", 7),
+        ("start", "WAITING", "web: waiting", 7),
         ("stop", "NOT_RUNNING", "web: ERROR (not running)", 0),
         ("stop", "BAD_NAME", "web: ERROR (no such process)", 1),
         ("signal", "BAD_SIGNAL", "web: ERROR (bad signal name)", 1),

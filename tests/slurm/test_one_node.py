@@ -118,3 +118,17 @@ def test_nothing_trains_on_once_daemon_and_batch_script_were_killed(cluster: Clu
     before = training.newest()
     job.until(lambda: not cluster.leftovers(), "the worker leaves by itself", 100)
     assert training.newest() > before
+
+
+def test_a_batch_script_that_is_killed_alone_ends_the_job_which_has_saved_and_is_not_queued_again(
+    cluster: Cluster,
+) -> None:
+    training = Training(cluster, "script", STEPS=100_000, STEP_S=0.02)
+    job = training.submit()
+    job.until(lambda: training.newest() >= 40, "it trains")
+    node = next(each for each in cluster.nodes if each.find(DAEMON))
+    assert node.kill("supervisor.slurm_batch")
+    job.until_state("FAILED")
+    job.until(lambda: not cluster.leftovers(), "nothing runs on any node")
+    assert (job.field("ExitCode"), job.field("Restarts")) == ("0:9", "0")
+    assert training.newest() % 20, "of the flush, and not one of those that come every 20 steps"

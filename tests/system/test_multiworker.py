@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.host.gang_link import free_port
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.gang import cluster_text
+from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests.places import ROOT
 from tests.reading import alive, whole_lines
 from tests.system.harness import Daemon
@@ -124,3 +126,24 @@ def test_exports_amid_training_and_at_its_end_hold_up_nobody(tmp_path: Path, und
         record = json.loads((folder / "EXPORT.json").read_text())
         assert all((folder / name).stat().st_size == size for name, (size, _) in record["files"].items())
     assert (tries, ends(tmp_path)) == (1, undisturbed)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_workers_with_directories_of_their_own_are_told_at_their_first_start(tmp_path: Path, is_shared: bool) -> None:
+    """As on two nodes with a checkpoint_dir on each node's own disk: they would train, and not be able to go on."""
+    cluster = [f"localhost:{free_port()}" for _ in range(2)]
+    started = []
+    for rank in (0, 1):
+        folder = tmp_path / ("shared" if is_shared else f"node-{rank}")
+        folder.mkdir(exist_ok=True)
+        environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
+        environment |= {"TF_CONFIG": cluster_text(cluster, rank)}
+        command = [sys.executable, str(SCRIPT), str(folder), "8"]
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
+
+    said = ["must be shared by all nodes of the gang" in error for error in errors]
+    assert [process.returncode for process in started] == ([0, 0] if is_shared else [73, 73])
+    assert said == [not is_shared] * 2
+    assert not list(tmp_path.glob("node-*/ckpt/step-*"))
+    assert not list(tmp_path.glob("*/ckpt/.stepkeeper.gang-*"))

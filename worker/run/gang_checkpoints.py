@@ -6,6 +6,8 @@ of them stops all. They agree about every fifth of a second, so that it costs tr
 """
 
 import json
+import platform
+import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.protocol import layout
+from supervisor.protocol import durable, layout
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
 from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
@@ -30,6 +32,7 @@ from worker.state import extra_state
 from worker.state.replica_values import Place
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
+SHARED_S = 10.0  # until what one host has written is seen by all; network file systems take a second or three
 
 
 class NoLock:
@@ -77,20 +80,41 @@ class GangCheckpoints(RunCheckpoints):
             if (started := local_processes.find_local_processes()) is not None:
                 started.require_all_alive()  # also if the script trains a second time
             restore = str(opened.restore) if opened.restore else None
-            gang.text_from_chief(json.dumps([attempt.number, restore, attempt.launch.generation]))
+            mark = _make_mark(directory)
+            gang.text_from_chief(json.dumps([attempt.number, restore, attempt.launch.generation, mark.name]))
+            self._require_shared(mark)
             return opened
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
-        number, path, generation = json.loads(gang.text_from_chief(""))
+        number, path, generation, mark_name = json.loads(gang.text_from_chief(""))
         if generation != attempt.launch.generation:
             attempt.exit_with_error(
                 WorkerExit.STOPPED,
                 f"cannot train: this worker is of generation {attempt.launch.generation} of its gang, and the chief of "
                 f"{generation}; it belongs to a gang that is over",
             )
+        self._require_shared(directory / mark_name)
         if attempt.channel is None:
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
+
+    def _require_shared(self, mark: Path) -> None:
+        """Ends all workers, before the first step, if one of them has another directory under the chief's path.
+
+        Such a gang would train and save, and could not go on from what it saved.
+        """
+        is_seen = _is_seen(mark)
+        missing = self._gang.sum([int(not is_seen)])[0]
+        if self._gang.is_chief:
+            mark.unlink(missing_ok=True)
+        if missing:
+            where = "" if is_seen else f" on {platform.node()}"
+            who = f"{missing} of {self._gang.size} workers do" if is_seen else "this worker does"
+            self._attempt.exit_with_error(
+                WorkerExit.DIRECTORY_UNUSABLE,
+                f"cannot train: checkpoint_dir {mark.parent}{where} must be shared by all nodes of the gang, and {who} "
+                f"not see what the chief writes there; put it on a file system that all of them mount",
+            )
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
         found = super()._restore_from(path)
@@ -280,3 +304,21 @@ class GangCheckpoints(RunCheckpoints):
         started = local_processes.find_local_processes()
         if started is not None:
             started.allow_exits()
+
+
+def _make_mark(directory: Path) -> Path:
+    """A file of a name that nobody has looked for yet: a network file system remembers what was not there."""
+    for left in directory.glob(f"{layout.GANG_MARK}*"):
+        left.unlink(missing_ok=True)
+    mark = directory / f"{layout.GANG_MARK}{secrets.token_hex(8)}"
+    durable.write_file(mark, b"")
+    return mark
+
+
+def _is_seen(mark: Path) -> bool:
+    deadline = time.monotonic() + SHARED_S
+    while not mark.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

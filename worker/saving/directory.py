@@ -166,6 +166,7 @@ def _select_here_or_there(
     """The newest whole checkpoint of the directory and of the run's mirror. Raises NoValidCheckpoint, OSError."""
     if source is None:
         return selection.select_checkpoint(directory, rules)
+    source.set_aside_left_behind()
     try:
         here = selection.select_checkpoint(directory, rules)
     except NoValidCheckpoint:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import fetch, local_checkpoints
+from supervisor.protocol.mirror.fetching import fetch
+from supervisor.protocol.mirror.folder_epochs import local_checkpoints
 from supervisor.protocol.mirror.keys import store_url
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
@@ -32,6 +33,7 @@ class MirrorSource:
         self._url = url
         self._directory = directory
         self._run: RemoteRun | None = None  # none once it could not be reached
+        self._left_behind: tuple[CheckpointName, ...] = ()
         self.attempt = 0
         """The highest attempt in the name of a remote checkpoint: this one needs a higher number."""
         self.messages: list[str] = []
@@ -46,12 +48,21 @@ class MirrorSource:
         except StoreError as error:
             self._go_on_without(error, has_local=bool(local_checkpoints(directory)))
             return
+        self._left_behind = found.left_behind
         self.attempt = found.attempt
         if found.newest is None and not local_checkpoints(directory):
             raise MirrorUnusable(
                 f"cannot begin from {url}: no checkpoint there counts; set {MIRROR} to one run, with the job's name, "
                 f"or unset it to begin at step 0"
             )
+
+    def set_aside_left_behind(self) -> None:
+        """Moves to quarantine what another host has left behind, before anything here is selected. Raises OSError."""
+        for name in self._left_behind:
+            with contextlib.suppress(FileNotFoundError):
+                move_to_quarantine(self._directory, name, LEFT_BEHIND)
+            self.messages.append(f"set {name} aside: {LEFT_BEHIND}")
+        self._left_behind = ()
 
     def fetch_newer(self, than: CheckpointName | None) -> bool:
         """Gets the newest checkpoint into the directory, if it is newer; whether anything there has changed.
@@ -65,10 +76,8 @@ class MirrorSource:
         except StoreError as error:
             self._go_on_without(error, has_local=than is not None)
             return False
-        for name in found.left_behind:
-            with contextlib.suppress(FileNotFoundError):
-                move_to_quarantine(self._directory, name, LEFT_BEHIND)
-            self.messages.append(f"set {name} aside: {LEFT_BEHIND}")
+        self._left_behind = found.left_behind  # by a host that came this moment
+        self.set_aside_left_behind()
         refused = [f"refused {each} in {self._url}: {why}" for each, why in found.bad]
         self.messages += refused
         if than is None and found.fetched is None and refused:

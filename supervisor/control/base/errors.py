@@ -23,6 +23,7 @@ class Code(Enum):
     ABNORMAL_TERMINATION = 4224
     FAILED = 4225
     CANT_REREAD = 4226
+    WAITING = 4227
     SHUTDOWN_STATE = 503
 
     @property

@@ -12,6 +12,7 @@ from supervisor.control.commands.notices import notice_description
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyStage
+from supervisor.runner.program.mirror import MirrorStatus
 from supervisor.runner.program.runner import Runner
 
 
@@ -44,7 +45,8 @@ def _description(runner: Runner) -> str:
         case State.STARTING if runner.executor.waits_for_gpus:
             return "waiting for the last attempt to free its GPU memory"
         case State.STARTING if runner.config.job is not None:
-            return ", ".join([pid, *_gang(runner), _startup_phase(runner), *_notice(runner)])
+            parts = [*_gang(runner), _startup_phase(runner), *_asked_of_mirror(runner), *_notice(runner)]
+            return ", ".join([pid, *parts])
         case State.ADOPTING:
             return f"{pid}, started by an earlier daemon, waiting for its answer"
         case State.BACKOFF | State.FAILED:
@@ -68,16 +70,37 @@ def _innermost_frame(runner: Runner) -> list[str]:
 
 
 def _mirror(runner: Runner) -> list[str]:
-    """How far the job's mirror is; what is being uploaded is named where a flush waits for it."""
+    """How far the job's mirror is, what is being asked of it, and whether it answers."""
     mirror = runner.executor.mirror
     if mirror is None:
         return []
+    status = mirror.status
     parts = [] if mirror.newest is None else [f"mirror has step {mirror.newest.step}"]
     if mirror.error is not None:
         parts.append(f"not in the mirror: {mirror.error}")
-    elif mirror.is_awaited and mirror.status.waits is not None:
-        parts.append(f"uploading {mirror.status.waits}")
+    elif status.error is not None:
+        parts.append(f"mirror: {status.error}")
+    return [*parts, *mirror_activity(status)]
+
+
+def mirror_activity(status: MirrorStatus) -> list[str]:
+    """What is being asked of a mirror, and for how long it has not answered."""
+    parts, request = [], status.request
+    if request is not None and (request.what == "uploading" or request.for_s >= 1.0):
+        text = f"{' '.join(filter(None, [request.what, request.checkpoint]))} for {_h_mm_ss(request.for_s)}"
+        if request.sent_bytes is not None and request.size_bytes is not None:
+            text += f" ({request.sent_bytes / 1e6:.1f} of {request.size_bytes / 1e6:.1f} MB)"
+        parts.append(text)
+    elif request is None and status.error is None and status.waits is not None and status.epoch is not None:
+        parts.append(f"uploading {status.waits}")
+    if status.silent_s > 0:
+        parts.append(f"the mirror has not answered for {_h_mm_ss(status.silent_s)}")
     return parts
+
+
+def _asked_of_mirror(runner: Runner) -> list[str]:
+    """What a start waits for, if that is the mirror."""
+    return [] if runner.executor.mirror is None else mirror_activity(runner.executor.mirror.status)
 
 
 def _awaited_upload(runner: Runner) -> list[str]:

@@ -6,10 +6,13 @@ from typing import Annotated
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program, require_recorded
 from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.commands.descriptions import mirror_activity
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
+
+LOOK_S = 2.0  # between two looks at what tells of no change: a store that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,22 @@ def _begins_at(context: CommandContext, request: StartRequest) -> int | None:
 
 
 async def _until_started(context: CommandContext, runner: Runner) -> None:
-    """Returns when the program runs. Raises CommandError with the end of its standard error if it does not come up."""
-    state = await runner.wait_until(lambda: _settled_state(context, runner))
+    """Returns when the program runs. Raises CommandError with the end of its standard error if it does not come up.
+
+    Of one that waits for something that may take for ever, and goes on by itself, the error says so (WAITING).
+    """
+    state: State | None = None
+    while state is None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                state = await runner.wait_until(lambda: _settled_state(context, runner))
+        except TimeoutError:
+            if (silence := _mirror_silence(runner)) is not None:
+                raise CommandError(Code.WAITING, silence) from None
     if state in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
         return
     error = _start_error(context, runner)
-    if runner.executor.spawn_error is not None or runner.waits_for is not None:
+    if runner.executor.spawn_error is not None or runner.waits_for is not None or error.code is Code.WAITING:
         raise error
     lines = await runner.executor.last_error_lines()
     if not lines or (len(lines) == 1 and lines[0] in str(error)):
@@ -128,7 +141,17 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     if runner.executor.spawn_error is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.executor.spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)
+    if runner.state is State.BACKOFF and (runner.facts.waits_for_storage or runner.facts.waits_for_host):
+        return CommandError(Code.WAITING, reason)
     return CommandError(Code.ABNORMAL_TERMINATION, reason)
+
+
+def _mirror_silence(runner: Runner) -> str | None:
+    """What to say of a start that waits for a store that does not answer; None if it waits for nothing of that kind."""
+    mirror = runner.executor.mirror
+    if runner.state is not State.STARTING or mirror is None or mirror.status.silent_s <= 0:
+        return None
+    return f"{', '.join(mirror_activity(mirror.status))}; it starts by itself once the store answers"
 
 
 async def stop(context: CommandContext, request: StopRequest) -> ProgramName:

@@ -35,6 +35,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older, Unexplained
+from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.layout import parse_name
 
 
@@ -102,7 +103,8 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     facts.current.checkpoint = event
     facts.current.older = verdict if isinstance(verdict, Older) else None
     facts.restore_below_step, facts.mount = None, event.mount
-    return [SendGo(facts.attempt, event.path)]
+    gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
+    return [SendGo(facts.attempt, event.path, gives_up_newer)]
 
 
 @leads_to(State.KILLING)
@@ -119,6 +121,7 @@ def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) ->
 @leads_to(State.FAILED)
 def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """The worker died before the selection failed: gives up if a person has to act, or waits for the storage."""
+    facts.attempts_used = max(facts.attempts_used, event.attempts_used)
     cause = _selection_failure(facts, event)
     if cause is Cause.STORAGE:
         facts.current.older_readable = event.older_readable
@@ -127,6 +130,8 @@ def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: floa
 
 
 def _selection_failure(facts: ProgramFacts, event: SelectionFailed) -> Cause:
+    if event.attempts_used >= facts.attempt:
+        return Cause.LOST  # nothing failed: the next attempt has a number that nobody has used
     if is_waited_for(event.errno, has_worked=facts.account.newest is not None):
         return Cause.STORAGE
     return Cause.SETUP if event.permanent else Cause.CRASH

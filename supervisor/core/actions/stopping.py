@@ -5,6 +5,7 @@ from supervisor.core.actions.intents import close, record_stop
 from supervisor.core.actions.transitions import enter_running, kill, request_flush, schedule_flush_retry, terminate
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.events import (
+    CheckpointOutdated,
     Event,
     FlushRequested,
     GangBroken,
@@ -112,6 +113,13 @@ def _stop_after_flush(facts: ProgramFacts, reason: str, now: float) -> Effects:
 def run_taken_over(facts: ProgramFacts, event: RunTakenOver, now: float) -> Effects:
     """Kills the worker without a flush, and gives up: another host trains this run, and what is here does not count."""
     facts.current.decided_end = (Cause.SETUP, event.text)
+    return kill(facts, event, now)
+
+
+@leads_to(State.KILLING)
+def checkpoint_outdated(facts: ProgramFacts, event: CheckpointOutdated, now: float) -> Effects:
+    """Kills the worker without a flush, and begins again at once from the newer one; counts against no budget."""
+    facts.current.decided_end = (Cause.LOST, event.text)
     return kill(facts, event, now)
 
 

@@ -59,10 +59,13 @@ class QuarantineCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class SendGo:
-    """Tell the worker what to restore (None: nothing) and to train."""
+    """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
+    there is that is newer.
+    """
 
     attempt: int
     restore: str | None
+    gives_up_newer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,16 @@ class RunTakenOver:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointOutdated:
+    """Another host has uploaded a newer checkpoint of this run since the attempt began, and now the run is this host's.
+
+    `text`: which one.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SelectionFailed:
     """No checkpoint may be restored, and step 0 would lose what was trained. `permanent`: a person must act.
 
@@ -394,6 +404,7 @@ Event = (
     | CheckpointSelected
     | SelectionFailed
     | RunTakenOver
+    | CheckpointOutdated
     | StorageSeen
     | BeginAtRequested
     | WorkerMet

@@ -152,14 +152,20 @@ def flush_limit_s(facts: ProgramFacts, now: float) -> float:
 
 
 def no_start_before(facts: ProgramFacts, now: float) -> float | None:
-    """Until when no attempt is started (monotonic seconds), as it could not save a step in time; None: start now."""
+    """Until when no attempt is started (monotonic seconds); None: start now.
+
+    None is started that could not make a step durable in time, where that needs the mirror also not one whose upload
+    would be behind others for too long. Once the last flush was asked for, what trained has left for the host's sake:
+    whatever time is left then is for its upload.
+    """
     end, policy = host_gone_at(facts), facts.policy
     if end is None or not policy.is_job:
         return None
     startup_s = UNMEASURED_STARTUP_S if facts.startup_s is None else facts.startup_s
-    needed_s = startup_s + slowest_step_s(facts) + (expected_save_s(facts) or 0.0) + policy.notice_margin
-    over_at = end + policy.notice_grace
-    return over_at if end - now < needed_s and now < over_at else None
+    upload_s = (1 + facts.upload_waits) * expected_upload_s(facts)
+    needed_s = startup_s + slowest_step_s(facts) + (expected_save_s(facts) or 0.0) + upload_s + policy.notice_margin
+    over_at, is_too_late = end + policy.notice_grace, end - now < needed_s or facts.current.last_flush_requested
+    return over_at if is_too_late and now < over_at else None
 
 
 def can_flush(facts: ProgramFacts) -> bool:

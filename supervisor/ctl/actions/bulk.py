@@ -16,6 +16,7 @@ FAULTS: dict[str, tuple[str, ExitStatus]] = {
     "SPAWN_ERROR": ("spawn error", ExitStatus.NOT_RUNNING),
     "ABNORMAL_TERMINATION": ("abnormal termination", ExitStatus.NOT_RUNNING),
     "NOT_RUNNING": ("not running", ExitStatus.NOT_RUNNING),
+    "WAITING": ("waiting", ExitStatus.NOT_RUNNING),
     "BAD_SIGNAL": ("bad signal name", ExitStatus.ERROR),
     "BAD_ARGUMENTS": ("bad arguments", ExitStatus.ERROR),
     "FAILED": ("failed", ExitStatus.ERROR),
@@ -96,6 +97,7 @@ def _print_refusal(terminal: Terminal, name: str, refusal: Refusal) -> None:
         terminal.print_line(naming.unknown_line(name))
         return
     text = FAULTS[refusal.code][0] if refusal.code in FAULTS else refusal.code
-    terminal.print_line(f"{naming.program_of(name)}: ERROR ({text})")
+    is_waiting = refusal.code == "WAITING"  # it is started, and goes on by itself: no error
+    terminal.print_line(f"{naming.program_of(name)}: {text if is_waiting else f'ERROR ({text})'}")
     if refusal.code in _WITH_DETAIL and str(refusal) not in ("", naming.program_of(name)):
         terminal.print_detail(str(refusal))

@@ -21,7 +21,12 @@ IDLE_S = 300.0  # it holds some 30 MB; a job that saves more often keeps it
 MAX_WORDS = 400  # characters of its last words
 
 Wanted = TypeVar(
-    "Wanted", messages.FetchAnswer, messages.NewestLocalAnswer, messages.EpochAnswer, messages.UploadAnswer
+    "Wanted",
+    messages.FetchAnswer,
+    messages.NewestLocalAnswer,
+    messages.EpochAnswer,
+    messages.WatchAnswer,
+    messages.UploadAnswer,
 )
 
 
@@ -42,7 +47,7 @@ class RunFenced(Exception):
 
 
 class MirrorClient:
-    """Asks one question after the other.
+    """Asks one question after the other, and beside them whether another host has taken the run over.
 
     `environment`: the daemon's, for a process of `user` made that user's; `own`: variables of the job, which win.
     """
@@ -62,6 +67,8 @@ class MirrorClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: dict[int, asyncio.Future[messages.Answer]] = {}
         self._last_id = 0
+        self.progress: messages.UploadProgress | None = None
+        """What was last heard of an upload that is under way."""
         self._words = ""
         self._is_lifted = False  # the limit of uploads
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -135,6 +142,9 @@ class MirrorClient:
         with contextlib.suppress(ValueError, ProtocolError):  # a line that is too long, or no message: it is broken
             while line := await process.stdout.readline():
                 answer = messages.decode(line)
+                if isinstance(answer, messages.UploadProgress):
+                    self.progress = answer
+                    continue
                 waiting = self._waiting.get(answer.id) if isinstance(answer, messages.ANSWERS) else None
                 if waiting is not None and not waiting.done() and isinstance(answer, messages.ANSWERS):
                     waiting.set_result(answer)

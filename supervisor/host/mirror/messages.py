@@ -1,6 +1,7 @@
 """What the daemon and a job's mirror process tell each other: one JSON object in each line, with its `type`.
 
-The daemon's first line has the job's variables. Questions are answered in their order; each answer repeats the
+The daemon's first line has the job's variables. Questions are answered in their order, but for WatchRequest, which is
+answered beside them; each answer repeats the
 question's `id`.
 """
 
@@ -42,11 +43,14 @@ class BeginEpochRequest:
     """Take the run over, going on from the checkpoint `start` (None: from step 0).
 
     `known`: the highest epoch of which this host knows. If there is a later one, another host has taken the run.
+    `seen`: the newest checkpoint that the store had when `start` was chosen; `is_anew`: all that it has was given up.
     """
 
     id: int
     start: str | None
     known: int
+    seen: str | None = None
+    is_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,15 @@ class UploadRequest:
     epoch: int
 
 
-Question = FetchRequest | NewestLocalRequest | BeginEpochRequest | UploadRequest
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """Say whether there is a later epoch than `epoch` (0: than those that the folder knows), by one list."""
+
+    id: int
+    epoch: int
+
+
+Question = FetchRequest | NewestLocalRequest | BeginEpochRequest | UploadRequest | WatchRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +85,9 @@ class FetchAnswer:
     """`name`: what was fetched, verified and committed; None: there is nothing newer. `epoch`: the highest there is.
 
     `attempt`: the highest in a remote checkpoint's name; the next attempt here needs a higher one.
-    `left_behind`: local checkpoints that another host's epoch left behind. `newest`: the newest remote one that counts.
-    `bad`: remote ones that were refused, each with its reason.
+    `left_behind`: local checkpoints that another host's epoch left behind; if there are any, nothing was fetched.
+    `newest`: the newest remote one that counts and may be used; `seen`: the newest that counts. `bad`: remote ones that
+    were refused, each with its reason. `is_held`: the newest epoch is one that this host began.
     """
 
     id: int
@@ -84,6 +97,8 @@ class FetchAnswer:
     newest: str | None = None
     left_behind: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
+    seen: str | None = None
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +111,27 @@ class NewestLocalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EpochAnswer:
-    """The run is this host's."""
+    """The run is this host's. `newer`: another host had uploaded this one meanwhile, and the epoch goes on from it."""
 
     id: int
     epoch: int
+    newer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchAnswer:
+    """There is no later epoch."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadProgress:
+    """No answer yet: how many bytes of a checkpoint were read so far, and how many it has."""
+
+    id: int
+    sent_bytes: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +165,16 @@ class FailureAnswer:
     epoch_lost: bool = False
 
 
-Answer = FetchAnswer | NewestLocalAnswer | EpochAnswer | UploadAnswer | FencedAnswer | FailureAnswer
-ANSWERS = (FetchAnswer, NewestLocalAnswer, EpochAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
+Answer = FetchAnswer | NewestLocalAnswer | EpochAnswer | WatchAnswer | UploadAnswer | FencedAnswer | FailureAnswer
+ANSWERS = (FetchAnswer, NewestLocalAnswer, EpochAnswer, WatchAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
 
-_TYPES: dict[str, type[Question | LimitChange | Answer]] = {
+_TYPES: dict[str, type[Question | LimitChange | Answer | UploadProgress]] = {
     each.__name__: each
-    for each in (FetchRequest, NewestLocalRequest, BeginEpochRequest, UploadRequest, LimitChange, *ANSWERS)
+    for each in (
+        *(FetchRequest, NewestLocalRequest, BeginEpochRequest, UploadRequest, WatchRequest),
+        *(LimitChange, UploadProgress),
+        *ANSWERS,
+    )
 }
 
 
@@ -152,7 +188,7 @@ def decode_variables(line: bytes) -> dict[str, str]:
     return {str(name): str(value) for name, value in parse_object(line).items()}
 
 
-def encode(message: Question | LimitChange | Answer) -> bytes:
+def encode(message: Question | LimitChange | Answer | UploadProgress) -> bytes:
     """One line. Raises ProtocolError if it is too long."""
     line = json.dumps({"type": type(message).__name__, **asdict(message)}, allow_nan=False).encode() + b"\n"
     if len(line) > MAX_LINE_BYTES:
@@ -160,7 +196,7 @@ def encode(message: Question | LimitChange | Answer) -> bytes:
     return line
 
 
-def decode(line: bytes) -> Question | LimitChange | Answer:
+def decode(line: bytes) -> Question | LimitChange | Answer | UploadProgress:
     """The message in a line. Raises ProtocolError."""
     body = parse_object(line)
     kind = _TYPES.get(str(body.get("type")))

@@ -3,13 +3,15 @@
 Reads the job's variables, and then questions (`messages.py`), from standard input and answers on standard output, one
 after the other. It keeps
 nothing that the next such process needs, so the daemon may kill it at any time; it ends with its standard input, even
-in the middle of an upload.
+in the middle of an upload. Whether another host has taken the run over is looked at in a thread of its own, with
+connections of its own: an upload may take long.
 """
 
 import os
 import sys
 import threading
 import time
+from functools import partial
 from queue import SimpleQueue
 
 from supervisor.host.mirror import messages
@@ -18,15 +20,39 @@ from supervisor.host.mirror.run import EpochLost, MirroredRun, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.fetching import local_checkpoints
+from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoints
+from supervisor.protocol.mirror.keys import Epoch
+from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
 
 MAX_TEXT = 1000  # characters of an error, which goes into status and log
+PROGRESS_S = 1.0  # between two words on an upload that is under way
 NICE = 10  # training and the daemon come first
 
 
-def _read_all(questions: SimpleQueue[messages.Question], limiter: RateLimiter) -> None:
+class _Output:
+    """Standard output, for both threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told_at = 0.0  # of an upload's progress
+
+    def write(self, message: messages.Answer | messages.UploadProgress) -> None:
+        with self._lock:
+            sys.stdout.buffer.write(messages.encode(message))
+            sys.stdout.buffer.flush()
+
+    def tell_progress(self, question: int, sent: int, size: int) -> None:
+        """Once a second at most."""
+        if (now := time.monotonic()) - self._told_at >= PROGRESS_S:
+            self._told_at = now
+            self.write(messages.UploadProgress(question, sent, size))
+
+
+def _read_all(
+    questions: SimpleQueue[messages.Question], watches: SimpleQueue[messages.WatchRequest], limiter: RateLimiter
+) -> None:
     """Reads standard input until it ends, and then ends the process: the daemon is gone."""
     while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
         try:
@@ -34,12 +60,31 @@ def _read_all(questions: SimpleQueue[messages.Question], limiter: RateLimiter) -
         except ProtocolError as error:
             sys.stderr.write(f"mirror: {error}\n")
             continue
-        if isinstance(message, messages.LimitChange):
-            limiter.set_lifted(message.is_lifted)
-            continue
-        assert isinstance(message, messages.Question)
-        questions.put(message)
+        match message:
+            case messages.LimitChange():
+                limiter.set_lifted(message.is_lifted)
+            case messages.WatchRequest():
+                watches.put(message)
+            case _:
+                assert isinstance(message, messages.Question)
+                questions.put(message)
     os._exit(0)
+
+
+def _watch(settings: MirrorSettings, watches: SimpleQueue[messages.WatchRequest], output: _Output) -> None:
+    run: RemoteRun | None = None
+    while True:
+        question = watches.get()
+        answer: messages.Answer = messages.WatchAnswer(question.id)
+        try:
+            run = run or RemoteRun(Store(settings.url, settings.run))
+            known = question.epoch or known_epoch(settings.folder, run.epochs())
+            if (later := run.later_epoch(known)) is not None:
+                answer = _fenced(question.id, later)
+        except (StoreError, OSError) as error:
+            run = None
+            answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT])
+        output.write(answer)
 
 
 def main() -> None:
@@ -49,34 +94,40 @@ def main() -> None:
     if settings.identity is not None:
         settings.identity.assume()
     os.environ.update(messages.decode_variables(sys.stdin.buffer.readline(messages.MAX_VARIABLES_BYTES)))
-    questions = SimpleQueue[messages.Question]()
-    limiter = RateLimiter(settings.bytes_per_s)
-    threading.Thread(target=_read_all, args=(questions, limiter), daemon=True).start()
+    questions, watches = SimpleQueue[messages.Question](), SimpleQueue[messages.WatchRequest]()
+    limiter, output = RateLimiter(settings.bytes_per_s), _Output()
+    threading.Thread(target=_read_all, args=(questions, watches, limiter), daemon=True).start()
+    threading.Thread(target=_watch, args=(settings, watches, output), daemon=True).start()
     run: MirroredRun | None = None
     while True:
         question = questions.get()
+        answer: messages.Answer
         try:
             if run is None:
-                run = MirroredRun(Store(settings.url, creates=True), settings.folder, settings.keep, limiter)
+                run = MirroredRun(Store(settings.url, settings.run), settings.folder, settings.keep, limiter)
+            run.on_progress = partial(output.tell_progress, question.id)
             answer = _answer(run, question)
         except TakenOver as error:
-            answer = messages.FencedAnswer(question.id, error.epoch.number, error.epoch.holder[:MAX_TEXT])
+            answer = _fenced(question.id, error.epoch)
         except (StoreError, ManifestError, OSError) as error:
             run = None  # credentials are read anew: those that expired may have been renewed
             is_gone, epoch_lost = isinstance(error, FileNotFoundError), isinstance(error, EpochLost)
             answer = messages.FailureAnswer(question.id, str(error)[:MAX_TEXT], is_gone, epoch_lost)
-        sys.stdout.buffer.write(messages.encode(answer))
-        sys.stdout.buffer.flush()
+        output.write(answer)
+
+
+def _fenced(question: int, epoch: Epoch) -> messages.FencedAnswer:
+    return messages.FencedAnswer(question, epoch.number, epoch.holder[:MAX_TEXT])
 
 
 def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
     match question:
         case messages.FetchRequest():
+            if question.epoch > 0 and not question.only_look:
+                run.keep_held(question.epoch)
             found = run.fetch(
                 _name(question.newer_than), question.below, frozenset(question.unwanted), question.only_look
             )
-            if question.epoch > 0 and found.fetched is not None:
-                run.keep_held(question.epoch)
             return messages.FetchAnswer(
                 question.id,
                 name=_text(found.fetched),
@@ -85,11 +136,17 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
                 newest=_text(found.newest),
                 left_behind=tuple(map(str, found.left_behind))[: messages.MAX_NAMES],
                 bad=tuple(f"{each}: {why:.200}" for each, why in found.bad[:20]),
+                seen=_text(found.seen),
+                is_held=found.epoch > 0 and found.is_held,
             )
         case messages.NewestLocalRequest():
             return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))
         case messages.BeginEpochRequest():
-            return messages.EpochAnswer(question.id, run.begin_epoch(_name(question.start), question.known))
+            start = _name(question.start)
+            if question.is_anew:
+                return messages.EpochAnswer(question.id, run.begin_epoch(start, question.known))
+            epoch, newer = run.take_over(start, question.known, _name(question.seen))
+            return messages.EpochAnswer(question.id, epoch, _text(newer))
         case messages.UploadRequest():
             began_at = time.monotonic()
             name = _name(question.name)
@@ -97,6 +154,8 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             size, line = run.upload(name, question.epoch)
             remote = tuple(str(each.name) for each in line[: messages.MAX_NAMES])
             return messages.UploadAnswer(question.id, question.name, size, time.monotonic() - began_at, remote)
+        case messages.WatchRequest():
+            raise AssertionError("the other thread answers these")
 
 
 def _name(text: str | None) -> CheckpointName | None:

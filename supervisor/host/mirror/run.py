@@ -4,7 +4,23 @@
 compared, and the manifest is created last, by one put that fails if there is one. So a process that is killed
 anywhere leaves either no manifest, and then no checkpoint, or a whole one. Before the manifest the epochs are listed
 once more: if another host has begun a later one, nothing is committed. Should that host come between the look and
-the put, the manifest exists and still does not count (`protocol/mirror/line.py`).
+the put, the manifest exists and may not count (`protocol/mirror/line.py`). So the epochs are listed after the put too,
+and only then is anybody told that the checkpoint is in the store.
+
+**Why two hosts never both go on.** The run belongs to the newest epoch. An epoch is created by one put that fails if
+there is one of that number, so each has one holder. A host that is about to take a run over may fail to start at all:
+it may be another job of the same name by mistake, which can't even restore what it finds. So the epoch is created only
+once an attempt has restored its checkpoint and done a step (`runner/program/mirror.py`); until then the holder trains
+on, undisturbed, and the newcomer can upload nothing, as an upload needs an epoch. From the put on the order is turned
+round: the newcomer may upload, and the earlier holder finds the later epoch at its next look, at most WATCH_S later,
+and before each commit, and is stopped. In between both train, and nothing that the earlier one commits is told to
+anybody as being in the store.
+
+**What the earlier holder did until then.** It may have committed a checkpoint after the newcomer had fetched its own.
+So before and after the put the newcomer lists what counts. If there is something that it had not seen, and that is
+newer than what it has, the parent of its epoch is that one: nothing uploaded is left behind, the earlier holder is
+stopped all the same, and the newcomer's attempt begins again from there. The one gap: the earlier holder commits and
+looks between the newcomer's list and its put, and the newcomer is killed before it has listed again.
 
 How it comes back is in `protocol/mirror/fetching.py`.
 """
@@ -13,22 +29,17 @@ import contextlib
 import platform
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from io import RawIOBase
 from pathlib import Path
 
 from supervisor.host.mirror.rate_limit import RateLimiter
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.manifest import MAX_BYTES, FileRecord, ManifestError, parse_manifest
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.mirror.fetching import (
-    FetchResult,
-    begun_epoch,
-    fetch,
-    held_epoch,
-    hold_epoch,
-    record_begin,
-)
+from supervisor.protocol.mirror.fetching import FetchResult, fetch
+from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch, hold_epoch, known_epoch, record_begin
 from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint, committed_key, encode_epoch, epoch_key
 from supervisor.protocol.mirror.line import checkpoints_on_line, newest_at_or_before, to_delete
 from supervisor.protocol.mirror.remote_run import RemoteRun, committed
@@ -67,6 +78,8 @@ class MirroredRun(RemoteRun):
         self.keep = keep
         self._limiter = limiter or RateLimiter()
         self._proven: set[RemoteCheckpoint] = set()  # whose manifest was seen, not only listed
+        self.on_progress: Callable[[int, int], None] = lambda sent, of: None
+        """Called while a checkpoint is uploaded, with the bytes that were read so far, and all that it has."""
         self._marked = 0  # the epoch of which the store knows that it has a checkpoint
 
     def fetch(
@@ -82,20 +95,52 @@ class MirroredRun(RemoteRun):
         """
         return fetch(self, self.folder, newer_than, below, unwanted, only_look)
 
-    def begin_epoch(self, start: CheckpointName | None, known: int) -> int:
-        """Takes the run over, going on from `start`; the number of the new epoch. `known`: the highest known one.
+    def take_over(
+        self, start: CheckpointName | None, known: int, seen: CheckpointName | None
+    ) -> tuple[int, CheckpointName | None]:
+        """Takes the run over without leaving anything behind that was uploaded meanwhile.
 
-        An epoch that this folder holds is known too: a daemon that goes on with a running worker looks at nothing else.
-        What is going to be created is noted in the folder first, so that the next process knows it again if this one is
-        killed, or its answer lost.
+        `start`: what the attempt goes on from, or has committed since. `seen`: the newest that counted when it was
+        chosen; what lies between the two was passed over on purpose. `known`: as for `begin_epoch`. Gives the number
+        of the new epoch, and what is newer than both: then the epoch goes on from that, and the attempt is to begin
+        again (None: there is nothing). Raises what `begin_epoch` raises.
+        """
+        newer = self._newer_than((start, seen), self.epochs())
+        number = self.begin_epoch(start, known) if newer is None else self._create_epoch(newer, known)
+        earlier = {epoch.number: epoch for epoch in self._epochs.values() if epoch.number < number}
+        known_names = (start, seen, None if newer is None else newer.name)
+        if (late := self._newer_than(known_names, earlier)) is not None:
+            newer, number = late, self._create_epoch(late, number)
+        return number, None if newer is None else newer.name
+
+    def _newer_than(
+        self, names: Iterable[CheckpointName | None], epochs: Mapping[int, Epoch]
+    ) -> RemoteCheckpoint | None:
+        """The newest checkpoint on the line of these epochs, if it is newer than all the names."""
+        limit = max((name for name in names if name is not None), default=None)
+        line = checkpoints_on_line(epochs, committed(self.files()))
+        newer = (each for each in line if limit is None or each.name > limit)
+        return next((each for each in newer if self._exists(each)), None)
+
+    def begin_epoch(self, start: CheckpointName | None, known: int) -> int:
+        """Begins an epoch that goes on from `start`, whatever there is beyond it; its number.
+
+        `known`: the highest known epoch. One that this folder knows of is known too: a daemon that goes on with a
+        running worker looks at nothing else.
 
         Raises TakenOver if there is a later one, OSError if the folder can't be written.
         """
+        line = checkpoints_on_line(self.epochs(), committed(self.files()))
+        return self._create_epoch(newest_at_or_before(line, start), known)
+
+    def _create_epoch(self, parent: RemoteCheckpoint | None, known: int) -> int:
+        """What is going to be created is noted in the folder first, so that the next process knows it again if this
+        one is killed, or its answer lost."""
         epochs, before = self.epochs(), begun_epoch(self.folder)
-        self._refuse_after(max(known, held_epoch(self.folder, epochs) or 0))
-        number = max(epochs, default=0) + 1
-        line = checkpoints_on_line(epochs, committed(self.files()))
-        parent, holder = newest_at_or_before(line, start), platform.node()
+        known = max(known, known_epoch(self.folder, epochs))
+        self._refuse_after(known)
+        # numbers never go back, also where the store was emptied: what is in the folder counts by them
+        number, holder = max(known, *epochs, 0) + 1, platform.node()
         if before is not None and (before.number, before.parent, before.holder) == (number, parent, holder):
             epoch = before  # the request of that time may still arrive
         else:
@@ -125,12 +170,16 @@ class MirroredRun(RemoteRun):
         self.epochs()
         self._refuse_after(epoch)
         self.keep_held(epoch)
+        sent = 0
         for file in manifest.files:
-            self._upload_file(remote, folder, file)
+            self._upload_file(remote, folder, file, sent, manifest.size_bytes)
+            sent += file.size
         self._require(epoch)
         if not self.store.create(remote.manifest, content):
             raise StoreError(f"cannot commit {remote}: there is another checkpoint of that name")
         self._proven.add(remote)
+        self.epochs()
+        self._refuse_after(epoch)
         self._mark(epoch, name)
         files = self.files()
         line = checkpoints_on_line(self._epochs, committed(files) | {remote})
@@ -151,9 +200,19 @@ class MirroredRun(RemoteRun):
             self._proven.add(remote)
         return remote in self._proven
 
-    def _upload_file(self, remote: RemoteCheckpoint, folder: Path, file: FileRecord) -> None:
+    def _upload_file(
+        self, remote: RemoteCheckpoint, folder: Path, file: FileRecord, sent_before: int, size: int
+    ) -> None:
         key = remote.key(file.name)
-        self.store.upload(key, folder / file.name, self._limiter.pieces_of)
+
+        def pieces_of(opened: RawIOBase) -> Iterator[bytes]:
+            sent = sent_before
+            for piece in self._limiter.pieces_of(opened):
+                yield piece
+                sent += len(piece)
+                self.on_progress(sent, size)
+
+        self.store.upload(key, folder / file.name, pieces_of)
         stored = self.store.size(key)
         if stored != file.size:
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")

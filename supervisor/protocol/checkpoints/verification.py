@@ -11,6 +11,8 @@ from supervisor.protocol.damage import BundleError, Damage
 from supervisor.protocol.formats import NewerFormat
 from supervisor.protocol.tensorbundle import verify
 
+MAX_LOOKS = 5  # each finds what was saved during the one before; a run that outpaces them is not waited for
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoint:
@@ -41,9 +43,25 @@ def verify_all(place: Path) -> list[VerifiedCheckpoint]:
     """
     if layout.parse_name(place.name) is not None and place.is_dir():
         return [_ours(place)]
-    ours = [_ours(place / str(name)) for name in selection.committed_checkpoints(place)] if place.is_dir() else []
+    ours = _all_ours(place) if place.is_dir() else []
     aside = [_set_aside(each.name, each.reason) for each in list_quarantined(place)]
     return [*ours, *map(_other, foreign.prefixes_at(place)), *aside]
+
+
+def _all_ours(place: Path) -> list[VerifiedCheckpoint]:
+    """Those in a folder, without those that a live run's retention deletes meanwhile, and with what it has added."""
+    found: dict[layout.CheckpointName, VerifiedCheckpoint] = {}
+    seen: set[layout.CheckpointName] = set()
+    for _ in range(MAX_LOOKS):
+        new = [name for name in selection.committed_checkpoints(place) if name not in seen]
+        seen.update(new)
+        for name in new:
+            verified = _ours(place / str(name))
+            if verified.valid or (place / str(name)).exists():
+                found[name] = verified
+        if found.keys() >= set(new):
+            break
+    return [found[name] for name in sorted(found, reverse=True)]
 
 
 def _ours(folder: Path) -> VerifiedCheckpoint:

@@ -7,8 +7,9 @@ the newest epoch; before them its parent, and what precedes that in the parent's
 and so on. What an older epoch wrote behind its successor's parent is on no such line, whenever it arrives. An epoch
 that began anew has no parent, and the line ends there.
 
-The checkpoints on a host's own disk belong to the epoch that it held when it wrote them (`EPOCH_HELD` in its
-checkpoint_dir); those that a later epoch left behind are off the line as well.
+A checkpoint on a host's own disk counts by an epoch too (`folder_epochs.py`): one that was fetched by the epoch that it
+was fetched from, one that was written here by the newest epoch that this host held, or saw the run have, when the
+attempt that wrote it began. Those that a later epoch left behind are off the line as well.
 """
 
 from collections.abc import Collection, Mapping
@@ -44,19 +45,20 @@ def checkpoints_on_line(
     return tuple(sorted(found, reverse=True))
 
 
-def left_behind(
-    local: Collection[CheckpointName], held: int | None, epochs: Mapping[int, Epoch]
-) -> tuple[CheckpointName, ...]:
-    """The local checkpoints that a later epoch left behind. `held`: the epoch under which this host wrote them.
+def left_behind(local: Mapping[CheckpointName, int | None], epochs: Mapping[int, Epoch]) -> tuple[CheckpointName, ...]:
+    """The local checkpoints that a later epoch left behind. `local`: each with the epoch by which it counts.
 
-    None: it never had one, so the newest of both places counts.
+    None: this host knew of no epoch when it wrote that one, so the newest of both places counts.
     """
     limits = epoch_limits(epochs)
-    if held is None or not limits or held >= max(limits):
-        return ()
-    if held not in limits:
-        return tuple(sorted(local))
-    return tuple(sorted(each for each in local if not _is_within(each, limits[held])))
+    newest = max(limits, default=0)
+    return tuple(
+        sorted(
+            name
+            for name, epoch in local.items()
+            if epoch is not None and epoch < newest and not (epoch in limits and _is_within(name, limits[epoch]))
+        )
+    )
 
 
 def _is_within(name: CheckpointName, limit: CheckpointName | None) -> bool:

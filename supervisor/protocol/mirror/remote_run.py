@@ -48,6 +48,12 @@ class RemoteRun:
                 self._find_epoch(number)
         return self._epochs
 
+    def later_epoch(self, than: int) -> Epoch | None:
+        """The newest epoch, if it is later than one. One list, and no more unless there is a later one."""
+        numbers = (number for key, _, _ in self.store.list_keys(EPOCHS) if (number := parse_epoch_key(key)) is not None)
+        later = sorted((number for number in numbers if number > than), reverse=True)
+        return next((epoch for number in later if (epoch := self.read_epoch(number)) is not None), None)
+
     def _find_epoch(self, number: int) -> bool:
         found = self.read_epoch(number)
         if found is not None:

@@ -17,6 +17,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import from_url
 
+from supervisor.protocol.mirror.store_folder import why_not_there
+
 PART_BYTES = 8 << 20  # S3 takes 5 MiB and more; a part is what is sent again after an error
 MAX_PARTS = 9000  # S3 allows 10,000: of a file beyond 70 GB the parts are larger
 PARALLEL_PARTS = 4  # enough to fill a line, few enough for a slow one to be done with each in time
@@ -41,12 +43,16 @@ class StoreError(Exception):
 
 
 class Store:
-    """The objects below one URL. Every method may take long and raises StoreError.
+    """The objects of one run below a URL. Every method may take long and raises StoreError.
 
-    `creates`: whether the folder of a `file:` URL is made if there is none.
+    `run`: what all their keys begin with, before a slash; empty: the URL leads to the run itself. The folder of a
+    `file:` URL is never made; below it, the run's is.
     """
 
-    def __init__(self, url: str, creates: bool = False) -> None:
+    def __init__(self, url: str, run: str = "") -> None:
+        self._url = url
+        self._below = f"{run}/" if run else ""
+        self._require_folder()
         options: dict[str, Any] = {
             # obstore takes the endpoint from the environment, but not that it may be one without TLS
             "client_options": {
@@ -58,29 +64,35 @@ class Store:
             "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
         }
         if url.startswith("file:"):
-            options = {"mkdir": creates}
+            options = {"mkdir": False}
         if url.startswith("s3:") and (credentials := _credentials_of_profile(url, os.environ)) is not None:
             options["credential_provider"] = credentials
         with _as_store_error(f"open {url}"):
             self._store = from_url(url, **options)
 
+    def _require_folder(self) -> None:
+        """A disk may be unmounted at any time, and the library would make the folder anew. Raises StoreError."""
+        if (why := why_not_there(self._url)) is not None:
+            raise StoreError(why)
+
     def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """Key, size in bytes and time of every object whose key begins with `prefix` (up to a slash)."""
         count = 0
+        self._require_folder()
         with _as_store_error(f"list {prefix or 'the run'}"):
-            for batch in obstore.list(self._store, prefix.rstrip("/") or None):
+            for batch in obstore.list(self._store, f"{self._below}{prefix}".rstrip("/") or None):
                 for each in batch:
                     count += 1
                     if count > MAX_KEYS:
                         raise StoreError(f"cannot list {prefix}: there are more than {MAX_KEYS} objects")
-                    yield each["path"], each["size"], each["last_modified"]
+                    yield each["path"].removeprefix(self._below), each["size"], each["last_modified"]
 
     def read(self, key: str, limit: int) -> bytes | None:
         """A small object; None if there is none. More than `limit` bytes are an error."""
         content = b""
         try:
             with _as_store_error(f"read {key}", may_be_missing=True):
-                for piece in obstore.get(self._store, key).stream(min_chunk_size=limit + 1):
+                for piece in obstore.get(self._store, self._below + key).stream(min_chunk_size=limit + 1):
                     content += bytes(piece)
                     if len(content) > limit:
                         raise StoreError(f"cannot read {key}: it has more than {limit} bytes")
@@ -93,9 +105,10 @@ class Store:
 
         If the answer of a first try was lost, the second meets what the first has written: that is no other one.
         """
+        self._require_folder()
         try:
             with _as_store_error(f"create {key}"):
-                obstore.put(self._store, key, content, mode="create", use_multipart=False)
+                obstore.put(self._store, self._below + key, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return self.size(key) == len(content) and self.read(key, len(content)) == content
         return True
@@ -105,23 +118,24 @@ class Store:
 
         Raises FileNotFoundError if there is no such file here.
         """
+        self._require_folder()
         with path.open("rb", buffering=0) as file, _as_store_error(f"upload {key}"):
             part_bytes = max(PART_BYTES, os.fstat(file.fileno()).st_size // MAX_PARTS + 1)
             pieces = iter(pieces_of(file))
-            obstore.put(self._store, key, pieces, chunk_size=part_bytes, max_concurrency=PARALLEL_PARTS)
+            obstore.put(self._store, self._below + key, pieces, chunk_size=part_bytes, max_concurrency=PARALLEL_PARTS)
 
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none."""
         try:
             with _as_store_error(f"look at {key}", may_be_missing=True):
-                return int(obstore.head(self._store, key)["size"])
+                return int(obstore.head(self._store, self._below + key)["size"])
         except FileNotFoundError:
             return None
 
     def download(self, key: str) -> Iterator[memoryview]:
         """The content of an object, in pieces. Raises FileNotFoundError if there is none."""
         with _as_store_error(f"download {key}", may_be_missing=True):
-            for piece in obstore.get(self._store, key).stream(min_chunk_size=PART_BYTES):
+            for piece in obstore.get(self._store, self._below + key).stream(min_chunk_size=PART_BYTES):
                 yield memoryview(piece)
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -129,7 +143,7 @@ class Store:
         for key in keys:
             try:
                 with _as_store_error(f"delete {key}", may_be_missing=True):
-                    obstore.delete(self._store, key)
+                    obstore.delete(self._store, self._below + key)
             except FileNotFoundError:
                 continue
 

@@ -4,11 +4,13 @@ The URL may lead to one checkpoint, to one run, or to the prefix of several. Not
 hashed as it comes.
 """
 
+from collections.abc import Mapping
+
 import xxhash
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import FileRecord, ManifestError
-from supervisor.protocol.checkpoints.verification import VerifiedCheckpoint
+from supervisor.protocol.checkpoints.verification import MAX_LOOKS, VerifiedCheckpoint
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import parse_epoch_key
 from supervisor.protocol.mirror.line import checkpoints_on_line
@@ -26,13 +28,30 @@ NOT_ON_LINE = "does not count: another host has gone on with this run from an ea
 
 
 def verify_url(url: str) -> list[VerifiedCheckpoint]:
-    """The checkpoints below a URL, newest first. Raises StoreError."""
+    """The checkpoints below a URL, newest first. Raises StoreError.
+
+    One that retention deletes meanwhile is left out, and what was uploaded since is looked for.
+    """
     store = Store(url)
-    keys = [key for key, _, _ in store.list_keys("")]
-    folders = {_folder_of(key): name for key in keys if (name := _committed_name(key, url)) is not None}
-    counted = _folders_that_count(url, keys)
-    in_order = sorted(folders, key=lambda folder: (folders[folder], folder), reverse=True)
-    return [_verify(store, each, folders[each], counted) for each in in_order]
+    found: dict[str, VerifiedCheckpoint] = {}
+    names: dict[str, CheckpointName] = {}
+    for _ in range(MAX_LOOKS):
+        keys = [key for key, _, _ in store.list_keys("")]
+        listed = {_folder_of(key): name for key in keys if (name := _committed_name(key, url)) is not None}
+        new = {folder: name for folder, name in listed.items() if folder not in names}
+        names |= new
+        counted = _folders_that_count(url, keys)
+        for folder in _newest_first(new):
+            verified = _verify(store, folder, new[folder], counted)
+            if verified is not None:
+                found[folder] = verified
+        if found.keys() >= new.keys():
+            break
+    return [found[folder] for folder in _newest_first(names) if folder in found]
+
+
+def _newest_first(folders: Mapping[str, CheckpointName]) -> list[str]:
+    return sorted(folders, key=lambda folder: (folders[folder], folder), reverse=True)
 
 
 def _folder_of(key: str) -> str:
@@ -63,7 +82,8 @@ def _root_of_epoch(key: str) -> str | None:
     return "/".join(parts[:-2]) if is_epoch else None
 
 
-def _verify(store: Store, folder: str, name: CheckpointName, counted: dict[str, bool]) -> VerifiedCheckpoint:
+def _verify(store: Store, folder: str, name: CheckpointName, counted: dict[str, bool]) -> VerifiedCheckpoint | None:
+    """None: it is gone. Whoever deletes one begins with its manifest."""
     shown = folder if folder and folder.isprintable() else str(name)
     counts = counted.get(folder, True)
     try:
@@ -73,6 +93,8 @@ def _verify(store: Store, folder: str, name: CheckpointName, counted: dict[str, 
         for file in manifest.files:
             _check(store, folder, file)
     except ManifestError as error:
+        if store.size(key_in(folder, layout.MANIFEST)) is None:
+            return None
         return VerifiedCheckpoint(
             shown, "stepkeeper", name.step, name.attempt, None, None, False, str(error), counts=counts
         )

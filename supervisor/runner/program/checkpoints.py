@@ -11,6 +11,7 @@ from supervisor.config import JobConfig
 from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
+from supervisor.host.mirror.messages import FetchAnswer
 from supervisor.protocol.checkpoints.account import Place, find_loss
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
@@ -197,24 +198,38 @@ class CheckpointSelector:
     async def _select_here_or_there(self, effect: effects.SelectCheckpoint) -> Selection | events.SelectionFailed:
         """The newest whole checkpoint of the directory and of its mirror. Raises what `select` raises."""
         mirror = self._mirror if effect.begin_at is None else None
-        try:
-            here = await self._select_here(effect)
-        except NoValidCheckpoint as error:
-            found = None if mirror is None else await self._fetch_newer(mirror, None, effect)
-            if found is None:
-                raise
-            self._record_refused(effect.attempt, error.rejected)
-            return found
-        if mirror is None or self._is_elsewhere(effect, here):
-            return here
-        return await self._fetch_newer(mirror, here, effect) or here
+        while True:
+            here: Selection | None = None
+            invalid: NoValidCheckpoint | None = None
+            try:
+                here = await self._select_here(effect)
+            except NoValidCheckpoint as error:
+                if mirror is None:
+                    raise
+                invalid = error
+            if here is not None and (mirror is None or self._is_elsewhere(effect, here)):
+                return here
+            assert mirror is not None
+            found = await self._fetch_newer(mirror, here, effect)
+            if isinstance(found, events.SelectionFailed):
+                return found
+            if found is None or not (found.left_behind or found.name is not None):
+                if here is None:
+                    assert invalid is not None
+                    raise invalid
+                return here
+            self._record_refused(effect.attempt, invalid.rejected if here is None and invalid is not None else ())
+            if not found.left_behind:
+                return await self._select_here(effect)
+            # what is the newest whole one here now decides what is newer in the store
 
     async def _fetch_newer(
         self, mirror: JobMirror, here: Selection | None, effect: effects.SelectCheckpoint
-    ) -> Selection | events.SelectionFailed | None:
-        """The selection with what the store has, if that changes it. Raises what `select` raises.
+    ) -> FetchAnswer | events.SelectionFailed | None:
+        """What the store has said, after what it left behind was set aside; None if it was not, or could not be, asked.
 
         A host with a checkpoint goes on from that while the store can't be reached; one without waits for the store.
+        Raises OSError.
         """
         path = None if here is None or here.path is None else str(here.path)
         if not mirror.may_have_newer(path):
@@ -234,6 +249,7 @@ class CheckpointSelector:
             superseded = OlderBecause.SUPERSEDED
             refused = await self._services.checkpoints.quarantine(directory, reasons, superseded, self._user)
             self._record_refused(effect.attempt, refused)
+            return found
         if found.attempt >= effect.attempt:
             text = f"another host has used attempt numbers up to {found.attempt}; starting again with a higher one"
             return events.SelectionFailed(effect.attempt, text, permanent=False, attempts_used=found.attempt)
@@ -241,7 +257,7 @@ class CheckpointSelector:
             text = f"the mirror has checkpoints, and none is whole: {'; '.join(found.bad)}"
             remedy = f"begin anew with supervisorctl start --from-scratch {self._program}"
             return events.SelectionFailed(effect.attempt, f"{text}; {remedy}", permanent=True)
-        return await self._select_here(effect) if found.name is not None or found.left_behind else None
+        return found
 
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""

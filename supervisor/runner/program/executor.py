@@ -250,7 +250,7 @@ class EffectExecutor:
                     self._background(self._selector.quarantine(effect))
             case effects.SendGo():
                 if self.mirror is not None:
-                    self.mirror.on_selected(effect.restore)
+                    self.mirror.on_selected(effect.restore, effect.gives_up_newer)
                 self._send(messages.Go(effect.attempt, effect.restore))
             case effects.RequestIdentity():
                 me = self._services.daemon

@@ -30,9 +30,10 @@ from supervisor.core.program.events import (
     StartRequested,
     StepsDone,
     StopRequested,
+    UploadsChanged,
     WorkerExited,
 )
-from supervisor.core.program.facts import OnNotice, State
+from supervisor.core.program.facts import Durable, OnNotice, State
 from supervisor.protocol.wire.messages import Then
 from tests.core.test_job import JOB, PLAIN, die, running, starting
 
@@ -507,3 +508,51 @@ def test_job_stopped_before_the_host_shuts_down_stays_stopped():
 
     assert record == RecordEnd(1, "stopped", "stopped (stop)")
     assert not job.facts.wanted
+
+
+REMOTE = replace(POLICY, durable=Durable.REMOTE)
+
+
+def test_nothing_is_started_while_the_last_checkpoint_is_on_its_way_to_the_mirror():
+    """The upload was planned for: 30 s of the last 38 s are for it, which is more than a start, a step and a save."""
+    job = running(REMOTE)
+    job.handle(StepsDone(1, 11, 1.0), 20.0)
+    job.handle(SavesMeasured(5.0), 20.0)
+    job.handle(UploadsChanged(False, 30.0), 20.0)
+    job.handle(NoticeReceived(notice()), 20.0)
+    committed(job, 26.0)
+    assert job.expire(62.0) == [RequestFlush(1, 2, "notice", Then.STOP, 38.0)]
+    job.handle(CheckpointCommitted(1, 30, (2,)), 63.0)
+    job.handle(UploadsChanged(True, 30.0), 63.0)
+
+    (record,) = die(job, 64.0, code=143)
+
+    assert record.cause == "preemption"
+    assert (job.state, job.deadline(), job.facts.waits_for_host) == (State.BACKOFF, 160.0, True)
+
+
+def test_nothing_is_started_between_a_last_flush_that_was_quick_and_the_deadline():
+    """A pause was planned for that did not come, so there would be time for another attempt."""
+    job = noticed()
+    job.facts.current.last_flush_requested = True
+
+    effects = die(job, 30.0, code=143)
+
+    assert (job.state, job.facts.waits_for_host, len(effects)) == (State.BACKOFF, True, 1)
+
+
+@pytest.mark.parametrize(("upload_waits", "latest"), [(False, 52.0), (True, 22.0)])
+def test_a_crash_under_a_notice_starts_again_only_if_there_is_time_for_the_upload_too(
+    upload_waits: bool, latest: float
+):
+    for died_at, starts in ((latest - 0.1, True), (latest + 0.1, False)):
+        job = running(REMOTE)
+        job.handle(StepsDone(1, 11, 1.0), 20.0)
+        job.handle(SavesMeasured(5.0), 20.0)
+        job.handle(NoticeReceived(notice()), 20.0)
+        committed(job, 21.0)
+        job.handle(UploadsChanged(upload_waits, 30.0), 21.0)
+
+        die(job, died_at)
+
+        assert (job.state is State.STARTING) is starts

@@ -123,7 +123,7 @@ def test_from_scratch_begins_anew_once_and_is_not_repeated() -> None:
     assert isinstance(selection, SelectCheckpoint)
     assert selection.begin_at == 0
 
-    assert job.handle(CheckpointSelected(3, None, None, mount=ROOT), 9.0) == [SendGo(3, None)]
+    assert job.handle(CheckpointSelected(3, None, None, mount=ROOT), 9.0) == [SendGo(3, None, gives_up_newer=True)]
 
     job.handle(SpawnSucceeded(3), 9.0)
     job.handle(TrainingRestored(3, 0), 9.5)
@@ -242,7 +242,7 @@ def test_an_operator_chooses_an_older_step() -> None:
     assert selection.begin_at == 80
     path = "/data/digits/step-0000000080.a1"
 
-    assert job.handle(CheckpointSelected(3, path, 80, None, 80, ROOT), 9.0) == [SendGo(3, path)]
+    assert job.handle(CheckpointSelected(3, path, 80, None, 80, ROOT), 9.0) == [SendGo(3, path, gives_up_newer=True)]
     assert (job.facts.current.older or pytest.fail()).because is OlderBecause.OPERATOR
 
 

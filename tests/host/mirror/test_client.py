@@ -20,7 +20,9 @@ pytestmark = pytest.mark.integration
 
 
 def client(tmp_path: Path, user: str | None = None, bytes_per_s: float | None = None) -> MirrorClient:
-    settings = MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5, bytes_per_s)
+    if not (tmp_path / "store").exists():
+        (tmp_path / "store").mkdir()
+    settings = MirrorSettings(f"file://{tmp_path}/store", "j", tmp_path / "j", 5, bytes_per_s)
     return MirrorClient(settings, dict(os.environ), user=user)
 
 
@@ -90,7 +92,7 @@ async def test_credentials_of_a_profile_are_read_anew_after_an_error(tmp_path: P
     profiles.write_text("[other]\naws_access_key_id = a\naws_secret_access_key = b\n")
     found = {name: value for name, value in s3_store.environment.items() if "KEY" not in name}
     found |= {"AWS_PROFILE": "training", "AWS_SHARED_CREDENTIALS_FILE": str(profiles)}
-    mirror = MirrorClient(MirrorSettings(f"{s3_store.url}/j", tmp_path / "j", 5), {**os.environ, **found})
+    mirror = MirrorClient(MirrorSettings(s3_store.url, "j", tmp_path / "j", 5), {**os.environ, **found})
 
     with pytest.raises(MirrorError, match=r"no credentials of AWS_PROFILE 'training'.*; correct AWS_PROFILE"):
         await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)

@@ -12,8 +12,9 @@ import pytest
 from supervisor.host.mirror.run import MirroredRun, TakenOver
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files, verify_checkpoint
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.fetching import held_epoch, local_checkpoints
+from supervisor.protocol.mirror.folder_epochs import held_epoch, local_checkpoints
 from supervisor.protocol.mirror.store import Store, StoreError
 
 FILES = ("ckpt.data-00000-of-00001", "ckpt.index", "state.json")
@@ -27,7 +28,7 @@ class FailingStore(Store):
     """Ends at its operation number `at`: before it, or, with `after`, when it is done and nobody was told."""
 
     def __init__(self, url: str, at: int, after: bool, error: type[Exception] = Cut) -> None:
-        super().__init__(url, creates=True)
+        super().__init__(made_store(url))
         self.done = 0
         self._at, self._after, self._error = at, after, error
 
@@ -79,7 +80,14 @@ def url(tmp_path: Path) -> str:
 
 
 def host(url: str, folder: Path, keep: int = 5) -> MirroredRun:
-    return MirroredRun(Store(url, creates=True), folder, keep)
+    return MirroredRun(Store(made_store(url)), folder, keep)
+
+
+def made_store(url: str) -> str:
+    """The URL, of a store whose folder exists."""
+    if url.startswith("file://"):
+        Path(url.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+    return url
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -168,7 +176,7 @@ def test_bad_remote_checkpoint_is_refused_and_the_older_one_is_fetched(tmp_path:
 
     assert found.fetched == older
     assert [str(each.name) for each, _ in found.bad] == [str(newer)]
-    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [str(older)]
+    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [layout.EPOCH_HELD, str(older)]
 
 
 def test_rival_that_commits_after_its_look_does_not_count(tmp_path: Path, url: str):
@@ -185,7 +193,8 @@ def test_rival_that_commits_after_its_look_does_not_count(tmp_path: Path, url: s
                 second.begin_epoch(shared, epoch)  # between the last look and the commit
             return super().create(key, content)
 
-    MirroredRun(Slow(url, -1, after=False), tmp_path / "a", 5).upload(late, epoch)
+    with pytest.raises(TakenOver, match="epoch 2"):
+        MirroredRun(Slow(url, -1, after=False), tmp_path / "a", 5).upload(late, epoch)
 
     found = host(url, tmp_path / "c").fetch(None, None)
     assert found.fetched == shared
@@ -216,7 +225,7 @@ class Lying(Store):
     """Its lists are what `lie` makes of them."""
 
     def __init__(self, url: str, lie: Callable[[list[Listed]], Iterable[Listed]]) -> None:
-        super().__init__(url, creates=True)
+        super().__init__(made_store(url))
         self._lie = lie
 
     def list_keys(self, prefix: str) -> Iterator[Listed]:
@@ -281,7 +290,7 @@ def test_request_that_arrives_late_is_no_other_host(tmp_path: Path, url: str, go
             if not sent:
                 sent.append((key, content))
                 raise StoreError("timed out")
-            Store(url, creates=True).create(*sent[0])
+            Store(url).create(*sent[0])
             return super().create(key, content)
 
     run = MirroredRun(Late(url, -1, after=False), tmp_path / "a", 5)
@@ -373,7 +382,7 @@ def test_list_that_says_everything_twice_changes_nothing(tmp_path: Path, url: st
 
 
 def test_lost_answer_to_the_begin_of_an_epoch_is_no_other_host(tmp_path: Path, url: str):
-    store = FailingStore(url, 2, after=True, error=StoreError)  # two lists before it
+    store = FailingStore(url, 3, after=True, error=StoreError)  # three lists before it
     run = MirroredRun(store, tmp_path / "a", 5)
     with pytest.raises(StoreError):
         run.begin_epoch(None, 0)
@@ -416,8 +425,85 @@ def test_host_that_was_replaced_learns_what_it_left_behind(tmp_path: Path, url: 
 
     found = first.fetch(stray, None)
 
-    assert found.left_behind == (stray,)
-    assert str(found.fetched) == "step-0000000150.a2"
+    assert (found.left_behind, found.fetched) == ((stray,), None)
+    move_to_quarantine(first.folder, stray, "left behind")
+    assert str(first.fetch(shared, None).fetched) == "step-0000000150.a2"
+
+
+def test_host_that_returns_goes_on_from_what_it_fetched_also_at_its_second_try(tmp_path: Path, url: str):
+    """Its first attempt number is too low, so nothing is trained after the first fetch."""
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 800)
+    first.upload(shared, first.begin_epoch(shared, 0))
+    second.fetch(None, None)
+    second.begin_epoch(shared, 1)
+    newest = made(tmp_path / "b", 828, 2)
+    second.upload(newest, 2)
+
+    assert host(url, tmp_path / "a").fetch(shared, None).fetched == newest
+    found = host(url, tmp_path / "a").fetch(newest, None)
+
+    assert (found.left_behind, found.fetched) == ((), None)
+
+
+def test_what_is_written_after_a_fetch_counts_before_an_epoch_is_begun(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 800)
+    first.upload(shared, first.begin_epoch(shared, 0))
+    second.fetch(None, None)
+    second.begin_epoch(shared, 1)
+    second.upload(made(tmp_path / "b", 828, 2), 2)
+    first.fetch(shared, None)
+    newer = made(tmp_path / "a", 850, 3)
+
+    assert host(url, tmp_path / "a").fetch(newer, None).left_behind == ()
+    third = host(url, tmp_path / "c")
+    third.fetch(None, None)
+    third.begin_epoch(CheckpointName(828, 2), 2)
+    assert host(url, tmp_path / "a").fetch(newer, None).left_behind == (newer,)
+
+
+def test_host_that_takes_over_goes_on_from_what_was_uploaded_since_it_fetched(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 100)
+    first.upload(shared, epoch := first.begin_epoch(shared, 0))
+    found = second.fetch(None, None)
+    later = made(tmp_path / "a", 200)
+    first.upload(later, epoch)
+
+    assert second.take_over(shared, found.epoch, found.seen) == (2, later)
+    assert host(url, tmp_path / "b").fetch(shared, None).fetched == later
+
+
+def test_upload_between_the_look_of_the_newcomer_and_its_epoch_is_not_left_behind(tmp_path: Path, url: str):
+    first, second = host(url, tmp_path / "a"), host(url, tmp_path / "b")
+    shared = made(tmp_path / "a", 100)
+    first.upload(shared, epoch := first.begin_epoch(shared, 0))
+    found = second.fetch(None, None)
+    later = made(tmp_path / "a", 200)
+
+    class Slow(FailingStore):
+        def create(self, key: str, content: bytes) -> bool:
+            if key == "epoch/0002":
+                first.upload(later, epoch)
+            return super().create(key, content)
+
+    assert MirroredRun(Slow(url, -1, after=False), second.folder, 5).take_over(shared, found.epoch, found.seen) == (
+        3,
+        later,
+    )
+    assert host(url, tmp_path / "c").fetch(None, None).fetched == later
+
+
+def test_going_back_on_purpose_is_no_reason_to_begin_again(tmp_path: Path, url: str):
+    run = host(url, tmp_path / "a")
+    older, newer = made(tmp_path / "a", 100), made(tmp_path / "a", 200)
+    epoch = run.begin_epoch(older, 0)
+    run.upload(older, epoch)
+    run.upload(newer, epoch)
+
+    assert run.take_over(older, epoch, newer) == (2, None)
+    assert host(url, tmp_path / "b").fetch(None, None).fetched == older
 
 
 def test_retention_keeps_the_newest_and_leaves_no_data_without_manifest(tmp_path: Path, url: str):

@@ -50,10 +50,17 @@ def test_line_goes_through_an_epoch_that_wrote_nothing():
 def test_local_checkpoints_behind_the_successors_start_are_left_behind():
     names = [CheckpointName(100, 1), CheckpointName(200, 1), CheckpointName(250, 1)]
 
-    assert left_behind(names, 1, epochs(None, at(1, 200))) == (CheckpointName(250, 1),)
-    assert left_behind(names, 2, epochs(None, at(1, 200))) == ()
-    assert left_behind(names, None, epochs(None, at(1, 200))) == ()
-    assert left_behind(names, 1, epochs(None, None)) == tuple(names)
+    assert left_behind(dict.fromkeys(names, 1), epochs(None, at(1, 200))) == (CheckpointName(250, 1),)
+    assert left_behind(dict.fromkeys(names, 2), epochs(None, at(1, 200))) == ()
+    assert left_behind(dict.fromkeys(names), epochs(None, at(1, 200))) == ()
+    assert left_behind(dict.fromkeys(names, 1), epochs(None, None)) == tuple(names)
+
+
+def test_fetched_checkpoint_counts_by_the_epoch_it_was_fetched_from():
+    own, fetched = CheckpointName(250, 1), CheckpointName(828, 2)
+
+    assert left_behind({own: 1, fetched: 2}, epochs(None, at(1, 200))) == (own,)
+    assert left_behind({fetched: 2}, epochs(None, at(1, 200), at(2, 400, 2))) == (fetched,)
 
 
 def test_parent_is_the_newest_remote_one_not_after_the_start():

@@ -1,13 +1,16 @@
 """What lies in a store is proven to the last byte, whichever part of it the URL leads to."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.ctl.main import main
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints.verification import VerifiedCheckpoint
+from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints.verification import VerifiedCheckpoint, verify_all
+from supervisor.protocol.mirror.store import Store
 from supervisor.protocol.mirror.verification import verify_url
 from tests.host.mirror.test_run import FILES, host, made
 
@@ -106,3 +109,44 @@ def test_what_can_not_be_verified_exits_with_1(url: str, reason: str, capsys: py
 def test_an_empty_store_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["-s", "unix:///nowhere/at.all", "checkpoints", "--verify", f"file://{tmp_path}"]) == 1
     assert "no checkpoints there" in capsys.readouterr().out
+
+
+def test_those_that_retention_deletes_meanwhile_are_not_damaged(run: str, monkeypatch: pytest.MonkeyPatch):
+    """As on a live run: while the newest is read, an older one goes, its manifest first, and a newer one comes."""
+    folder, download = Path(run.removeprefix("file://")), Store.download
+    old, newer = folder / "e0001" / "step-0000000100.a1", folder / "e0002" / "step-0000000300.a2"
+
+    def downloaded(self: Store, key: str) -> Iterator[memoryview]:
+        if old.exists():
+            shutil.rmtree(old)
+            name = made(folder.parent / "new", 300, 2)
+            (folder.parent / "new" / str(name)).rename(newer)
+        yield from download(self, key)
+
+    monkeypatch.setattr(Store, "download", downloaded)
+
+    assert verdicts(verify_url(run)) == {
+        "e0001/step-0000000900.a1": (True, False),
+        "e0002/step-0000000200.a2": (True, True),
+        "e0002/step-0000000300.a2": (True, True),
+    }
+
+
+def test_those_that_retention_deletes_from_a_folder_meanwhile_are_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old, newest = made(tmp_path, 100), made(tmp_path, 200)
+    verify = manifest.verify_checkpoint
+
+    def verified(folder: Path) -> manifest.Manifest:
+        if folder.name == str(newest):
+            shutil.rmtree(tmp_path / str(old))
+            made(tmp_path, 300)
+        return verify(folder)
+
+    monkeypatch.setattr(manifest, "verify_checkpoint", verified)
+
+    assert verdicts(verify_all(tmp_path)) == {
+        "step-0000000300.a1": (True, True),
+        "step-0000000200.a1": (True, True),
+    }

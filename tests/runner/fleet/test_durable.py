@@ -16,11 +16,12 @@ from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
 from supervisor.host.mirror.run import MirroredRun
 from supervisor.protocol.mirror.store import Store
-from supervisor.protocol.wire.messages import Committed
+from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program import mirror as mirror_module
+from tests.host.mirror.test_run import host
 from tests.host.mirror.test_run import made as made_checkpoint
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
@@ -42,6 +43,8 @@ __all__ = ["programs"]
 
 
 def durable_job(folder: Path, url: str, keys: str = "", **environment: object) -> str:
+    if not (folder / "store").exists():
+        (folder / "store").mkdir()
     text = f"mirror = {url}\ndurable = remote\n{keys}"
     return job("count", folder, text, STEPS=1_000_000, EVERY=1_000_000, **environment)
 
@@ -226,6 +229,7 @@ async def test_upload_that_an_earlier_daemon_left_is_finished_before_the_provide
     await asyncio.wait_for(made.runners["count"].wait_until(lambda: mirror.error), PATIENCE_S)
     acknowledged_before, described = provider.acknowledged.is_set(), full_description(made.runners["count"])
     (tmp_path / "store").unlink()
+    (tmp_path / "store").mkdir()
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
 
     assert not acknowledged_before
@@ -238,7 +242,7 @@ async def test_what_the_store_has_already_keeps_no_provider_waiting_and_takes_no
     tmp_path: Path, programs: Make, services: Services
 ):
     name = made_checkpoint(tmp_path / "count", 100)
-    earlier = MirroredRun(Store(f"file://{tmp_path}/store/count", creates=True), tmp_path / "count", 5)
+    earlier = host(f"file://{tmp_path}/store/count", tmp_path / "count")
     earlier.upload(name, earlier.begin_epoch(name, 0))
     made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
     notices = await listen(made, services, provider := Provider())
@@ -261,7 +265,7 @@ async def test_checkpoints_of_a_run_that_another_host_has_are_not_finished(
     tmp_path: Path, programs: Make, services: Services
 ):
     store = f"file://{tmp_path}/store/count"
-    earlier = MirroredRun(Store(store, creates=True), tmp_path / "count", 5)
+    earlier = host(store, tmp_path / "count")
     shared = made_checkpoint(tmp_path / "count", 100)
     earlier.upload(shared, earlier.begin_epoch(shared, 0))
     MirroredRun(Store(store), tmp_path / "other", 5).begin_epoch(shared, 1)
@@ -287,6 +291,7 @@ async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: 
     mirror = runner.executor.mirror
     assert mirror is not None
     mirror.on_selected(str(tmp_path / "count" / "step-0000000100.a1"))
+    mirror.on_message(Progress(1, 101), time.monotonic())
 
     await asyncio.wait_for(made.stop_all(), PATIENCE_S)
 

@@ -1,0 +1,154 @@
+"""By which epoch each checkpoint in a job's folder counts, and what the folder says of that.
+
+A checkpoint that was fetched says so itself: a small file in its folder (`FETCHED`) that is written before the rename
+which makes it exist, so there is no moment at which it could be taken for one of this host's.
+
+One that this host wrote counts by what `EPOCH_HELD` says:
+
+    {"epoch": 1, "since": [[5, 2]], "begins": 3, "object": "…"}
+
+Epoch 1 was held here. The checkpoints of attempt 5 and later were written after this host had seen that the run is at
+epoch 2, from what counted then: they are not what epoch 2 left behind. `begins`: this host was about to create epoch 3,
+with this content; if the store has it, it is held. Once an epoch is held, all that is here goes with it, and `since` is
+empty again. Every change is one rename, made before what it speaks of: a line of `since` speaks of attempts that have
+written nothing yet.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
+
+MAX_RECORD_BYTES = 16384
+MAX_SINCE = 50  # lines; each is an epoch of another host after which this one went on and could not upload
+MAX_FETCHED_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """`since`: first attempt and epoch, oldest first. `begun`: the epoch that was about to be created."""
+
+    held: int | None = None
+    since: tuple[tuple[int, int], ...] = ()
+    begun: Epoch | None = None
+
+
+def local_checkpoints(folder: Path) -> list[CheckpointName]:
+    """The names of the checkpoints in a folder; none if there is no folder."""
+    try:
+        return [name for entry in folder.iterdir() if (name := parse_name(entry.name)) is not None]
+    except FileNotFoundError:
+        return []
+
+
+def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[CheckpointName, int | None]:
+    """By checkpoint in the folder: the epoch by which it counts; None: this host knew of none when it wrote it."""
+    record = _read_record(folder)
+    held = _held(record, epochs)
+    since = () if held != record.held else record.since
+    found: dict[CheckpointName, int | None] = {}
+    for name in local_checkpoints(folder):
+        if not (folder / str(name) / layout.MANIFEST).exists():
+            continue
+        known = [epoch for attempt, epoch in since if attempt <= name.attempt]
+        found[name] = fetched_epoch(folder / str(name)) or (known[-1] if known else held)
+    return found
+
+
+def held_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int | None:
+    """The epoch that this host held last; None if it never had one.
+
+    One that this host was about to begin is held if the store has it: the process was killed before it knew.
+    """
+    return _held(_read_record(folder), epochs)
+
+
+def known_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int:
+    """The newest epoch that this host held, or began an attempt after; 0 if it knows of none."""
+    record = _read_record(folder)
+    return max(_held(record, epochs) or 0, *(epoch for _, epoch in record.since), 0)
+
+
+def begun_epoch(folder: Path) -> Epoch | None:
+    """The epoch that this host was about to begin when it was last heard of; None: it knows what became of it."""
+    return _read_record(folder).begun
+
+
+def record_begin(folder: Path, epoch: Epoch) -> None:
+    """Notes, before it is created, which epoch is going to be begun. Raises OSError."""
+    record = _read_record(folder)
+    _write_record(folder, _Record(record.held, record.since, epoch))
+
+
+def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[int, Epoch]) -> None:
+    """Notes, before an attempt begins, at which epoch the run was seen: it goes on from what counts there.
+
+    Raises OSError.
+    """
+    record = _read_record(folder)
+    if epoch > known_epoch(folder, epochs):
+        since = (*record.since, (first_attempt, epoch))[-MAX_SINCE:]
+        _write_record(folder, _Record(record.held, since, record.begun))
+
+
+def hold_epoch(folder: Path, number: int) -> None:
+    """Notes which epoch this host holds; all that it wrote counts by it from now on. Raises OSError."""
+    _write_record(folder, _Record(number))
+
+
+def fetched_epoch(checkpoint: Path) -> int | None:
+    """The epoch that a checkpoint was fetched from; None if it was written here."""
+    try:
+        body = json.loads(durable.read_file(checkpoint / layout.FETCHED, MAX_FETCHED_BYTES).decode())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return _number(body.get("epoch")) if isinstance(body, dict) else None
+
+
+def encode_fetched(epoch: int) -> bytes:
+    """The content of the file that says where a checkpoint came from."""
+    return json.dumps({"epoch": epoch}).encode()
+
+
+def _held(record: _Record, epochs: Mapping[int, Epoch]) -> int | None:
+    begun = record.begun
+    return begun.number if begun is not None and epochs.get(begun.number) == begun else record.held
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _write_record(folder: Path, record: _Record) -> None:
+    body: dict[str, object] = {"epoch": record.held}
+    if record.since:
+        body["since"] = record.since
+    if record.begun is not None:
+        body |= {"begins": record.begun.number, "object": encode_epoch(record.begun).decode()}
+    durable.make_folder(folder)
+    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(body).encode())
+
+
+def _read_record(folder: Path) -> _Record:
+    """What the folder says; what can't be read is not known."""
+    try:
+        body = json.loads(durable.read_file(folder / layout.EPOCH_HELD, MAX_RECORD_BYTES).decode())
+        held, since, begins = body["epoch"], body.get("since", []), body.get("begins")
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return _Record()
+    begun = None
+    if (number := _number(begins)) is not None:
+        with contextlib.suppress(ValueError, KeyError, AttributeError):  # ProtocolError among them
+            begun = decode_epoch(number, body["object"].encode())
+    return _Record(_number(held), _since(since), begun)
+
+
+def _since(value: object) -> tuple[tuple[int, int], ...]:
+    lines = value if isinstance(value, list) else []
+    pairs = [tuple(map(_number, line)) for line in lines if isinstance(line, list) and len(line) == 2]
+    return tuple((attempt, epoch) for attempt, epoch in pairs if attempt is not None and epoch is not None)
