@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,16 @@ from supervisor.protocol.checkpoints import manifest, selection, verification
 from supervisor.protocol.checkpoints.selection import SelectionRules
 from supervisor.protocol.damage import Damage, OlderBecause, UnreadableCheckpoint
 from supervisor.protocol.formats import NewerFormat, check_format
-from supervisor.protocol.mirror.fetching import held_epoch
+from supervisor.protocol.mirror.folder_epochs import (
+    begun_epoch,
+    encode_fetched,
+    fetched_epoch,
+    held_epoch,
+    hold_epoch,
+    known_epoch,
+    record_begin,
+    record_seen,
+)
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
 from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.codec import ProtocolError
@@ -126,3 +135,42 @@ def test_the_words_name_file_and_formats():
     words = "a newer stepkeeper wrote x.json (format 7, this version reads up to 2); install that version again"
     assert str(refused.value) == words
     assert refused.value.strerror == words
+
+
+def test_an_epoch_that_is_held_is_recorded_with_its_format(tmp_path: Path):
+    shutil.copy(V1 / layout.EPOCH_HELD, tmp_path)
+
+    hold_epoch(tmp_path, 2)
+
+    assert json.loads((tmp_path / layout.EPOCH_HELD).read_text()) == {"format": 2, "epoch": 2}
+    assert held_epoch(tmp_path, {}) == 2
+
+
+def test_an_epoch_that_a_later_version_holds_is_not_taken_for_none_and_stays(tmp_path: Path):
+    record = tmp_path / layout.EPOCH_HELD
+    record.write_text('{"format": 3, "epochs": [1, 2]}')
+    before = record.read_bytes()
+    ways: list[Callable[[], object]] = [
+        lambda: held_epoch(tmp_path, {}),
+        lambda: known_epoch(tmp_path, {}),
+        lambda: begun_epoch(tmp_path),
+        lambda: hold_epoch(tmp_path, 4),
+        lambda: record_begin(tmp_path, Epoch(4, None)),
+        lambda: record_seen(tmp_path, 3, 4, {}),
+    ]
+
+    for way in ways:
+        with pytest.raises(NewerFormat, match=r"newer stepkeeper wrote mirror.json \(format 3"):
+            way()
+
+    assert record.read_bytes() == before
+
+
+def test_where_a_checkpoint_came_from_is_not_guessed(tmp_path: Path):
+    assert fetched_epoch(tmp_path) is None
+    (tmp_path / layout.FETCHED).write_bytes(encode_fetched(7))
+    assert fetched_epoch(tmp_path) == 7
+    (tmp_path / layout.FETCHED).write_text('{"format": 2, "run": 7}')
+
+    with pytest.raises(NewerFormat, match=r"newer stepkeeper wrote FETCHED.json"):
+        fetched_epoch(tmp_path)

@@ -321,7 +321,7 @@ def test_a_damaged_memory_of_notices_is_an_error_in_the_log_and_nothing_worse(tm
         until_saved(daemon, "count", 1)
 
         assert daemon.events("notices.not_recalled", "notice.received") == ["notices.not_recalled", "notice.received"]
-        assert json.loads(memory.read_text())["notices"][0]["id"] == "rack-7.json"
+        assert json.loads(memory.read_text())["notices"][0]["notice"]["id"] == "rack-7.json"
 
 
 def test_a_source_that_does_not_exist_is_refused_at_the_start(tmp_path: Path):

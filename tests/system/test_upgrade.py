@@ -1,5 +1,7 @@
 """A daemon of this version takes over what one of an earlier version left: files, and workers that go on meanwhile."""
 
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -7,45 +9,90 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.config import load_config
 from supervisor.host.ledger.schema import SCHEMA
-from tests.reading import alive
-from tests.system.harness import Daemon, Refused, job
+from supervisor.protocol import layout
+from supervisor.protocol.wire.codec import encode_message
+from supervisor.protocol.wire.messages import Go
+from supervisor.runner.attempt.launching import config_digest
+from tests.system.harness import PATIENCE_S, TRAINER, Daemon, Refused, job
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-V12 = Path(__file__).parents[1] / "host" / "ledger" / "versions" / "v12"
+VERSIONS = Path(__file__).parents[1] / "host" / "ledger" / "versions"
+V12 = VERSIONS / "v12"
+LAUNCHED = Path(__file__).parents[1] / "protocol" / "versions" / "v1" / "environment.json"
 WAS_IN = "/tmp/upgrade/v12"
 SLOW = {"STEPS": 100_000, "STEP_S": 0.02, "EVERY": 20}
-ATTEMPT = "SELECT pid, start_time, started_at, boot_id, to_step FROM attempts WHERE program = 'goes-on'"
 
 
-def make_state_of_v12(state: Path, folder: Path) -> None:
-    """Puts the ledger of version 12 in the place of the present one, with the attempt that goes on in its own rows."""
-    with closing(sqlite3.connect(state / "ledger.sqlite3")) as present:
-        (attempt,) = present.execute(ATTEMPT).fetchall()
-        (checkpoint,) = present.execute("SELECT max(step), name FROM checkpoints WHERE program = 'goes-on'").fetchall()
-    for path in (*state.glob("ledger.sqlite3*"), state / "wanted.json"):
-        path.unlink()
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes to end after the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def start_as_v12_did(folder: Path, digest: str) -> subprocess.Popen[bytes]:
+    """The worker of the job `goes-on` as that version started it, with its launch record and its mark; it trains."""
+    state = folder / "state"
+    pipes = state / "run" / "goes-on" / "a1"
+    pipes.mkdir(parents=True)
+    state.chmod(0o711)
+    for name in (layout.TO_WORKER, layout.FROM_WORKER):
+        os.mkfifo(pipes / name, 0o600)
+    key = os.urandom(32)
+    (state / "identity").write_bytes(key)
+    (state / "identity").chmod(0o600)
+    environment = json.loads(LAUNCHED.read_text().replace(WAS_IN, str(folder)))
+    mark, _, signature = environment["SUPERVISOR_ATTEMPT"].rpartition(":")
+    signed = hmac.digest(key, os.fsencode(mark), hashlib.sha256)[:16].hex()
+    assert len(signed) == len(signature)
+    environment |= {"SUPERVISOR_ATTEMPT": f"{mark}:{signed}", "SUPERVISOR_CONFIGURATION": digest}
+    variables = {name: str(value) for name, value in SLOW.items()}
+    to_worker = os.open(pipes / layout.TO_WORKER, os.O_RDWR)
+    os.write(to_worker, encode_message(Go(1, None)))
+    worker = subprocess.Popen(
+        [sys.executable, TRAINER], env={**os.environ, **variables, **environment}, start_new_session=True
+    )
+    wait_until(lambda: list((folder / "goes-on").glob("step-*.a1")), "it has committed", PATIENCE_S)
+    os.close(to_worker)
+    return worker
+
+
+def write_state_of_v12(folder: Path, worker: int) -> None:
+    """The ledger and the file of what is wanted, with the attempt that goes on in their rows."""
+    state = folder / "state"
     shutil.copy(V12 / "ledger.sqlite3", state)
     shutil.copy(V12 / "wanted.json", state)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    ticks = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[19])
     with closing(sqlite3.connect(state / "ledger.sqlite3")) as old, old:
-        sql = "UPDATE attempts SET pid = ?, start_time = ?, started_at = ?, boot_id = ?, to_step = ? WHERE program = ?"
-        old.execute(sql, (*attempt, "goes-on"))
+        sql = "UPDATE attempts SET pid = ?, start_time = ?, started_at = ?, boot_id = ?, to_step = 20 WHERE program = ?"
+        old.execute(sql, (worker, ticks, time.time(), boot, "goes-on"))
         old.execute("UPDATE memories SET content = replace(content, ?, ?)", (WAS_IN, str(folder)))
         (text,) = old.execute("SELECT content FROM memories WHERE program = 'goes-on'").fetchone()
         memory = json.loads(text)
-        step, name = checkpoint
-        memory |= {"saved": step, "best_step": step, "known": [f"{folder}/goes-on", name, step, memory["known"][3]]}
+        known = [f"{folder}/goes-on", "step-0000000020.a1", 20, memory["known"][3]]
+        memory |= {"saved": 20, "best_step": 20, "known": known}
         old.execute("UPDATE memories SET content = ? WHERE program = 'goes-on'", (json.dumps(memory),))
 
 
-def test_an_upgrade_keeps_worker_attempt_history_and_what_was_learned(tmp_path: Path):
+def test_an_upgrade_keeps_worker_attempt_history_and_what_was_learned(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+):
     off = "autostart=false"
     sections = "".join(
         [
@@ -58,13 +105,13 @@ def test_an_upgrade_keeps_worker_attempt_history_and_what_was_learned(tmp_path: 
         ]
     )
     expected: dict[str, Any] = json.loads((V12 / "read_by_v12.json").read_text())
-    with Daemon(tmp_path, sections) as daemon:
-        worker = daemon.until_step("goes-on", 45)["pid"]
-        daemon.die()
-        make_state_of_v12(tmp_path / "state", tmp_path)
+    daemon = Daemon(tmp_path, sections)
+    digest = config_digest(load_config(daemon.conf, os.environ).programs["goes-on"])
+    started.append(start_as_v12_did(tmp_path, digest))
+    worker = started[0].pid
+    write_state_of_v12(tmp_path, worker)
 
-        daemon.start()
-
+    with daemon:
         after = daemon.until_state("goes-on", "RUNNING")
         assert (after["pid"], after["job"]["attempt"]) == (worker, 1)
         assert daemon.until_step("goes-on", after["job"]["step"] + 20)["pid"] == worker
@@ -88,7 +135,7 @@ def test_an_upgrade_keeps_worker_attempt_history_and_what_was_learned(tmp_path: 
 
         os.kill(worker, signal.SIGKILL)
         daemon.until(lambda: daemon.status("goes-on")["pid"] not in (None, worker), "it is started again")
-        assert not alive(worker)
+        assert started[0].wait(PATIENCE_S) == -signal.SIGKILL
         again = daemon.until_step("goes-on", after["job"]["step"])["job"]
         assert (again["attempt"], again["restored"] is not None) == (2, True)
 

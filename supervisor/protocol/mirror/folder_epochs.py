@@ -21,9 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.formats import KEY, check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
+from supervisor.protocol.wire.codec import parse_object
 
+FORMAT = 2  # of EPOCH_HELD; 1 had no `since`
+FETCHED_FORMAT = 1
 MAX_RECORD_BYTES = 16384
 MAX_SINCE = 50  # lines; each is an epoch of another host after which this one went on and could not upload
 MAX_FETCHED_BYTES = 200
@@ -98,21 +102,27 @@ def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[in
 
 def hold_epoch(folder: Path, number: int) -> None:
     """Notes which epoch this host holds; all that it wrote counts by it from now on. Raises OSError."""
+    _read_record(folder)  # raises if a later version wrote it
     _write_record(folder, _Record(number))
 
 
 def fetched_epoch(checkpoint: Path) -> int | None:
-    """The epoch that a checkpoint was fetched from; None if it was written here."""
+    """The epoch that a checkpoint was fetched from; None if it was written here. Raises NewerFormat."""
     try:
-        body = json.loads(durable.read_file(checkpoint / layout.FETCHED, MAX_FETCHED_BYTES).decode())
-    except (OSError, ValueError, RecursionError):
+        content = durable.read_file(checkpoint / layout.FETCHED, MAX_FETCHED_BYTES)
+    except OSError:
         return None
-    return _number(body.get("epoch")) if isinstance(body, dict) else None
+    try:
+        body = parse_object(content)
+        check_format(body, FETCHED_FORMAT, layout.FETCHED)
+    except ValueError:
+        return None
+    return _number(body.get("epoch"))
 
 
 def encode_fetched(epoch: int) -> bytes:
     """The content of the file that says where a checkpoint came from."""
-    return json.dumps({"epoch": epoch}, allow_nan=False).encode()
+    return json.dumps({KEY: FETCHED_FORMAT, "epoch": epoch}, allow_nan=False).encode()
 
 
 def _held(record: _Record, epochs: Mapping[int, Epoch]) -> int | None:
@@ -125,7 +135,7 @@ def _number(value: object) -> int | None:
 
 
 def _write_record(folder: Path, record: _Record) -> None:
-    body: dict[str, object] = {"epoch": record.held}
+    body: dict[str, object] = {KEY: FORMAT, "epoch": record.held}
     if record.since:
         body["since"] = record.since
     if record.begun is not None:
@@ -135,12 +145,17 @@ def _write_record(folder: Path, record: _Record) -> None:
 
 
 def _read_record(folder: Path) -> _Record:
-    """What the folder says; what can't be read is not known."""
+    """What the folder says; what can't be read is not known. Raises NewerFormat."""
     try:
-        body = json.loads(durable.read_file(folder / layout.EPOCH_HELD, MAX_RECORD_BYTES).decode())
-        held, since, begins = body["epoch"], body.get("since", []), body.get("begins")
-    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        content = durable.read_file(folder / layout.EPOCH_HELD, MAX_RECORD_BYTES)
+    except OSError:
         return _Record()
+    try:
+        body = parse_object(content)
+        check_format(body, FORMAT, layout.EPOCH_HELD)
+    except ValueError:
+        return _Record()
+    held, since, begins = body.get("epoch"), body.get("since", []), body.get("begins")
     begun = None
     if (number := _number(begins)) is not None:
         with contextlib.suppress(ValueError, KeyError, AttributeError):  # ProtocolError among them
