@@ -84,7 +84,8 @@ class CheckpointSelected:
     """The checkpoint `path` of `step` was verified; None if there never was one.
 
     `place`: its position in the data, in words, if that is known. `highest_step`: of all checkpoints in the directory,
-    quarantined ones included; `mount`: the file system that it is on, in words.
+    quarantined ones included; `mount`: the file system that it is on, in words. `mirror_step`: of the newest checkpoint
+    that counts in the job's mirror, whether it may be used or not; None if it has none, or was not asked.
     """
 
     attempt: int
@@ -93,6 +94,7 @@ class CheckpointSelected:
     place: str | None = None
     highest_step: int | None = None
     mount: str | None = None
+    mirror_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,15 @@ class CheckpointSelector:
         if self._mirror is not None and not (loss is not None and loss.waits):
             self._mirror.on_selected(path, effect.from_scratch)
         self._remember_remarks(seen)
+        there = None if self._mirror is None else self._mirror.seen
         return events.CheckpointSelected(
-            attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount
+            attempt,
+            path,
+            selection.step,
+            selection.data_position,
+            seen.highest_step,
+            seen.mount,
+            None if there is None else there.step,
         )
 
     async def look(self, effect: effects.LookAtStorage) -> None:

@@ -116,7 +116,8 @@ class JobMirror(ProgramObserver):
         self._is_anew = False  # the start gives up all that the store has
         self._may_begin = False  # an attempt has trained, or takes nothing from anybody
         self._is_held = False  # the newest epoch was this host's when the store was last asked
-        self._seen: CheckpointName | None = None  # the newest that counted then, also if it was passed over
+        self.seen: CheckpointName | None = None
+        """The newest checkpoint that counted in the store when it was last asked, whether it may be used or not."""
         self._is_selecting = False
         self._starts = 0  # how many attempts have begun; what an earlier one asked says nothing about a later one
         self._asking: tuple[str, str | None, float] | None = None  # verb, checkpoint, since when
@@ -246,7 +247,7 @@ class JobMirror(ProgramObserver):
         newest = parse_name(found.newest) if found.newest is not None else None
         self._remote = () if newest is None else (newest, *(each for each in self._remote if each < newest))
         self._known, self.attempt = max(self._known, found.epoch), max(self.attempt, found.attempt)
-        self._seen, self._is_held = _name_of(found.seen), found.is_held
+        self.seen, self._is_held = _name_of(found.seen), found.is_held
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
         """While a checkpoint is selected, it is not known yet what this host goes on from."""
@@ -368,7 +369,7 @@ class JobMirror(ProgramObserver):
     def _lose_run(self, fenced: RunFenced) -> None:
         """Another host goes on with the run."""
         self._epoch, self._wanted, self.error = None, None, str(fenced)
-        self._has_start = self._may_begin = self._is_resuming = self._is_finishing = False
+        self._has_start = self._may_begin = self._is_held = self._is_resuming = self._is_finishing = False
         self._lacking = []
         self._known = 0  # the next start looks anew, and may take the run back
         self.failures += 1
@@ -459,7 +460,7 @@ class JobMirror(ProgramObserver):
             self._client.next_id(),
             None if here is None else str(here),
             self._known,
-            None if self._seen is None else str(self._seen),
+            None if self.seen is None else str(self.seen),
             self._is_anew,
         )
         begun = await self._ask("taking the run over in the mirror", None, question, messages.EpochAnswer)
@@ -487,7 +488,7 @@ class JobMirror(ProgramObserver):
             self._wanted = None if self._wanted == name else self._wanted  # retention was faster: there is a newer one
             return
         self._remote = tuple(found for each in done.remote if (found := parse_name(each)) is not None)
-        self._seen = max(filter(None, (self._seen, self.newest)), default=None)
+        self.seen = max(filter(None, (self.seen, self.newest)), default=None)
         self._wanted = None if self._wanted == name else self._wanted
         self._lacking = [each for each in self._lacking if self.newest is None or each[0] > self.newest]
         self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
