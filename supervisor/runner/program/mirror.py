@@ -35,6 +35,7 @@ from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced, Wanted
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
@@ -97,7 +98,7 @@ class JobMirror(ProgramObserver):
         """Whether a flush is over only once its checkpoint is in the store."""
         self.attempt = 0
         """The highest attempt in the name of a remote checkpoint."""
-        run = config.name.replace(":", ".")
+        run = run_of(config.name)
         self._url = f"{config.job.mirror.rstrip('/')}/{run}"
         settings = MirrorSettings(
             url=config.job.mirror,
