@@ -12,6 +12,7 @@ from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
+from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.mirror.store_folder import why_not_there
 from supervisor.protocol.mounts import mount_of, remarks_on
 
@@ -59,7 +60,7 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         if program.job is not None and not any(each.startswith("checkpoint_dir") for each in found):
             found += _storage_remarks(program.job.checkpoint_dir)
         mirror = program.job.mirror if program.job is not None and _is_own_user(program) else None
-        if mirror is not None and (why := why_not_there(mirror)) is not None:
+        if mirror is not None and (why := why_not_there(mirror, run_of(name))) is not None:
             found.append(f"mirror: {why}")
         remarks += [f"{place} {each}" for each in found]
     return remarks

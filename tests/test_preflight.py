@@ -47,6 +47,7 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["command=/bin/cat", "checkpoint_dir=test.conf/x"], "cannot use {0}/test.conf/x: Not a directory"),
         (["command=/bin/cat", "checkpoint_dir=c", "mirror=file://{0}/gone"], "{0}/gone is not there; mount its disk"),
         (["command=/bin/cat", "checkpoint_dir=c", "mirror=file://{0}/package"], None),
+        (["command=/bin/cat", "checkpoint_dir=c", "mirror=file://{0}/empty"], "make the folder {0}/empty/x"),
         (["entrypoint=package.gone:train", "checkpoint_dir=c", "directory=."], "there is no {0}/package/gone.py"),
         (["entrypoint=package.there:train", "checkpoint_dir=c", "directory=."], None),
         (["entrypoint=elsewhere:train", "checkpoint_dir=c", "directory=."], None),
@@ -62,6 +63,7 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
     (tmp_path / "package" / "there.py").touch()
     (tmp_path / "plain.py").write_text("print(1)")
     (tmp_path / "uses.py").write_text("import worker\nworker.Run()")
+    (tmp_path / "empty").mkdir()
 
     found = [
         each for each in remarks(tmp_path, *(line.format(tmp_path) for line in lines)) if "is in memory" not in each
