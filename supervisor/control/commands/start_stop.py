@@ -8,6 +8,7 @@ from supervisor.control.base.context import CommandContext, ProgramName, find_jo
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
 
@@ -27,10 +28,30 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """`wait`: answer when the process has exited; otherwise at once."""
+    """`wait`: answer when the process has exited; otherwise at once. `only_if_saved`: a job that trains saves first,
+    and if that fails it is not stopped but trains on (NOT_SAVED), as for a restart that can wait.
+    """
 
     name: str
     wait: bool = True
+    only_if_saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A program that was stopped. These are of a job, else null: `text`: how far it came and what of that is saved;
+    `step`: the last one that it did; `safe_step`: of its newest `checkpoint`, at which the next start begins.
+
+    `unsaved_steps`: will be trained again; `is_loss`: this stop ended training whose last steps are not saved.
+    """
+
+    name: str
+    text: str | None = None
+    step: int | None = None
+    safe_step: int | None = None
+    checkpoint: str | None = None
+    unsaved_steps: int = 0
+    is_loss: bool = False
 
 
 async def start(context: CommandContext, request: StartRequest, turn: StartTurn | None = None) -> ProgramName:
@@ -131,11 +152,15 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     return CommandError(Code.ABNORMAL_TERMINATION, reason)
 
 
-async def stop(context: CommandContext, request: StopRequest) -> ProgramName:
-    """Flushes and stops a program; with `wait` (the default) returns when its process has exited."""
+async def stop(context: CommandContext, request: StopRequest) -> Stopped:
+    """Flushes and stops a program; with `wait` (the default) returns when its process has exited, and says what of a
+    job's training is saved.
+    """
     runner = find_program(context, request.name)
     await runner.adoption_settled.wait()
-    attempt = runner.attempt
+    if request.only_if_saved and (why := await runner.save_and_train_on("restart")) is not None:
+        raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
+    attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
     recorded = asyncio.create_task(context.ledger.until_recorded())
@@ -147,4 +172,29 @@ async def stop(context: CommandContext, request: StopRequest) -> ProgramName:
     if request.wait:
         await runner.wait_until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
     await require_recorded(context, recorded, f"{runner.name} was told to stop", "would start it again")
-    return ProgramName(runner.name)
+    if not request.wait and runner.state in ALIVE:
+        progress = runner.progress
+        return stopped(
+            runner.name, progress, None if progress is None else f"told to stop; {progress.describe_present()}"
+        )
+    await require_recorded(  # what it has committed meanwhile
+        context, context.ledger.until_recorded(), f"{runner.name} has stopped", "may not know its newest checkpoint"
+    )
+    progress = runner.progress_of(attempt)
+    text = None if progress is None else progress.describe_end()
+    return stopped(runner.name, progress, text, is_loss=is_alive and progress is not None and not progress.is_safe)
+
+
+def stopped(name: str, progress: SavedProgress | None, text: str | None, *, is_loss: bool = False) -> Stopped:
+    """The answer about a program."""
+    if progress is None:
+        return Stopped(name)
+    return Stopped(
+        name, text, progress.step, progress.safe_step, progress.checkpoint, progress.unsaved, is_loss=is_loss
+    )
+
+
+def _trains_on(runner: Runner) -> str:
+    """What follows from a stop that was refused."""
+    begins = f"from step {runner.progress.safe_step}" if runner.progress is not None else ""
+    return f"{runner.name} trains on; restart --discard restarts it {begins}"

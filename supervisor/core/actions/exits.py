@@ -17,6 +17,7 @@ from supervisor.core.actions.transitions import (
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.storage import is_waited_for
+from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
@@ -41,14 +42,19 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
 
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
-    """Records why the attempt ended, and does what follows from that."""
+    """Records why the attempt ended and how far it had come, and does what follows from that."""
+    how = restart.describe_exit(event.code, event.signal)
+    facts.ended = account.saved_progress(facts, f"the worker ended first ({how})")
+    left_unsaved = _left_unsaved(facts) or facts.current.flush_failure is not None
+    if left_unsaved and facts.ended is not None and not facts.ended.is_safe:
+        text = f"{text}; {facts.ended.consequence()}"
     record = RecordEnd(facts.attempt, cause, text)
     if cause is Cause.DONE:
         facts.reason = text if text != DONE else None
         enter(facts, State.SUCCEEDED)
         return [record, *record_stop(facts, event, now)]
     if facts.closing or not facts.wanted:
-        facts.reason = text if _left_unsaved(facts) else None
+        facts.reason = text if left_unsaved else None
         enter(facts, State.STOPPED)
         return [record]
     if facts.current.start_afresh:

@@ -7,7 +7,7 @@ from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.events import CheckpointSelected
-from supervisor.core.program.facts import OnOom, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, OnOom, ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older
 from supervisor.protocol.damage import OlderBecause
 
@@ -18,9 +18,10 @@ class PersistedFacts:
 
     `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
     and place of its checkpoint), `restoring` (it has one), `began_at` (the step it restored), `saved` (the step of its
-    last checkpoint), `moved` (it made progress), `start_limit_s` (the age at which it has to train; None if that is
-    startup_timeout) and `older` (why it begins from an older checkpoint than the newest). `mount`, `begin_at`: as in
-    ProgramFacts. The account of progress is not among them: the ledger keeps it in two places.
+    last checkpoint), `step` (its last one, once it has ended), `moved` (it made progress), `start_limit_s` (the age at
+    which it has to train; None if that is startup_timeout) and `older` (why it begins from an older checkpoint than the
+    newest). `mount`, `begin_at`: as in ProgramFacts. The account of progress is not among them: the ledger keeps it in
+    two places.
     """
 
     attempt: int = 0
@@ -51,6 +52,7 @@ class PersistedFacts:
     older: tuple[OlderBecause, str] | None = None
     mount: str | None = None
     begin_at: int | None = None
+    step: int | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -88,6 +90,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         older=None if facts.current.older is None else (facts.current.older.because, facts.current.older.text),
         mount=facts.mount,
         begin_at=facts.begin_at,
+        step=facts.current.step if facts.state not in ALIVE else None,
     )
 
 
@@ -119,6 +122,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
         memory.began_at,
     )
     facts.current.made_progress, facts.current.start_limit_s = memory.moved, memory.start_limit_s
+    facts.current.step = memory.step
     facts.current.older = None if memory.older is None else Older(*memory.older)
     if memory.origin is not None:
         path, step, place = memory.origin

@@ -120,6 +120,7 @@ def _persisted_facts(found: Mapping[str, Any]) -> PersistedFacts:
         older=_older(found.get("older")),
         mount=_text(found.get("mount")),
         begin_at=_maybe(found.get("begin_at")),
+        step=_maybe(found.get("step")),
         steps_s=tuple(s for each in found["steps_s"][:MAX_NAMES] if (s := _seconds(each)) is not None),
     )
 

@@ -8,7 +8,7 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
-from supervisor.core.program.effects import Effect
+from supervisor.core.program.effects import Effect, RecordEnd
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
@@ -30,7 +30,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
             committed_at = time.time() - (message.ago_s or 0.0)
             return events.CheckpointCommitted(message.attempt, message.step, message.flushes, committed_at)
         case messages.SaveFailed():
-            return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes)
+            return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes, message.step)
         case messages.Done(attempt):
             return events.DoneReported(attempt)
         case messages.Failed():
@@ -69,6 +69,10 @@ class MessageRecorder(ProgramObserver):
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts
     ) -> None:
+        ended = facts.ended
+        if ended is not None and not ended.is_safe and any(isinstance(effect, RecordEnd) for effect in decided):
+            steps = {"last_step": ended.step, "saved_step": ended.safe_step, "steps_to_repeat": ended.unsaved}
+            self._log.warning("training.not_saved", attempt=ended.attempt, **steps, why=ended.why)
         if not isinstance(event, events.CheckpointSelected) or event.attempt != facts.attempt:
             return
         if (older := facts.current.older) is not None:
