@@ -1,7 +1,11 @@
 """What is said, and refused, when a command would end training that can't be saved. Real daemons, real disks."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
+import xmlrpc.client
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,8 @@ import pytest
 
 from supervisor.ctl.main import main
 from supervisor.protocol.checkpoints import selection
-from tests.system.harness import Daemon
+from tests.system.both import UnixTransport
+from tests.system.harness import Daemon, Refused
 from tests.system.test_faults import section
 from tests.system.test_storage import disk, fill
 
@@ -90,7 +95,7 @@ def test_a_stop_that_can_not_save_names_the_steps_and_fails(
         assert out.endswith(f"; {lost} steps will be trained again\n")
         assert f"; the newest checkpoint is of step {newest}; {lost} steps will be trained again" in attempt["text"]
         assert daemon.status("j")["state"] == "STOPPED"
-        assert daemon.events("training.not_saved") == ["training.not_saved"]
+        daemon.until(lambda: daemon.events("training.not_saved"), "it is in the log")
 
 
 def test_a_stop_that_saves_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,3 +154,175 @@ def test_a_restart_that_can_not_save_is_refused_and_the_job_trains_on(
 
 def still(daemon: Daemon, disk: Path) -> int:
     return trained_and_stopped_still(daemon, disk / "j")
+
+
+@pytest.mark.parametrize("how", ["full", "still", "removed"])
+def test_an_update_of_a_job_that_can_not_save_is_refused_and_others_are_applied(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    section, plain = endless("j", tmp_path, disk / "j"), "[program:p]\ncommand=sleep 600\n"
+    with Daemon(tmp_path, section + plain) as daemon:
+        newest = still(daemon, disk) if how == "still" else trained_on_a_full_disk(daemon, disk)
+        pids = [daemon.status(name)["pid"] for name in "jp"]
+        changed = "" if how == "removed" else section + "priority=5\n"
+        daemon.write(changed + plain + "priority=5\n")
+
+        status, out, _ = ctl(capsys, daemon, "update")
+
+        refused, why, *others = out.splitlines()
+        assert (status, refused) == (1, "j: ERROR (not applied)")
+        assert ("No space left" if how != "still" else "no checkpoint came within 2 s (flush_timeout)") in why
+        assert why.endswith(
+            f"; j goes on under its old section; update --discard j applies it and goes on from step {newest}"
+        )
+        assert others == ["p: stopped", "p: updated process group"]
+        found = daemon.status("j")
+        assert (found["pid"], daemon.status("p")["pid"] != pids[1]) == (pids[0], True)
+        assert found["not_applied"] == why.strip()
+        assert f"its section is not applied: {why.strip()}" in found["description"]
+        assert daemon.events("configuration.not_applied") == ["configuration.not_applied"]
+        word = "disappeared" if how == "removed" else "changed"
+        _, out, err = ctl(capsys, daemon, "reread")
+        assert (out, err) == (
+            f"j: {word}\n",
+            f"remark: the last update did not apply the section of j: {why.strip()}\n",
+        )
+
+        if how == "full":
+            status, out, _ = ctl(capsys, daemon, "update", "--discard")
+            assert (status, out.splitlines()[1]) == (0, "j: updated process group")
+            assert "steps will be trained again" in out
+        else:
+            os.kill(pids[0], signal.SIGCONT)
+            daemon.write(section + plain)
+            ctl(capsys, daemon, "reread")
+            assert daemon.status("j")["not_applied"] is None
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "stopped"])
+def test_an_update_to_a_directory_without_the_newest_checkpoint_is_refused_before_anything_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], runs: bool
+) -> None:
+    section = endless("j", tmp_path, tmp_path / "data" / "j")
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_step("j", 30)
+        if not runs:
+            daemon.call("stop", name="j")
+        before = daemon.status("j")
+        daemon.write(section.replace("data/j", "data/jj"))
+
+        status, out, _ = ctl(capsys, daemon, "update")
+
+        assert (status, out.splitlines()[0]) == (1, "j: ERROR (not applied)")
+        assert re.search(r"cannot apply the section of j: step \d+ \(step-\d+\.a1\) was committed in ", out)
+        assert f"checkpoint_dir is now {tmp_path}/data/jj, which holds no checkpoint; set checkpoint_dir back" in out
+        assert "update --discard j applies it as it is" in out
+        after = daemon.status("j")
+        assert (after["pid"], after["job"]["attempt"]) == (before["pid"], before["job"]["attempt"])
+        assert after["job"]["checkpoint_dir"] == f"{tmp_path}/data/j"
+
+        checked = [sys.executable, "-m", "supervisor.daemon", "--check-config", "-c", str(daemon.conf)]
+        said = subprocess.run(checked, capture_output=True, text=True, check=False)
+        assert (said.returncode, said.stderr) == (0, "")
+        assert "[program:j] checkpoint_dir: cannot go on with j: step" in said.stdout
+        assert "which holds no checkpoint" in said.stdout
+
+        if runs:
+            assert ctl(capsys, daemon, "update", "--discard")[0] == 0
+            daemon.until(lambda: "checkpoint_dir is now" in (daemon.status("j")["reason"] or ""), "j waits")
+
+
+def test_an_update_to_a_directory_that_holds_the_newest_checkpoint_is_applied(tmp_path: Path) -> None:
+    section = endless("j", tmp_path, tmp_path / "data" / "j")
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_step("j", 30)
+        step = daemon.call("stop", name="j")["safe_step"]
+        (tmp_path / "data" / "j").rename(tmp_path / "data" / "jj")
+        daemon.write(section.replace("data/j", "data/jj"))
+
+        actions = daemon.call("update")["actions"]
+
+        assert [each["action"] for each in actions] == ["stopped", "updated"]
+        daemon.call("start", name="j")
+        assert daemon.status("j")["job"]["older_because"] is None
+        daemon.until_step("j", step + 1)
+
+
+def test_supervisors_clients_get_a_fault_with_the_words(tmp_path: Path, disk: Path) -> None:
+    sections = endless("j", tmp_path, disk / "j") + endless("k", tmp_path, disk / "k")
+    with Daemon(tmp_path, sections) as daemon:
+        daemon.until(lambda: daemon.status("k")["job"]["newest"], "the first checkpoint")
+        newest = trained_on_a_full_disk(daemon, disk)
+        daemon.until(lambda: daemon.status("k")["job"]["save_error"], "a save fails")
+        with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
+            with pytest.raises(xmlrpc.client.Fault, match="FAILED: j: stopped at step") as fault:
+                proxy.supervisor.stopProcess("j")
+            (other,) = proxy.supervisor.stopAllProcesses()
+            described = proxy.supervisor.getProcessInfo("j")["description"]
+
+    assert fault.value.faultCode == 30
+    assert f"the newest checkpoint is of step {newest}, as " in fault.value.faultString
+    assert (other["name"], other["status"]) == ("k", 30)
+    assert other["description"].startswith("FAILED: k: stopped at step ")
+    assert "steps will be trained again" in described
+
+
+def test_a_shutdown_names_the_jobs_that_lose_steps(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = endless("j", tmp_path, disk / "j") + endless("k", tmp_path, tmp_path / "k")
+    with Daemon(tmp_path, sections) as daemon:
+        daemon.until_step("k", 5)
+        newest = trained_on_a_full_disk(daemon, disk)
+
+        status, out, _ = ctl(capsys, daemon, "shutdown")
+
+        lost, last = out.splitlines()
+        assert (status, last) == (1, "Shut down")
+        assert lost.startswith("j: stopped at step ")
+        assert f"; the newest checkpoint is of step {newest}, as " in lost
+        assert lost.endswith(" steps will be trained again")
+        assert daemon.process is not None
+        assert daemon.process.wait(20) == 0
+
+
+def test_a_reload_names_the_jobs_whose_changed_sections_would_lose_steps(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = endless("j", tmp_path, disk / "j")
+    with Daemon(tmp_path, section) as daemon:
+        trained_on_a_full_disk(daemon, disk)
+        assert ctl(capsys, daemon, "reload")[:2] == (0, "Restarted supervisord\n")
+        daemon.until(daemon._answers, "the next daemon answers")
+        daemon.until_state("j", "RUNNING")
+        daemon.write(section + "priority=5\n")
+
+        status, out, _ = ctl(capsys, daemon, "reload")
+
+        assert (status, out.splitlines()[-1]) == (1, "Restarted supervisord")
+        assert out.startswith("j: the save failed: ")
+        assert "No space left on device" in out
+        daemon.until(daemon._answers, "the next daemon answers")
+
+
+def test_a_signal_and_a_removal_say_what_is_known(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Daemon(tmp_path, endless("j", tmp_path, disk / "j", "autorestart=false")) as daemon:
+        newest = trained_on_a_full_disk(daemon, disk)
+        assert ctl(capsys, daemon, "signal", "CONT", "j")[1] == "j: signalled\n"
+
+        status, out, _ = ctl(capsys, daemon, "signal", "TERM", "j")
+
+        assert (status, out.startswith("j: signalled; it is at step ")) == (0, True)
+        assert f"; the newest checkpoint is of step {newest}, " in out
+        assert " steps behind; the save failed: " in out
+        daemon.until_state("j", "EXITED")
+        with pytest.raises(Refused, match="NOT_RUNNING"):
+            daemon.call("stop", name="j")  # so that the next daemon does not start it
+        daemon.stop()
+        daemon.start()
+        status, out, err = ctl(capsys, daemon, "remove", "j")
+        assert (status, out) == (0, "j: removed process group\n")
+        assert "remark: j was stopped at step" in err
+        assert f"the newest checkpoint is of step {newest}" in err

@@ -26,7 +26,8 @@ def wire_state(runner: Runner) -> tuple[str, int]:
 
 def full_description(runner: Runner, *warnings: str | None) -> str:
     """Where the program stands, and whatever else should be known about it."""
-    return ", ".join(filter(None, [_description(runner), str(runner.listener_status or ""), *warnings]))
+    refused = None if runner.not_applied is None else f"its section is not applied: {runner.not_applied}"
+    return ", ".join(filter(None, [_description(runner), str(runner.listener_status or ""), refused, *warnings]))
 
 
 def _description(runner: Runner) -> str:

@@ -93,7 +93,8 @@ class ProgramStatus:
 
     `wire_state` and `wire_code` are the state in Supervisor's words and numbers. `wanted`: whether it should run;
     `cgroup`: the control group that holds all its processes, null where there is none and its descendants are only
-    watched; `says`: the status text it sent itself; `durable_s`: how long a job's flush is expected to take.
+    watched; `says`: the status text it sent itself; `durable_s`: how long a job's flush is expected to take;
+    `not_applied`: why the last update left it as it was, though its section has changed.
     """
 
     name: str
@@ -115,6 +116,7 @@ class ProgramStatus:
     says: str | None
     wanted: bool
     warning: str | None
+    not_applied: str | None
     durable_s: float | None
     notice: NoticeStatus | None
     listener: ListenerStatus | None
@@ -165,6 +167,7 @@ def _status(
         wire_state=word,
         wire_code=code,
         description=full_description(runner, log_error, warning),
+        not_applied=runner.not_applied,
         pid=runner.executor.pid,
         cgroup=_path_text(runner.executor.cgroup),
         started_wall_at=runner.executor.started_wall_at,

@@ -44,6 +44,8 @@ def reread(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     lines = sorted(f"{name}: {word}" for key, word in _CHANGES.items() for name in answer[key])
     terminal.print_result(answer, [*(lines or ["No config updates to processes"]), *_broken_lines(answer)])
     _print_remarks(terminal, answer)
+    for name, why in answer.get("not_applied", {}).items() if not terminal.as_json else ():
+        terminal.print_remark(f"the last update did not apply the section of {name}: {why}")
     return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
 
 

@@ -40,7 +40,7 @@ class WantedFile:
 
     def __init__(self, path: Path, known: Wanted) -> None:
         self._path = path
-        found = _read(path)
+        found = read_wanted(path)
         self.was_there = found is not None
         self._programs = dict((found or known).programs)
         self._removed = set((found or known).removed)
@@ -108,8 +108,8 @@ class WantedFile:
         return True
 
 
-def _read(path: Path) -> Wanted | None:
-    """The file's content; None if there is none, or it is damaged."""
+def read_wanted(path: Path) -> Wanted | None:
+    """The file's content; None if there is none, or it can't be read or is damaged."""
     try:
         found = json.loads(durable.read_file(path, MAX_BYTES).decode())
         programs = {str(name): wanted for name, wanted in found["programs"].items() if isinstance(wanted, bool)}

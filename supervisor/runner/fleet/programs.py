@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -44,7 +44,8 @@ log = structlog.get_logger()
 class Changes:
     """What a new configuration would change, by program name, and the sections that can't be loaded.
 
-    `remarks`: what is to be said of the file, and was not said before.
+    `remarks`: what is to be said of the file, and was not said before. `not_applied`: why the last update did not apply
+    changes of these programs.
     """
 
     added: tuple[str, ...]
@@ -52,6 +53,7 @@ class Changes:
     removed: tuple[str, ...]
     broken: tuple[BrokenSection, ...] = ()
     remarks: tuple[str, ...] = ()
+    not_applied: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +399,7 @@ class Programs:
                 sorted(name for name in configured.keys() & used.keys() if configured[name] != used[name].config)
             ),
             removed=tuple(sorted(used.keys() - configured.keys())),
+            not_applied={name: each.not_applied for name, each in used.items() if each.not_applied is not None},
         )
 
     async def _replace(
