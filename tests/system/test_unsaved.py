@@ -1,5 +1,6 @@
 """What is said, and refused, when a command would end training that can't be saved. Real daemons, real disks."""
 
+import json
 import os
 import re
 import signal
@@ -14,9 +15,9 @@ import pytest
 from supervisor.ctl.main import main
 from supervisor.protocol.checkpoints import selection
 from tests.system.both import UnixTransport
-from tests.system.harness import Daemon, Refused
+from tests.system.harness import Daemon, Refused, job
 from tests.system.test_faults import section
-from tests.system.test_storage import disk, fill
+from tests.system.test_storage import disk, fill, kill_worker, umount
 
 __all__ = ["disk"]
 
@@ -326,3 +327,45 @@ def test_a_signal_and_a_removal_say_what_is_known(
         assert (status, out) == (0, "j: removed process group\n")
         assert "remark: j was stopped at step" in err
         assert f"the newest checkpoint is of step {newest}" in err
+
+
+def test_a_worker_that_has_not_answered_the_next_daemon_may_have_lost_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Daemon(tmp_path, endless("j", tmp_path, tmp_path / "j")) as daemon:
+        newest = trained_and_stopped_still(daemon, tmp_path / "j")
+        daemon.die()
+        daemon.start()
+        daemon.until_state("j", "ADOPTING")
+
+        status, out, _ = ctl(capsys, daemon, "stop", "j")
+
+        assert status == 1
+        assert out.startswith(f"j: stopped; the newest checkpoint is of step {newest}, as no checkpoint came within ")
+        assert out.endswith("; what it did since then will be trained again\n")
+
+
+def test_stops_that_lose_nothing_are_no_failure(tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loading = job("s", tmp_path, LOAD_S=60)
+    with Daemon(tmp_path, endless("j", tmp_path, disk / "j") + loading) as daemon:
+        daemon.until_step("j", 30)
+        daemon.until_state("s", "STARTING")
+        assert ctl(capsys, daemon, "stop", "s")[:2] == (0, "s: stopped\n")
+        umount(disk)
+        kill_worker(daemon, "j")
+        daemon.until_state("j", "BACKOFF")
+
+        status, out, _ = ctl(capsys, daemon, "stop", "j")
+
+        assert status == 0
+        assert out.startswith("j: stopped; its newest checkpoint is of step ")
+
+
+def test_what_was_said_to_be_saved_is_on_the_disk_before_it_is_said(tmp_path: Path) -> None:
+    with Daemon(tmp_path, endless("j", tmp_path, tmp_path / "j")) as daemon:
+        daemon.until_step("j", 30)
+
+        told = daemon.call("stop", name="j")
+
+        recorded = json.loads((tmp_path / "state" / "wanted.json").read_text())["progress"]["j"]["newest"]
+        assert (recorded["step"], recorded["name"]) == (told["safe_step"], told["checkpoint"])

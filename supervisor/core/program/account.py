@@ -81,8 +81,9 @@ def saved_progress(facts: ProgramFacts, ended_by: str | None = None) -> SavedPro
     why = current.flush_failure
     if why is None and current.save_error is not None:
         why = f"the save failed: {current.save_error}"
-    step = max((step for step in (current.step, current.saved_step) if step is not None), default=None)
-    is_known = step is not None or current.flush_failure is None
+    is_known = current.step is not None or current.flush_failure is None
+    known = (step for step in (current.step, current.saved_step) if step is not None and is_known)
+    step = max(known, default=None)
     return SavedProgress(facts.attempt, step, safe_step, checkpoint, why or ended_by, is_known)
 
 
