@@ -14,6 +14,7 @@ import pytest
 
 from supervisor.ctl.main import main
 from supervisor.protocol.checkpoints import selection
+from tests.reading import records
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused, job
 from tests.system.test_faults import section
@@ -268,10 +269,13 @@ def test_supervisors_clients_get_a_fault_with_the_words(tmp_path: Path, disk: Pa
     assert "steps will be trained again" in described
 
 
-def test_a_shutdown_names_the_jobs_that_lose_steps(
+def test_a_shutdown_names_the_jobs_that_lose_steps_and_a_hook_is_told(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sections = endless("j", tmp_path, disk / "j") + endless("k", tmp_path, tmp_path / "k")
+    hook = tmp_path / "hook.sh"
+    hook.write_text(f"#!/bin/sh\ncat >> {tmp_path}/told\n")
+    hook.chmod(0o755)
+    sections = endless("j", tmp_path, disk / "j", f"hook_unsaved={hook}") + endless("k", tmp_path, tmp_path / "k")
     with Daemon(tmp_path, sections) as daemon:
         daemon.until_step("k", 5)
         newest = trained_on_a_full_disk(daemon, disk)
@@ -285,6 +289,9 @@ def test_a_shutdown_names_the_jobs_that_lose_steps(
         assert lost.endswith(" steps will be trained again")
         assert daemon.process is not None
         assert daemon.process.wait(20) == 0
+        (told,) = records(tmp_path / "told")
+        assert (told["event"], told["program"], told["safe_step"]) == ("unsaved", "j", newest)
+        assert f"j: {told['text']}" == lost
 
 
 def test_a_reload_names_the_jobs_whose_changed_sections_would_lose_steps(

@@ -46,9 +46,10 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
     how = restart.describe_exit(event.code, event.signal)
     facts.ended = account.saved_progress(facts, f"the worker ended first ({how})")
     left_unsaved = _left_unsaved(facts) or facts.current.flush_failure is not None
-    if left_unsaved and facts.ended is not None and not facts.ended.is_safe:
-        text = f"{text}; {facts.ended.consequence()}"
-    record = RecordEnd(facts.attempt, cause, text)
+    unsaved = facts.ended if left_unsaved and facts.ended is not None and not facts.ended.is_safe else None
+    if unsaved is not None:
+        text = f"{text}; {unsaved.consequence()}"
+    record = RecordEnd(facts.attempt, cause, text, unsaved)
     if cause is Cause.DONE:
         facts.reason = text if text != DONE else None
         enter(facts, State.SUCCEEDED)
@@ -69,7 +70,7 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return [record, *_follow_plain(facts, event, cause, text, now)]
     if (blamed := record_death(facts, cause)) is not None:
         text = f"{text}; {blamed}"
-        record = RecordEnd(facts.attempt, cause, text)
+        record = RecordEnd(facts.attempt, cause, text, unsaved)
     return [record, *persist_hang_history(facts), *_follow_job(facts, event, cause, text, now)]
 
 

@@ -69,10 +69,10 @@ class MessageRecorder(ProgramObserver):
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts
     ) -> None:
-        ended = facts.ended
-        if ended is not None and not ended.is_safe and any(isinstance(effect, RecordEnd) for effect in decided):
-            steps = {"last_step": ended.step, "saved_step": ended.safe_step, "steps_to_repeat": ended.unsaved}
-            self._log.warning("training.not_saved", attempt=ended.attempt, **steps, why=ended.why)
+        for effect in decided:
+            if isinstance(effect, RecordEnd) and (lost := effect.unsaved) is not None:
+                steps = {"last_step": lost.step, "saved_step": lost.safe_step, "steps_to_repeat": lost.unsaved}
+                self._log.error("training.not_saved", attempt=lost.attempt, **steps, why=lost.why)
         if not isinstance(event, events.CheckpointSelected) or event.attempt != facts.attempt:
             return
         if (older := facts.current.older) is not None:
