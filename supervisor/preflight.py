@@ -54,7 +54,7 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         if program.job is not None and not any(each.startswith("checkpoint_dir") for each in found):
             found += _storage_remarks(program.job.checkpoint_dir)
             account = ProgressAccount() if wanted is None else wanted.progress.get(name, ProgressAccount())
-            found += _progress_remarks(name, program.job, account)
+            found += _progress_remarks(name, program.job, account, is_ours=_is_ours(program))
         remarks += [f"{place} {each}" for each in found]
     return remarks
 
@@ -94,8 +94,7 @@ def _folder_remarks(program: ProgramConfig, config: Config) -> Iterator[str]:
     for key, path in (("stdout_logfile", program.stdout_logfile), ("stderr_logfile", program.stderr_logfile)):
         if path is not None and not path.is_relative_to("/dev") and (why := _why_not_file(path, made)):
             yield f"{key}: cannot write {path}: {why}; its output would be dropped"
-    is_ours = program.user is None or find_credentials(program.user).uid == os.geteuid()
-    if program.job is not None and is_ours and (why := _why_not_folder(program.job.checkpoint_dir)):
+    if program.job is not None and _is_ours(program) and (why := _why_not_folder(program.job.checkpoint_dir)):
         yield f"checkpoint_dir: cannot use {program.job.checkpoint_dir}: {why}"
 
 
@@ -108,13 +107,21 @@ def _storage_remarks(folder: Path) -> list[str]:
     return [f"checkpoint_dir: {each}" for each in (() if mount is None else remarks_on(mount))]
 
 
-def _progress_remarks(name: str, job: JobConfig, account: ProgressAccount) -> list[str]:
-    """That the checkpoint directory lacks the newest checkpoint that the daemon knows of: `update` would refuse it."""
+def _is_ours(program: ProgramConfig) -> bool:
+    """Whether it runs as this user."""
+    return program.user is None or find_credentials(program.user).uid == os.geteuid()
+
+
+def _progress_remarks(name: str, job: JobConfig, account: ProgressAccount, *, is_ours: bool) -> list[str]:
+    """That the checkpoint directory lacks the newest checkpoint that the daemon knows of: `update` would refuse it.
+
+    What is in the folder of another user (not `is_ours`) is listed and not read.
+    """
     newest, directory = account.newest, str(job.checkpoint_dir)
     if newest is None or newest.directory == directory or job.mirror is not None:
         return []
     try:
-        seen = view_directory(job.checkpoint_dir, newest.name)
+        seen = view_directory(job.checkpoint_dir, newest.name if is_ours else None)
     except OSError as error:
         return [f"checkpoint_dir: cannot look for {newest.name} in {directory}: {error.strerror}"]
     place = Place(directory, seen.highest_step, seen.mount, seen.passed_over)

@@ -79,3 +79,34 @@ def test_folders_that_the_start_makes_are_none(tmp_path: Path):
     text = "[supervisord]\nstate_dir=new/state\nchildlogdir=new/log\n[unix_http_server]\nfile=new/s.sock\n"
 
     assert daemon_obstacles(loaded(tmp_path, text)) == []
+
+
+PROGRESS = '{"programs": {}, "removed": [], "progress": {"x": {"newest": %s, "revision": 3}}}'
+NEWEST = '{"step": 300, "name": "step-0000000300.a1", "directory": "/old"}'
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_said"),
+    [
+        (PROGRESS % NEWEST, True),
+        (PROGRESS % "null", False),
+        (PROGRESS % NEWEST.replace("/old", "HERE"), False),
+        (PROGRESS % '{"step": "many"}', False),
+        ("garbage", False),
+        (None, False),
+    ],
+)
+def test_a_directory_that_lacks_the_newest_checkpoint_is_named(tmp_path: Path, recorded: str | None, is_said: bool):
+    state = tmp_path / "state"
+    state.mkdir()
+    if recorded is not None:
+        (state / "wanted.json").write_text(recorded.replace("HERE", str(tmp_path / "c")))
+    section = "[program:x]\ncommand=/bin/cat\ncheckpoint_dir=c\n"
+    config = loaded(tmp_path, f"[supervisord]\nstate_dir={state}\n{section}")
+
+    found = [each for each in program_remarks(config, os.environ) if "was committed in" in each]
+
+    assert len(found) == is_said
+    for each in found:
+        assert "cannot go on with x: step 300 (step-0000000300.a1) was committed in /old" in each
+        assert f"checkpoint_dir is now {tmp_path}/c, which holds no checkpoint; set checkpoint_dir back to /old" in each

@@ -95,7 +95,7 @@ def test_a_removal_says_it_beside_the_result(daemon, ctl):
     assert (result.status, result.out, result.err) == (
         0,
         "a: removed process group\n",
-        f"remark: a was {LOST}\n",
+        f"remark: a {LOST}\n",
     )
 
 

@@ -332,7 +332,7 @@ def test_a_signal_and_a_removal_say_what_is_known(
         daemon.start()
         status, out, err = ctl(capsys, daemon, "remove", "j")
         assert (status, out) == (0, "j: removed process group\n")
-        assert "remark: j was stopped at step" in err
+        assert "remark: j ended at step" in err
         assert f"the newest checkpoint is of step {newest}" in err
 
 

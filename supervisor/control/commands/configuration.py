@@ -166,7 +166,7 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
     if (running := await programs.remove(meant)) is not None:
         raise CommandError(Code.STILL_RUNNING, running)
     await require_recorded(context, context.ledger.until_recorded(), f"{name} was removed", "would supervise it again")
-    return Removed(name, unsaved_jobs(runners))
+    return Removed(name, unsaved_jobs(runners, "ended"))
 
 
 async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[UnsavedJob, ...]:
@@ -187,11 +187,11 @@ async def until_stopped(context: CommandContext) -> tuple[UnsavedJob, ...]:
     return unsaved_jobs(running)
 
 
-def unsaved_jobs(runners: Iterable[Runner]) -> tuple[UnsavedJob, ...]:
-    """Of programs that have stopped, the jobs whose last steps are in no checkpoint."""
+def unsaved_jobs(runners: Iterable[Runner], ended: str = "stopped") -> tuple[UnsavedJob, ...]:
+    """Of programs that have stopped, the jobs whose last steps are in no checkpoint. `ended`: how, in a word."""
     known = [(runner.name, runner.progress_of(runner.attempt)) for runner in runners]
     return tuple(
-        UnsavedJob(name, progress.describe_end(), progress.unsaved)
+        UnsavedJob(name, progress.describe_end(ended), progress.unsaved)
         for name, progress in known
         if progress is not None and not progress.is_safe
     )

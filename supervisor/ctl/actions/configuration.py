@@ -133,7 +133,7 @@ def _each(
         if not terminal.as_json:
             terminal.print_line(line)
             for job in answer.get("unsaved", ()):
-                terminal.print_remark(f"{job['name']} was {job['text']}")
+                terminal.print_remark(f"{job['name']} {job['text']}")
     if terminal.as_json:
         terminal.print_json({"programs": objects})
     return status

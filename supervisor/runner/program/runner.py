@@ -201,7 +201,7 @@ class Runner:
         await self.adoption_settled.wait()
         await self.wait_until(lambda: None if self.state is State.ADOPTING else True)
         attempt = self.attempt
-        if not self._trains_on(attempt):
+        if not self._trains_on(attempt) or self._job.facts.current.done_reported:
             return None
         self.post(events.FlushRequested(reason))
         if self.flush is None:
