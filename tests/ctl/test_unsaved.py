@@ -67,7 +67,7 @@ def test_a_rolling_restart_ends_at_the_first_job_that_can_not_save(daemon, ctl):
 
 def test_update_prints_what_it_refused_and_what_was_lost(daemon, ctl):
     refused = {"name": "a", "action": "refused", "text": "why", "unsaved_steps": 0}
-    lost = {"name": "b", "action": "stopped", "text": LOST, "unsaved_steps": 178}
+    lost = {"name": "b", "action": "stopped", "text": LOST, "unsaved_steps": 178, "is_loss": True}
     daemon.answers["update"] = {"actions": [refused]}
     assert (ctl("update").status, ctl("update").out) == (1, "a: ERROR (not applied)\n    why\n")
 

@@ -376,3 +376,19 @@ def test_what_was_said_to_be_saved_is_on_the_disk_before_it_is_said(tmp_path: Pa
 
         recorded = json.loads((tmp_path / "state" / "wanted.json").read_text())["progress"]["j"]["newest"]
         assert (recorded["step"], recorded["name"]) == (told["safe_step"], told["checkpoint"])
+
+
+def test_a_stop_that_can_not_be_recorded_either_says_both(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (disk / "state").mkdir()
+    (tmp_path / "state").symlink_to(disk / "state")
+    with Daemon(tmp_path, endless("j", tmp_path, disk / "j")) as daemon:
+        newest = trained_on_a_full_disk(daemon, disk)
+
+        status, out, err = ctl(capsys, daemon, "stop", "j")
+
+        assert (status, out) == (1, "j: ERROR (failed)\n")
+        assert f"; the newest checkpoint is of step {newest}, as the save failed: " in err
+        assert " steps will be trained again, but that cannot be recorded in " in err
+        (disk / "filler").unlink()

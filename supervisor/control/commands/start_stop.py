@@ -8,7 +8,6 @@ from supervisor.control.base.context import CommandContext, ProgramName, find_jo
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
-from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
 
@@ -163,34 +162,29 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
-    recorded = asyncio.create_task(context.ledger.until_recorded())
     if request.wait or not runs:
         await runner.startable.wait()
-    if not runs:
-        await require_recorded(context, recorded, f"{runner.name} does not run", "would start it")
-        raise CommandError(Code.NOT_RUNNING, runner.name)
-    if request.wait:
+    if request.wait and runs:
         await runner.wait_until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
-    await require_recorded(context, recorded, f"{runner.name} was told to stop", "would start it again")
-    if not request.wait and runner.state in ALIVE:
-        progress = runner.progress
-        return stopped(
-            runner.name, progress, None if progress is None else f"told to stop; {progress.describe_present()}"
-        )
-    await require_recorded(  # what it has committed meanwhile
-        context, context.ledger.until_recorded(), f"{runner.name} has stopped", "may not know its newest checkpoint"
-    )
-    progress = runner.progress_of(attempt)
-    text = None if progress is None else progress.describe_end()
-    return stopped(runner.name, progress, text, is_loss=is_alive and progress is not None and not progress.is_safe)
-
-
-def stopped(name: str, progress: SavedProgress | None, text: str | None, *, is_loss: bool = False) -> Stopped:
-    """The answer about a program."""
+    ends = not request.wait and runner.state in ALIVE
+    progress = runner.progress if ends else runner.progress_of(attempt)
+    done = "told to stop" if ends else "stopped"
+    if progress is not None:
+        done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
+    said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
+    await require_recorded(context, context.ledger.until_recorded(), said, "would start it again")
+    if not runs:
+        raise CommandError(Code.NOT_RUNNING, runner.name)
     if progress is None:
-        return Stopped(name)
+        return Stopped(runner.name)
     return Stopped(
-        name, text, progress.step, progress.safe_step, progress.checkpoint, progress.unsaved, is_loss=is_loss
+        runner.name,
+        done,
+        progress.step,
+        progress.safe_step,
+        progress.checkpoint,
+        progress.unsaved,
+        is_loss=is_alive and not ends and not progress.is_safe,
     )
 
 

@@ -82,7 +82,7 @@ def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     terminal.print_result(answer, [*lines, *_broken_lines(answer)])
     _print_remarks(terminal, answer)
     is_refused = any(each["action"] == "refused" for each in answer["actions"])
-    has_lost = any(each.get("unsaved_steps") for each in answer["actions"])
+    has_lost = any(each.get("is_loss") for each in answer["actions"])
     is_failure = answer.get("broken") or is_refused or (has_lost and not discard)
     return ExitStatus.ERROR if is_failure else ExitStatus.OK
 

@@ -61,13 +61,14 @@ class UpdateAction:
     """What an update did to a program: `action` is added, stopped, updated, removed or refused.
 
     `text`: why it was refused, or how far a job that was stopped had come and what of that is saved; null otherwise.
-    `unsaved_steps`: of that job, will be trained again.
+    `unsaved_steps`: of that job, will be trained again; `is_loss`: there are some, or nobody knows how many.
     """
 
     name: str
     action: str
     text: str | None = None
     unsaved_steps: int = 0
+    is_loss: bool = False
 
 
 class Programs:
@@ -438,7 +439,8 @@ async def _retire_for_update(runner: Runner) -> UpdateAction:
     progress = runner.progress_of(attempt) if was_alive else None
     if progress is None:
         return UpdateAction(runner.name, "stopped")
-    return UpdateAction(runner.name, "stopped", progress.describe_end(), progress.unsaved)
+    text, is_loss = progress.describe_end(), not progress.is_safe
+    return UpdateAction(runner.name, "stopped", text, progress.unsaved, is_loss=is_loss)
 
 
 def _has_mirrored(runner: Runner, job: JobConfig, newest: ReportedCheckpoint) -> bool:
