@@ -82,7 +82,7 @@ def test_stop_that_a_full_disk_forgets_is_no_success_and_is_recorded_when_there_
             daemon.call("stop", name="y")  # may take the last bit of room, that of the file it replaces
         fill(state)
 
-        with pytest.raises(Refused, match=r"x was told to stop, but that cannot be recorded in .* full") as refused:
+        with pytest.raises(Refused, match=r"x was stopped, but that cannot be recorded in .* full") as refused:
             daemon.call("stop", name="x")
 
         assert refused.value.code == "FAILED"
