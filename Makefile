@@ -18,6 +18,9 @@ demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing 
 test: $(INSTALLED)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+hostile: $(INSTALLED)  ## as root: what a job's user, other users of the host and strangers can try, with two users that every Debian has
+	$(BIN)/python -m pytest -q -rs -m hostile
+
 test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once
 	$(BIN)/python -m tests.again
 

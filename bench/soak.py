@@ -2,12 +2,12 @@
 
 Run with `python -m bench.soak --minutes 10`. Jobs run in rounds: each is trained once without faults, then repeatedly
 under faults, and each round's last checkpoint must have the same hashes. Checked throughout: no job ever has two
-workers, and the daemon's memory is bounded. One job runs as another user, who is hostile: no file of root's changes.
-Checked at the end: every attempt in the ledger has an end and a cause, the categories of time sum to the
-wall time, the daemon has no more descriptors, memory or children than a new one, and nothing that it started is left.
-Prints the faults, steps lost, time down, goodput, and failed checks; writes bench/results/soak.json; exits with 1
-if a check failed. The disks that are filled are small ones made for it; without root those faults and the hostile
-user are left out.
+workers, the daemon's memory is bounded, and its own invariants hold. One job runs as another user, who is hostile: no
+file of root's changes. Checked at the end: every attempt in the ledger has an end and a cause, the categories of time
+sum to the wall time, the daemon has no more descriptors, memory or children than a new one, and nothing that it
+started is left. Prints the faults, steps lost, time down, goodput, and failed checks; writes bench/results/soak.json;
+exits with 1 if a check failed. The disks that are filled are small ones made for it; without root those faults and
+the hostile user are left out.
 `--daemon-kills 200` instead only kills the daemon that many times while one job trains.
 """
 
@@ -265,7 +265,7 @@ def main() -> int:
             report.sizes["peak_rss_bytes"] = watch.peak_rss_bytes
             if watch.peak_rss_bytes > soak_checks.PEAK_BYTES:
                 report.fail(f"the daemon took {watch.peak_rss_bytes >> 20} MiB of memory")
-            for each in (*watch.broken, *site.canaries.changes()):
+            for each in (*watch.broken, *site.canaries.changes(), *soak_checks.broken_invariants(site)):
                 report.fail(each)
             at_the_end(site, report)
     finally:

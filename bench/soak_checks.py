@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from bench.soak_site import Running, Site
+from tests.reading import records
 
 LOOK_S = 0.05
 SLACK_S = 1.5  # between what is booked and the clock: the question itself takes time on a busy machine
@@ -20,6 +21,15 @@ FDS_OF_MIRROR = 5  # pipes and the process, as counted
 GROWTH_BYTES = 64 << 20
 PEAK_BYTES = 300 << 20  # of the daemon at any moment, whatever a job's user plants
 MAX_ATTEMPTS = 100_000  # of one round: more were made by a forged mark
+
+
+def broken_invariants(site: Site) -> list[str]:
+    """What the daemons themselves noticed that must never be (supervisor/core/invariants.py), each name once."""
+    told = [each for each in records(site.folder / "daemon.log") if each["event"] == "invariant.broken"]
+    return [
+        f"{told_of['program']}: the invariant {name} was broken on {told_of['on']}"
+        for name, told_of in {each["invariant"]: each for each in reversed(told)}.items()
+    ]
 
 
 class Watch:

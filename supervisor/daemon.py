@@ -23,7 +23,7 @@ from supervisor.config import Config, ConfigError, load_config, options
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
 from supervisor.control.endpoints import ListenError
-from supervisor.host.daemon_log.daemon_log import DaemonLog
+from supervisor.host.daemon_log.daemon_log import ChangesFile, DaemonLog
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.notices.sources import UnknownSourceError
 from supervisor.host.processes import limits
@@ -251,6 +251,9 @@ def _run_daemon(config: Config, read_config: Callable[[], Config], background: B
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
         supervisor_format=settings.log_format == "supervisor",
+        changes=None
+        if settings.changes_logfile is None
+        else ChangesFile(settings.changes_logfile, settings.changes_logfile_maxbytes, settings.changes_logfile_backups),
     )
     for each in config.warnings:
         log.warning("configuration.remark", text=str(each))

@@ -34,7 +34,7 @@ def daemon_obstacles(config: Config) -> list[str]:
         return []
     made = [settings.state_dir, settings.childlogdir]
     found = [(each, _why_not_folder(each)) for each in made]
-    files = [each for each in (settings.logfile, settings.pidfile) if each is not None]
+    files = [each for each in (settings.logfile, settings.changes_logfile, settings.pidfile) if each is not None]
     found += [(each, _why_not_file(each, made)) for each in files]
     obstacles = [f"cannot start supervisord: cannot use {path}: {why}; {_REMEDY}" for path, why in found if why]
     for server in config.unix_http_servers:

@@ -82,3 +82,17 @@ def test_a_folder_says_what_it_is_for_and_is_small(folder: Path):
 
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), "no docstring"
     assert len(modules) <= MOST_MODULES
+
+
+def test_no_encoder_writes_numbers_that_are_not_finite():
+    """JSON has no words for them: what reads `Infinity` fails, or reads something else."""
+    calls = [
+        (module, node.lineno)
+        for module, path in MODULES.items()
+        if module.startswith("supervisor")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump")
+        if "allow_nan=False" not in ast.unparse(node)
+    ]
+
+    assert calls == []

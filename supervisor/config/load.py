@@ -174,7 +174,7 @@ class _ConfigReader:
             reader.texts["pidfile"] = "NONE"  # the daemon deletes its pid file when it exits
         daemon = reader.build_model(SupervisordConfig, default | to_syslog)
         if daemon is not None and "state_dir" in reader:
-            logs = {} if daemon.engine != "slurm" else {each: default[each] for each in ("childlogdir", "logfile")}
+            logs = {} if daemon.engine != "slurm" else {each: default[each] for each in _LOG_KEYS}
             daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | logs | to_syslog)
         with contextlib.suppress(UnknownValue):
             usable = daemon or reader.build_partial(SupervisordConfig, default | to_syslog)
@@ -189,7 +189,11 @@ class _ConfigReader:
         try:
             node = _default_paths(allocation.state_folder(self.environment, os.geteuid()))
             logs = allocation.log_folder(self.environment)
-            return node | {"childlogdir": logs, "logfile": logs / "supervisord.log"}
+            return node | {
+                "childlogdir": logs,
+                "logfile": logs / "supervisord.log",
+                "changes_logfile": logs / "changes.log",
+            }
         except allocation.AllocationError as error:
             reader.add_problem(f"is slurm, but {error}, or set engine = alone", "engine")
             return beside
@@ -308,6 +312,9 @@ def start_order(program: ProgramConfig) -> tuple[int, str, int, str]:
     return (program.group_priority, program.group, program.priority, program.process)
 
 
+_LOG_KEYS = ("childlogdir", "logfile", "changes_logfile")
+
+
 def _default_paths(state_dir: Path) -> dict[str, Path]:
     return {
         "state_dir": state_dir,
@@ -315,6 +322,7 @@ def _default_paths(state_dir: Path) -> dict[str, Path]:
         "childlogdir": state_dir / "log",
         "notice_dir": state_dir / "notices",
         "logfile": state_dir / "supervisord.log",
+        "changes_logfile": state_dir / "changes.log",
         "pidfile": state_dir / "supervisord.pid",
     }
 

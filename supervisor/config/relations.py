@@ -307,11 +307,19 @@ def _check_shared_folders(programs: Mapping[str, ProgramConfig], written: Mappin
     for name, program in programs.items():
         if program.job is None:
             continue
-        other = owners.setdefault(os.path.realpath(program.job.checkpoint_dir), name)
+        other = owners.setdefault(_real_path(program.job.checkpoint_dir), name)
         if other != name:
             text = f"checkpoint_dir is {program.job.checkpoint_dir}, which {other} uses too"
             how = ", with %(process_num)s in it" if program.group == programs[other].group else ""
             written[name].add_problem(f"{text}; set a separate folder for each job{how}", "checkpoint_dir")
+
+
+def _real_path(path: Path) -> str:
+    """Where links lead; what the path says, where this user may not look."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return str(path)
 
 
 def _uid(user: str) -> int:

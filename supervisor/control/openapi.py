@@ -179,7 +179,7 @@ _EVENTS = {
 
 def main() -> int:
     """Prints the document."""
-    json.dump(description(), sys.stdout, indent=2)
+    json.dump(description(), sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
     return 0
 

@@ -28,11 +28,12 @@ worker that was killed may still have messages under way. A cell that is not in 
 changes nothing in that state; a test lists all of these, so that none is left out by oversight.
 
 `handle` is transactional: if an action raises, the facts are as before, and `recover` gives the simplest safe effects.
+What has to hold at every event, whatever the cells do, is in `invariants.py` and checked after each action.
 """
 
 from collections.abc import Mapping
 
-from supervisor.core import error_recovery
+from supervisor.core import error_recovery, invariants
 from supervisor.core.actions.adopting import (
     attempt_found,
     attempt_lost,
@@ -105,7 +106,7 @@ from supervisor.core.actions.stopping import (
     stop_running,
     stop_starting,
 )
-from supervisor.core.actions.storage_waits import begin_at_step, storage_seen
+from supervisor.core.actions.storage_waits import begin_at_step, start_paths_seen, storage_seen
 from supervisor.core.actions.suspend import (
     host_suspended_adopting,
     host_suspended_flushing,
@@ -115,6 +116,7 @@ from supervisor.core.actions.suspend import (
     suspended_for_s,
 )
 from supervisor.core.actions.training import (
+    checkpoint_mirrored,
     committed,
     committed_in_flush,
     committed_in_training,
@@ -127,7 +129,7 @@ from supervisor.core.actions.training import (
 )
 from supervisor.core.actions.transitions import kill
 from supervisor.core.program import events
-from supervisor.core.program.effects import Effect
+from supervisor.core.program.effects import Effect, ReportBreach
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import (
     ALIVE,
@@ -185,6 +187,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.StorageSeen,         (BACKOFF,),                              storage_seen),
     (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   worker_met),
     (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   restore_begun),
+    (events.StartPathsSeen,      (BACKOFF,),                              start_paths_seen),
     (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
 
     # --- training ---
@@ -198,6 +201,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.CheckpointCommitted, (ADOPTING,),                             commit_while_adopting),
     (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), committed),
 
+    (events.CheckpointMirrored,  (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   checkpoint_mirrored),
     (events.CheckpointSaveFailed, (RUNNING,),                             save_failed_in_training),
     (events.CheckpointSaveFailed, (FLUSHING,),                            save_failed_in_flush),
 
@@ -315,14 +319,22 @@ class Job:
             return []
         before = self.facts.snapshot()
         try:
-            return action(self.facts, event, now)
+            effects = action(self.facts, event, now)
         except Exception:
             self.facts = before
             raise
+        if names := invariants.broken(before, event, effects, self.facts):
+            effects = [*effects, *self._breaches(names, event, before)]
+        return effects
+
+    def _breaches(self, names: list[str], event: Event, before: ProgramFacts) -> list[Effect]:
+        return [ReportBreach(name, repr(event), repr(before), repr(self.facts)) for name in names]
 
     def recover(self, event: Event, error: str, now: float) -> list[Effect]:
         """What to do instead of `handle(event)`, which raised; the facts are as before it."""
-        return error_recovery.recover(self.facts, event, error, now)
+        before = self.facts.snapshot()
+        effects = error_recovery.recover(self.facts, event, error, now)
+        return [*effects, *self._breaches(invariants.broken(before, event, effects, self.facts), event, before)]
 
     def deadline(self) -> float | None:
         """When `expire` is to be called (monotonic seconds); None if nothing is waited for."""

@@ -73,14 +73,14 @@ class Client:
     def call(self, command: str, **arguments: object) -> dict[str, Any]:
         """The result of a command. Raises Refusal or Unreachable."""
         timeout_s = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
-        body = json.dumps(arguments).encode()
+        body = json.dumps(arguments, allow_nan=False).encode()
         with self._request("POST", f"/api/v1/{command}", body, timeout_s) as answer:
             return self._result(answer)
 
     def call_each(self, command: str, names: Sequence[str], **arguments: object) -> Iterator[dict[str, Any]]:
         """Runs a command for many programs; yields `name`, `result`, `error` of each as it ends. Raises as `call`."""
         timeout_s = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
-        body = json.dumps({"command": command, "names": list(names), "arguments": arguments}).encode()
+        body = json.dumps({"command": command, "names": list(names), "arguments": arguments}, allow_nan=False).encode()
         with self._request("POST", "/api/v1/each", body, timeout_s) as answer:
             if answer.status != 200:
                 self._result(answer)

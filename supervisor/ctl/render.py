@@ -12,10 +12,20 @@ MAX_SPAN_S = 1e13  # 300,000 years
 def status_lines(programs: Sequence[dict[str, Any]]) -> list[str]:
     """Supervisor's three columns: name, state, description."""
     width = max([NAME_WIDTH, *(len(program["name"]) for program in programs)]) + GAP
-    return [
-        f"{program['name']:<{width}}{program['wire_state']:<10}{one_line(program['description'])}"
-        for program in programs
-    ]
+    return [_status_line(program, width) for program in programs]
+
+
+def _status_line(program: dict[str, Any], width: int) -> str:
+    """One program's line; a daemon of another version may say things that this can't show, which hides no other."""
+    try:
+        return f"{program['name']:<{width}}{program['wire_state']:<10}{one_line(program['description'])}"
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{program['name']:<{width}}{'UNKNOWN':<10}{not_shown(error)}"
+
+
+def not_shown(error: Exception) -> str:
+    """Instead of what can't be shown of a program."""
+    return f"cannot be shown: {error!r:.200}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

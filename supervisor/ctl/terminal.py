@@ -1,13 +1,13 @@
 """What an action works with: the daemon's client, and where its result is printed."""
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
 
 from supervisor.ctl.client import Client, Unreachable
+from supervisor.protocol.printable import printable
 
 SCHEMA = 1
 """Version of the JSON output. It rises when readers would have to change; new keys are no reason."""
@@ -83,26 +83,4 @@ class Terminal:
     def print_json(self, result: dict[str, Any]) -> None:
         """The result as one JSON object."""
         self.objects.append(result)
-        print(json.dumps({"schema": SCHEMA, **result}, indent=2), file=self.out, flush=True)
-
-
-def printable(text: str) -> str:
-    """`text` without what a terminal would obey, which is shown instead: `^[`, `\\x9b`, `\\u202e`.
-
-    Tabs and line breaks stay, and so does all other text, also what joins emoji and letters.
-    """
-    return text if text.isascii() and text.isprintable() else _OBEYED.sub(_notation, text)
-
-
-_OBEYED = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)"  # control characters
-    "|[\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # order; unseen
-    "|[\ud800-\udfff]"  # halves of characters
-)
-
-
-def _notation(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20 or code == 0x7F:
-        return f"^{chr(code ^ 0x40)}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        print(json.dumps({"schema": SCHEMA, **result}, indent=2, allow_nan=False), file=self.out, flush=True)

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from supervisor.ctl import naming, render
 from supervisor.ctl.client import Refusal, Unreachable
-from supervisor.ctl.terminal import ExitStatus, Terminal, printable
+from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.printable import printable
 
 PERIOD_S = 2.0  # long enough for a percentage that means something
 HEAD = ("PROGRAM", "STATE", "PID", "PROCS", "CPU%", "MEMORY", "GPU MEM", "STEPS/S")

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from supervisor.ctl import naming, render
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
-from supervisor.ctl.terminal import ExitStatus, Terminal, printable
+from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.printable import printable
 
 Shown = TypeVar("Shown")
 
@@ -97,14 +98,27 @@ def frame(
         grid.add_column("")
     below: list[Text] = []
     for program in programs:
-        state = Text(program["state"], COLOURS.get(program["wire_state"], "default"))
-        job, name, details = program["job"], printable(program["name"]), printable(_details(program))
-        cells = _job_cells(program, job, now_wall, is_wide) if job else ("", "", "", "", "")
+        name = printable(program["name"])
+        state, cells, details = _row_or_why(program, now_wall, is_wide)
         grid.add_row(Text(name), state, *cells, *([Text(details)] if is_wide else []))
         if details and not is_wide:
             below.append(Text(f"{name}: {details}", "dim", no_wrap=True, overflow="ellipsis"))
     below += [Text(printable(line), "red", no_wrap=True, overflow="ellipsis") for line in unknown]
     return Group(grid, *below)
+
+
+def _row_or_why(
+    program: dict[str, Any], now_wall: float, is_wide: bool
+) -> tuple[Text, tuple[RenderableType, ...], str]:
+    """State, cells and details of a program; of one that can't be shown, why: that must not hide the others."""
+    empty = ("", "", "", "", "")
+    try:
+        state = Text(program["state"], COLOURS.get(program["wire_state"], "default"))
+        job = program["job"]
+        cells = _job_cells(program, job, now_wall, is_wide) if job else empty
+        return state, cells, printable(_details(program))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's line
+        return Text("UNKNOWN", "red"), empty, printable(render.not_shown(error))
 
 
 def _job_cells(

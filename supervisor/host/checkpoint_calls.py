@@ -1,5 +1,6 @@
 """The questions about checkpoint directories, as records, and the answers. Blocks: for threads and processes."""
 
+import errno
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -46,13 +47,15 @@ class Question(StrEnum):
     HIGHEST_ATTEMPT = "highest_attempt"
     LOOK = "look"
     BEGIN_AT = "begin_at"
+    MEASURE = "measure"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """One question and what it needs: SELECT `rules`; ROLL_BACK `before`; QUARANTINE `reasons` and `because`; LIST
     `verify`; LOOK `writes`, whether a file is written to see if that works, and `expected`, the name of the checkpoint
-    that should be the newest; BEGIN_AT `step`, 0 for beginning anew."""
+    that should be the newest; BEGIN_AT `step`, 0 for beginning anew; MEASURE the
+    `name` of a checkpoint."""
 
     question: Question
     directory: Path
@@ -64,6 +67,7 @@ class CheckpointRequest:
     writes: bool = False
     expected: str | None = None
     step: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,20 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
+class OnDisk:
+    """How many bytes a checkpoint has on the disk."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """The names of what was moved aside because an operator gives it up."""
 
     names: tuple[str, ...]
 
 
-CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved
+CheckpointAnswer = Selection | SetAside | Listing | Attempts | DirectoryView | Moved | OnDisk
 
 
 def answer(request: CheckpointRequest) -> CheckpointAnswer:
@@ -137,6 +148,13 @@ def _look(request: CheckpointRequest) -> DirectoryView:
     return directory.view_directory(request.directory, request.expected)
 
 
+def _measure(request: CheckpointRequest) -> OnDisk:
+    name = layout.parse_name(request.name)
+    if name is None:
+        raise OSError(errno.EINVAL, "not the name of a checkpoint", request.name)
+    return OnDisk(directory.written_bytes(request.directory, name))
+
+
 def _begin_at(request: CheckpointRequest) -> Moved:
     folder, step = request.directory, request.step
     return Moved((selection.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
@@ -150,6 +168,7 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
     Question.HIGHEST_ATTEMPT: _highest_attempt,
     Question.LOOK: _look,
     Question.BEGIN_AT: _begin_at,
+    Question.MEASURE: _measure,
 }
 
 

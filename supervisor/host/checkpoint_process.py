@@ -28,6 +28,7 @@ from supervisor.host.checkpoint_calls import (
     CheckpointRequest,
     Listing,
     Moved,
+    OnDisk,
     Question,
     SetAside,
     shortened,
@@ -55,6 +56,7 @@ _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.HIGHEST_ATTEMPT: Attempts,
     Question.LOOK: DirectoryView,
     Question.BEGIN_AT: Moved,
+    Question.MEASURE: OnDisk,
 }
 
 

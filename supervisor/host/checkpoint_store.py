@@ -21,6 +21,7 @@ from supervisor.host.checkpoint_calls import (
     ListedCheckpoint,
     Listing,
     Moved,
+    OnDisk,
     Question,
     SetAside,
 )
@@ -32,7 +33,7 @@ from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionR
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 
 Result = TypeVar("Result")
-Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts, DirectoryView, Moved)
+Answer = TypeVar("Answer", Selection, SetAside, Listing, Attempts, DirectoryView, Moved, OnDisk)
 
 
 class CheckpointStore:
@@ -95,6 +96,11 @@ class CheckpointStore:
         Raises OSError if the directory can't be read.
         """
         return (await self._ask(CheckpointRequest(Question.HIGHEST_ATTEMPT, directory), Attempts, user)).highest
+
+    async def size_of(self, directory: Path, name: str, user: str | None = None) -> int:
+        """How many bytes a checkpoint has on the disk, whatever anybody says. Raises OSError."""
+        request = CheckpointRequest(Question.MEASURE, directory, name=name)
+        return (await self._ask(request, OnDisk, user)).size_bytes
 
     async def device_number(self, directory: Path) -> int:
         """The number of the device that the directory is on. Raises OSError."""

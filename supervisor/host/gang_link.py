@@ -1,11 +1,14 @@
 """TCP connections between the daemons of a gang: the chief listens, the others connect and stay connected.
 
 Whoever connects has HANDSHAKE_S to prove that it belongs to this generation of this allocation, before which nothing
-longer than a line is read from it and no more than a few connections are held.
+longer than a line is read from it. Few connections are held that have proved nothing, and fewer of one address: for a
+new one the oldest of them is dropped, so strangers who say nothing keep nobody out. A daemon that was dropped before it
+was let in tries again; how long, the view of the gang decides (rendezvous_timeout).
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable
@@ -22,7 +25,8 @@ ALIVE_EVERY_S = 1.0
 HANDSHAKE_S = 5.0
 CONNECT_S = 3.0
 AGAIN_S = 0.5  # between two tries to reach the chief, which may not listen yet
-SPARE_CONNECTIONS = 16  # beside those of the gang
+SPARE_CONNECTIONS = 16  # beside those of the gang that have proved nothing yet
+OF_ONE_ADDRESS = 8  # that have proved nothing; a proof takes a round trip, and daemons behind one router try again
 MAX_UNSENT_BYTES = 1 << 20  # the other side reads nothing: it will be silent soon
 
 log = structlog.get_logger()
@@ -57,7 +61,8 @@ class GangLink:
         self._listener = listener
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joins: dict[int, Join] = {}
-        self._connections = 0
+        self._unproven: dict[asyncio.StreamWriter, str] = {}  # where each comes from, oldest first
+        self._refused = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -116,25 +121,37 @@ class GangLink:
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self._connections >= self._allocation.size + SPARE_CONNECTIONS:
-            writer.transport.abort()
-            return
         self._tasks.add(task)
-        self._connections += 1
+        self._make_room(origin := _origin_of(writer))
+        self._unproven[writer] = origin
         rank: int | None = None
         try:
             rank = await asyncio.wait_for(self._admit(reader, writer), HANDSHAKE_S)
             if rank is not None:
                 await self._listen(rank, reader)
         except (OSError, TimeoutError, ProtocolError, ValueError) as error:
-            log.warning("gang.connection_refused", error=str(error) or type(error).__name__)
+            self._refused += 1
+            if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: strangers may be many
+                log.warning("gang.connection_refused", error=str(error) or type(error).__name__, refused=self._refused)
         except asyncio.CancelledError:
             pass  # by `close`; asyncio of Python 3.11 would log it as an error of the server
         finally:
             self._tasks.discard(task)
-            self._connections -= 1
+            self._unproven.pop(writer, None)
             if rank is None or self._writers.get(rank) is writer:
                 writer.close()
+
+    def _make_room(self, origin: str) -> None:
+        """Drops the oldest connection that has proved nothing: of this address, if it has many, or of all."""
+        of_it = [each for each, other in self._unproven.items() if other == origin]
+        if len(of_it) >= OF_ONE_ADDRESS:
+            oldest = of_it[0]
+        elif len(self._unproven) >= self._allocation.size + SPARE_CONNECTIONS:
+            oldest = next(iter(self._unproven))
+        else:
+            return
+        del self._unproven[oldest]
+        oldest.transport.abort()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
         challenge = Challenge(secrets.token_hex(16))
@@ -144,11 +161,14 @@ class GangLink:
         if not isinstance(said, Join):
             raise ProtocolError(f"{peer} did not join")
         if not gang.is_proof(said.proof, gang.proof_of_join(self._secret, challenge, said)):
+            writer.write(gang.encode_word(Refused("it does not know the secret of this allocation")))
             raise ProtocolError(f"{peer} does not know the secret of this allocation")
         if (reason := self._reason_against(said)) is not None:
             writer.write(gang.encode_word(Refused(reason)))
             raise ProtocolError(f"{peer}: {reason}")
+        del self._unproven[writer]
         self._writers[said.rank], self._joins[said.rank] = writer, said
+        writer.write(gang.encode_word(Alive()))  # it is let in: from now on the end of the connection is a loss
         self._listener.on_joined(said.rank, said.address)
         return said.rank
 
@@ -167,13 +187,22 @@ class GangLink:
     # --- the others ---
 
     async def _reach_chief(self, host: str, port: int) -> None:
+        """Until it was let in, and then until the connection ends."""
+        is_known = False
         while True:
-            with contextlib.suppress(OSError, TimeoutError):
-                connecting = asyncio.open_connection(host, port, limit=gang.MAX_LINE_BYTES)
-                reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
-                break
+            try:
+                await self._join(host, port)
+                return
+            except (OSError, TimeoutError, ProtocolError, ValueError) as error:
+                if not is_known and not isinstance(error, ConnectionRefusedError):  # it may not listen yet
+                    is_known, text = True, str(error) or type(error).__name__
+                    log.warning("gang.not_let_in", chief=f"{host}:{port}", error=text, next="tried again and again")
             await asyncio.sleep(AGAIN_S)
-        joins: Join | None = None
+
+    async def _join(self, host: str, port: int) -> None:
+        """Joins, and listens until the connection ends. Raises OSError and the like if it ends before it was let in."""
+        connecting = asyncio.open_connection(host, port, limit=gang.MAX_LINE_BYTES)
+        reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
         try:
             said = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
             if not isinstance(said, Challenge):
@@ -185,10 +214,18 @@ class GangLink:
                 gang.proof_of_join(self._secret, said, joins),
             )  # fmt: skip
             writer.write(gang.encode_word(joins))
-            self._writers[0], self._joins[0] = writer, joins
-            await self._listen(0, reader)
-        except (OSError, TimeoutError, ProtocolError, ValueError) as error:
-            self._listener.on_lost(0, str(error) or type(error).__name__)
+            self._joins[0] = joins
+            first = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+        except BaseException:
+            writer.close()
+            raise
+        self._writers[0] = writer
+        try:
+            self._on_word(0, first)
+        except ProtocolError as error:
+            self._listener.on_lost(0, str(error))
+            return
+        await self._listen(0, reader)
 
     # --- both ---
 
@@ -196,16 +233,19 @@ class GangLink:
         text = "its connection was closed"
         try:
             while line := await reader.readline():
-                word = gang.decode_word(line)
-                if isinstance(word, Begin):
-                    self._on_begin(rank, word)
-                elif isinstance(word, Refused):
-                    self._listener.on_refused(word.reason)
-                else:
-                    self._listener.on_word(rank, word)
+                self._on_word(rank, gang.decode_word(line))
         except (OSError, ProtocolError, ValueError) as error:
             text = str(error)
         self._listener.on_lost(rank, text)
+
+    def _on_word(self, rank: int, word: Word) -> None:
+        """Raises ProtocolError if it is not for this daemon."""
+        if isinstance(word, Begin):
+            self._on_begin(rank, word)
+        elif isinstance(word, Refused):
+            self._listener.on_refused(word.reason)
+        else:
+            self._listener.on_word(rank, word)
 
     def _on_begin(self, rank: int, word: Begin) -> None:
         joins = self._joins.get(0)
@@ -214,6 +254,18 @@ class GangLink:
         if not gang.is_proof(word.proof, gang.proof_of_begin(self._secret, joins, word.addresses)):
             raise ProtocolError("the chief does not know the secret of this allocation")
         self._listener.on_begin(word.addresses)
+
+
+def _origin_of(writer: asyncio.StreamWriter) -> str:
+    """The address of the other side; of IPv6 the network, as who has one address there has all of them."""
+    host = str((writer.get_extra_info("peername") or ("",))[0])
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

@@ -116,12 +116,14 @@ class HookRunner:
     def _run_command(self, event: HookEvent) -> str | None:
         """Runs the command to its end; returns what went wrong."""
         variables = {"STEPKEEPER_EVENT": event.event, "STEPKEEPER_PROGRAM": event.program}
-        content = json.dumps(event.facts).encode() + b"\n"
         try:
+            content = json.dumps(event.facts, allow_nan=False).encode() + b"\n"
             with open_scratch_file() as errors:
                 return self._wait(event.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **variables})
         except OSError as error:
             return f"cannot run {event.command[0]}: {error.strerror}; it must be an executable file"
+        except ValueError as error:
+            return f"cannot run {event.command[0]}: what it is to get is no JSON: {error}"
 
     def _wait(
         self, command: tuple[str, ...], content: bytes, errors: IO[bytes], environment: Mapping[str, str]

@@ -75,7 +75,7 @@ _TYPES: dict[str, type[Word]] = {
 def encode_word(word: Word) -> bytes:
     """One line."""
     body = {"type": type(word).__name__.lower(), **asdict(word)}
-    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def decode_word(line: bytes) -> Word:
@@ -109,8 +109,12 @@ def link_port(allocation: Allocation) -> int:
 
 def cluster_text(addresses: Sequence[str], rank: int) -> str:
     """TF_CONFIG for one rank."""
-    return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}})
+    return json.dumps(
+        {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}, allow_nan=False
+    )
 
 
 def _sign(secret: str, *words: object) -> str:
-    return hmac.new(secret.encode(), json.dumps([str(each) for each in words]).encode(), hashlib.sha256).hexdigest()
+    return hmac.new(
+        secret.encode(), json.dumps([str(each) for each in words], allow_nan=False).encode(), hashlib.sha256
+    ).hexdigest()

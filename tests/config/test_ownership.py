@@ -12,7 +12,7 @@ from supervisor.ini.problems import ConfigError
 TEXT = "[supervisord]\n[program:x]\ncommand = /bin/true\n"
 INCLUDES = "[supervisord]\n[include]\nfiles = ../more/*.conf\n"
 ALICE = 41001
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked for this")
+pytestmark = [pytest.mark.hostile, pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked for this")]
 
 
 def written(folder: Path, text: str = TEXT) -> Path:

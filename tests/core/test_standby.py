@@ -40,7 +40,7 @@ from supervisor.core.standby import (
     need_of,
 )
 from supervisor.protocol.wire.messages import Then
-from tests.core.test_walk import happenings, policies
+from tests.core.test_walk import POLICIES, happenings
 from tests.fuzzing import cases
 
 PLENTY = MemoryHeadroom(16 * 1024 * MIB, 32 * 1024 * MIB)
@@ -317,7 +317,7 @@ class Together:
 
 @cases(400, deadline=None)
 @given(
-    policies(),
+    POLICIES,
     st.sampled_from(standby.StandbyKind),
     st.lists(st.tuples(happenings() | ITS_OWN, st.floats(0, 60), st.booleans()), max_size=80),
 )

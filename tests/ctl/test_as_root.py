@@ -13,7 +13,7 @@ from supervisor.ctl.settings import Options, SettingsError, settings
 from tests.places import ROOT
 
 ALICE = 41001
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked for this")
+pytestmark = [pytest.mark.hostile, pytest.mark.skipif(os.geteuid() != 0, reason="only root is asked for this")]
 
 
 @pytest.fixture

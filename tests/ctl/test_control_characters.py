@@ -6,9 +6,11 @@ import subprocess
 
 import pytest
 
-from supervisor.ctl.terminal import printable
+from supervisor.protocol.printable import printable
 from tests.ctl.conftest import CTL
 from tests.ctl.test_listing import program
+
+pytestmark = pytest.mark.hostile
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred \x9b2J \u202eevil\u2066 \x7f\rover"
 SHOWN = "^[]0;owned^G^[[31mred \\x9b2J \\u202eevil\\u2066 ^?^Mover"

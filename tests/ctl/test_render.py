@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.ctl import render
-from supervisor.ctl.terminal import printable
+from supervisor.protocol.printable import printable
 from tests.fuzzing import cases
 
 NUMBERS = st.none() | st.floats() | st.sampled_from([1e300, -1e300, 1e18, -1.0, float("nan"), float("inf")])

@@ -176,6 +176,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("key", ["reason", "text", "checkpoint", "host", "program", "event"])
 def test_what_a_job_says_mentions_nobody_links_nowhere_and_has_no_markup(
     tmp_path: Path, receiver: Receiver, mailbox: tuple[Mailbox, int], key: str

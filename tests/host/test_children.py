@@ -16,7 +16,7 @@ from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import find_credentials
 from tests.system.harness import let_others_in
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.hostile, pytest.mark.integration]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 
 

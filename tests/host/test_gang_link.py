@@ -81,9 +81,11 @@ async def test_another_generation_is_refused():
         assert not at_chief.joined
 
 
+@pytest.mark.hostile
 async def test_whoever_does_not_know_the_secret_is_not_let_in():
     async with daemon(0) as (_, at_chief), daemon(1, secret="x" * 64) as (_, at_stranger):
-        await wait_until_async(lambda: at_stranger.lost)
+        await wait_until_async(lambda: at_stranger.refused)
+        assert "does not know the secret" in at_stranger.refused[0]
         assert not at_chief.joined
 
 
@@ -103,6 +105,7 @@ async def test_a_rank_joins_once_and_from_its_own_node():
         assert not at_chief.joined
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "said",
     [
@@ -129,6 +132,7 @@ async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
         assert list(at_chief.joined) == [1] and not at_chief.lost
 
 
+@pytest.mark.hostile
 async def test_a_proof_holds_for_one_challenge_only(port: int):
     async with daemon(0) as (_, at_chief):
         reader, writer = await asyncio.open_connection("localhost", port)
@@ -140,6 +144,64 @@ async def test_a_proof_holds_for_one_challenge_only(port: int):
         reader, writer = await asyncio.open_connection("localhost", port)
         await reader.readline()
         writer.write(gang.encode_word(recorded))
-        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert b"refused" in await asyncio.wait_for(reader.read(), 30)
         assert not at_chief.joined
         writer.close()
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("sources", [["127.0.0.9"], [f"127.0.1.{number}" for number in range(1, 100)]])
+async def test_strangers_who_say_nothing_keep_no_rank_out(port: int, sources: list[str]):
+    async with daemon(0) as (_, at_chief), contextlib.AsyncExitStack() as strangers:
+        for number in range(99):
+            source = (sources[number % len(sources)], 0)
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=source)
+            strangers.callback(lambda writer=writer: writer.transport.abort())  # which keeps it from being closed
+        async with daemon(1) as (_, at_first), daemon(2) as (_, at_second):
+            await wait_until_async(lambda: len(at_chief.joined) == 2)
+            assert not (at_chief.lost or at_first.lost or at_second.lost)
+
+
+@pytest.mark.hostile
+async def test_few_connections_are_held_that_have_proved_nothing(port: int):
+    async with daemon(0), contextlib.AsyncExitStack() as strangers:
+        readers = []
+        for number in range(200):
+            source = (f"127.0.2.{number % 100 + 1}", 0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=source)
+            strangers.callback(lambda writer=writer: writer.transport.abort())  # which keeps it from being closed
+            await reader.readline()  # the challenge
+            readers.append(reader)
+        await wait_until_async(lambda: sum(each.at_eof() or each.exception() is not None for each in readers) >= 181)
+        gone = [number for number, each in enumerate(readers) if each.at_eof() or each.exception() is not None]
+        assert gone == list(range(181)), "the newest stay"
+
+
+@pytest.mark.hostile
+async def test_a_rank_that_was_dropped_before_it_was_let_in_tries_again(port: int):
+    dropped = 0
+
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dropped
+        dropped += 1
+        if dropped % 2:
+            writer.write(gang.encode_word(Challenge("x")))
+            await reader.readline()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(drop, "localhost", port)
+    async with daemon(1) as (_, at_first):
+        await wait_until_async(lambda: dropped >= 3)
+        server.close()
+        await server.wait_closed()
+        async with daemon(0) as (_, at_chief):
+            await wait_until_async(lambda: at_chief.joined)
+        assert not at_first.refused
+
+
+async def test_the_loss_of_the_chief_after_that_is_a_loss(port: int):
+    async with daemon(1) as (_, at_first):
+        async with daemon(0) as (_, at_chief):
+            await wait_until_async(lambda: at_chief.joined and at_first.words)
+            assert not at_first.lost
+        await wait_until_async(lambda: at_first.lost)

@@ -24,6 +24,7 @@ from supervisor.host.checkpoint_calls import (
     CheckpointRequest,
     ListedCheckpoint,
     Listing,
+    OnDisk,
     Question,
     SetAside,
 )
@@ -80,6 +81,7 @@ ANSWERS: dict[type[CheckpointAnswer], CheckpointAnswer] = {
     SetAside: SetAside((REJECTED,)),
     Listing: Listing((LISTED,)),
     Attempts: Attempts(7),
+    OnDisk: OnDisk(4096),
 }
 
 
@@ -237,6 +239,7 @@ def test_any_checkpoint_folder_is_answered_for_or_refused(
         CheckpointRequest(Question.QUARANTINE, folder, reasons={STEP_1: "does not fit"}),
         CheckpointRequest(Question.ROLL_BACK, folder, before=2),
         CheckpointRequest(Question.LIST, folder),
+        CheckpointRequest(Question.MEASURE, folder, name=STEP_1),
     ):
         try:
             found = checkpoint_process._reduced(checkpoint_calls.answer(request))

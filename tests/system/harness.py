@@ -68,8 +68,16 @@ class Daemon:
                 self.process.kill()
                 self.process.wait()
                 raise
+        self._require_no_breach()
         if "Traceback (most recent call last)" in self.errors():
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
+
+    def _require_no_breach(self) -> None:
+        """What has to hold at every event held; a daemon that notices otherwise only logs it."""
+        log = self.folder / "daemon.log"  # in whatever format the test asked for
+        lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+        if (broken := next((line for line in lines if "invariant.broken" in line), None)) is not None:
+            raise AssertionError(f"the daemon broke an invariant: {broken}")
 
     def start(self, patience_s: float = PATIENCE_S) -> "Daemon":
         self.launch()

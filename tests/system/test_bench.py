@@ -1,5 +1,6 @@
 """What the long measurements judge by: that it sees what it is there to see."""
 
+import json
 import subprocess
 import sys
 import time
@@ -106,3 +107,13 @@ def test_two_workers_one_after_the_other_are_none_too_many():
     assert soak_checks._lives(worker, {me.pid})
     assert not soak_checks._lives(before, {me.pid})
     assert not soak_checks._lives(worker, {me.pid, me.ppid()}), "what a worker has just forked is no second one"
+
+
+def test_soak_fails_on_an_invariant_that_a_daemon_found_broken(tmp_path: Path):
+    told = {"event": "invariant.broken", "program": "count", "invariant": "never_two_attempts", "on": "StepsDone(…)"}
+    lines = [{"event": "daemon.ready"}, told, told]
+    (tmp_path / "daemon.log").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+
+    found = soak_checks.broken_invariants(Site(tmp_path, KINDS))
+
+    assert found == ["count: the invariant never_two_attempts was broken on StepsDone(…)"]

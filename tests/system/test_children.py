@@ -20,7 +20,9 @@ from supervisor.protocol.wire import codec, messages
 from tests.places import ROOT
 from tests.system.harness import Daemon, let_others_in
 
-USER = "nobody"
+pytestmark = pytest.mark.hostile
+
+USER, OTHER = "nobody", "games"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
 
 STARTS = {
@@ -236,7 +238,8 @@ def configuration(home: Path, variables: dict[str, str]) -> str:
         f"environment={said}\ncheckpoint_dir={home}/job\nmirror=file://{home}/store\nstandby=auto\nstop_command=/bin/true\n"
         "healthcheck_command=/bin/true\nhealthcheck_interval=1\nstopwaitsecs=20\n"
     )
-    return f"[program:p]\ncommand={home}/python3 train.py\nuser={USER}\ndirectory=/\n{keys}\n"
+    other = f"[program:q]\ncommand={home}/python3 other.py\nuser={OTHER}\nenvironment={said}\n"
+    return f"[program:p]\ncommand={home}/python3 train.py\nuser={USER}\ndirectory=/\n{keys}\n{other}"
 
 
 @pytest.fixture
@@ -254,6 +257,7 @@ def give(folder: Path) -> None:
 
 KINDS = {
     "program": "/python3 train.py",
+    "program of another user": "/python3 other.py",
     "standby": "-c import sys\nif not",
     "check or stop command": "/bin/true",
     "hook": "/hook.sh",
@@ -262,11 +266,12 @@ KINDS = {
     "logger": "supervisor.host.logs.logger",
 }
 """By kind of child: what its command contains."""
-OF_THE_USER = {"program", "standby", "check or stop command"}
+OF_USERS = {"program", "program of another user", "standby", "check or stop command"}
 
 
 @needs_root
 @pytest.mark.integration
+@pytest.mark.slow
 def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home: Path) -> None:
     variables = canaries(home)
     section = configuration(home, variables)
@@ -292,10 +297,11 @@ def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home
 
     songs = {line.split(" ")[0] for line in (home / "songs").read_text().splitlines()}
     by_kind = started(home.parent)
-    assert songs == {str(pwd.getpwnam(USER).pw_uid)}, "canaries sing for the user, and for nobody else"
+    users = {str(pwd.getpwnam(each).pw_uid) for each in (USER, OTHER)}
+    assert songs == users, "canaries sing for the users, and for nobody else"
     assert {kind for kind in KINDS if not by_kind[kind]} == set(), "each kind was started"
     assert by_kind["unknown"] == [], "a kind that this test does not know"
-    for kind in KINDS.keys() - OF_THE_USER:
+    for kind in KINDS.keys() - OF_USERS:
         for each in by_kind[kind]:
             assert each["env"].keys() <= children.ALLOWED, kind
             assert not set(each["env"].values()) & set(variables.values()), kind

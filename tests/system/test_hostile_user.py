@@ -1,7 +1,7 @@
 """A root daemon beside a user who does what he can with the folders that are his: links, trees, files made to cost.
 
-`pytest tests/system/test_hostile_user.py` is the whole of it, against real daemons. It needs root and the users that
-every Debian has. What each part refuses in detail is tested where it is.
+Against real daemons; it needs root and the users that every Debian has. What each part refuses in detail is tested
+where it is. `make hostile` runs this and all others of its kind.
 """
 
 import contextlib
@@ -28,7 +28,10 @@ USER, OTHER = "nobody", "games"
 WAITS = "/bin/sleep 600"  # a worker that says nothing: what is selected for it is decided all the same
 RESPONSE_S = 2.0  # of a daemon that is not held up; the machine may be busy
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from tests.reading import alive
 from tests.system.delegated import Inside, group
 from tests.system.harness import Daemon
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.hostile, pytest.mark.integration]
 
 ESCAPES = """
 import os, sys, time

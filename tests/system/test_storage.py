@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
-from tests.system.harness import Daemon, Refused, job
+from tests.system.harness import TRAINER, Daemon, Refused, job
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -320,3 +320,76 @@ def test_a_worker_whose_disk_is_unmounted_below_it_commits_nothing_out_of_sight(
         mount_again(disk)
         newest = daemon.status("j")["job"]["newest"]["step"]
         daemon.until(lambda: daemon.status("j")["job"]["newest"]["step"] > newest, "it commits again")
+
+
+# --- what a program is started from is on the disk ---
+
+
+def section_on(disk: Path, checkpoints: Path) -> str:
+    """A job whose directory and interpreter are on the disk, and a plain program; their checkpoints are elsewhere."""
+    interpreter = disk / "bin" / "python3"
+    interpreter.parent.mkdir()
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
+    (disk / "run").mkdir()
+    variables = ",".join(f'{key}="{value}"' for key, value in SLOW.items())
+    return (
+        f"[program:j]\ncommand={interpreter} {TRAINER}\ndirectory={disk}/run\ncheckpoint_dir={checkpoints}/j\n"
+        f"environment={variables}\nstandby=off\nstartretries=1\n"
+        f"[program:p]\ncommand=/bin/sleep 100000\ndirectory={disk}/run\nstartsecs=0\nautorestart=true\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_directory_and_an_interpreter_on_a_disk_that_went_away_are_waited_for(tmp_path: Path, disk: Path) -> None:
+    with Daemon(tmp_path, section_on(disk, tmp_path)) as daemon:
+        daemon.until_step("j", 30)
+        umount(disk)
+        kill_worker(daemon, "j")
+        os.kill(daemon.status("p")["pid"], 9)
+
+        found = until_waiting(daemon, "j", f"its directory {disk}/run does not exist")
+        until_waiting(daemon, "p", "it was started from there before")
+        assert found["job"]["waits_for_storage"]  # type: ignore[index]
+        with pytest.raises(Refused, match="once the disk is back, it starts by itself"):
+            daemon.call("start", name="j")
+        mount_again(disk)
+
+        daemon.until_step("j", 40)
+        daemon.until_state("p", "RUNNING")
+        causes = [each["cause"] for each in daemon.call("history", name="j")["attempts"]]
+        assert causes[0] == "crash" and set(causes[1:-1]) == {"storage"}
+
+
+@pytest.mark.slow
+def test_a_daemon_that_starts_before_the_disk_of_its_programs_waits_for_it(tmp_path: Path, disk: Path) -> None:
+    with Daemon(tmp_path, section_on(disk, tmp_path)) as daemon:
+        daemon.until_step("j", 30)
+        daemon.until_state("p", "RUNNING")
+        daemon.stop()
+        umount(disk)
+
+        daemon.start()
+
+        until_waiting(daemon, "j", "once the disk is back, it starts by itself")
+        until_waiting(daemon, "p", "once the disk is back, it starts by itself")
+        mount_again(disk)
+        daemon.until_step("j", 31)
+        daemon.until_state("p", "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("command=/no/such/python {trainer}\n", "there is no command '/no/such/python'"),
+        ("command={python} {trainer}\ndirectory=/no/such/folder\n", "its directory /no/such/folder does not exist"),
+        ("command={python} /no/such/train.py\n", "there is no /no/such/train.py"),
+    ],
+)
+def test_a_path_that_never_worked_fails_the_job_at_once(tmp_path: Path, keys: str, says: str) -> None:
+    section = keys.format(python=sys.executable, trainer=TRAINER)
+    with Daemon(tmp_path, f"[program:j]\n{section}checkpoint_dir={tmp_path}/j\nstandby=off\n") as daemon:
+        found = daemon.until_state("j", "FAILED")
+
+        assert says in found["reason"]
+        assert len(daemon.call("history", name="j")["attempts"]) == 1

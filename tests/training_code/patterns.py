@@ -263,4 +263,14 @@ PATTERNS = (
         ),
         "batch size of the data is 64, was 32",
     ),
+    Pattern(
+        "another learning rate, optimizer or seed than before",
+        "said at the restore, with the value that is used and how to have the other",
+        (
+            f"{_WORKER}run/test_script_conditions.py::test_edit_of_an_optimizer_is_said",
+            f"{_WORKER}run/test_script_conditions.py::test_line_that_the_message_names_works_and_ends_it",
+            f"{_WORKER}torch/test_torch.py::test_edits_of_a_script_are_said_with_what_is_used_now",
+        ),
+        "optimizer.learning_rate is 0.003, from the checkpoint; the script says 0.0001",
+    ),
 )

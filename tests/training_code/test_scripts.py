@@ -9,8 +9,10 @@ from bench.peer import NotInstalled
 from tests.places import ROOT
 from tests.training_code import rig
 from tests.training_code.scripts import SCRIPTS, Script
+from worker.state.script_conditions import OTHER_SCRIPT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+OTHER_DATA = "training continues on other data"
 MOST_LINES = 13
 """The most lines that had to be added to one of them; half of them need four or fewer."""
 
@@ -29,6 +31,7 @@ def test_killed_script_ends_with_the_bits_of_an_undisturbed_one(script: Script, 
     assert killed.hits == script.strikes, "each attempt but the last dies where it was meant to"
     assert killed.attempts == len(script.strikes) + 1
     assert killed.result == undisturbed.result
+    assert OTHER_SCRIPT not in killed.said and OTHER_DATA not in killed.said, "nobody edited it"
 
 
 @pytest.mark.parametrize("name", [each.name for each in SCRIPTS])

@@ -45,6 +45,7 @@ from worker.saving.save import BlockingSaveNotice
 from worker.state import extra_state
 from worker.state.plain_values import NotSaveable
 from worker.state.replica_values import replica_copies
+from worker.state.script_conditions import Plain
 from worker.state.state_file import Position, TrainingState
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
@@ -91,11 +92,13 @@ class TensorFlowWriter:
         check: Callable[[], None] = lambda: None,
         must_be_finite: bool = False,
         extra_files: Callable[[], Mapping[str, bytes]] = dict,
+        script: Callable[[], Mapping[str, Plain]] = dict,
     ) -> None:
         """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
         `commit`. `must_be_finite`: refuse a state with a NaN or an infinity, except in variables that hold one now.
-        `extra_files`: called between steps, for more files of each checkpoint: contents by name."""
+        `extra_files`: called between steps, for more files of each checkpoint: contents by name. `script`: what is
+        recorded of the script's conditions."""
         self._retention = Retention(directory, policy, make_room)
         self._committer = CheckpointCommitter(directory, origin, self._retention, check, _describe_cause, _is_full)
         self._directory = directory
@@ -103,6 +106,7 @@ class TensorFlowWriter:
         self._replicas = replicas
         self._own = own
         self._extra_files = extra_files
+        self._script = script
         self._hidden = extra_state.extra_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         copies = [replica_copies(each) for each in self._hidden.saved_apart(replicas)]
@@ -132,6 +136,7 @@ class TensorFlowWriter:
             copies=sum(self._copies_of),
             copies_of=self._copies_of,
             passes=figures.passes,
+            script=self._script(),
         )
         try:
             parts = self._extra_files()

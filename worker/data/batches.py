@@ -219,7 +219,9 @@ class BatchReader:
                 self.position = self._gang.merge_shares(self.position)
             opened = self._source.open(self.position)
             if not isinstance(opened, Iterator):
-                self._passes.described = describe_data(self.data, self._passes.data or opened)
+                self._passes.described = describe_data(
+                    self.data, self._passes.data or opened, self.position.epoch, self._passes.last_described
+                )
             self._iterator = iter(self._distribute(opened))
             self._passes.opened()
         return self._iterator

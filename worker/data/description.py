@@ -1,5 +1,6 @@
 """What a run reads, in a few words: a later start says which of them differ, since it then trains on other data."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -7,35 +8,46 @@ import tensorflow as tf
 from worker.data.examples import Examples
 from worker.data.resume_dataset import batch_size_of
 from worker.state.dataset_passes import original_dataset, parts_of_dataset, seeds_of
+from worker.state.description import (
+    BATCH_SIZE,
+    BATCHES,
+    CONTENT,
+    batches_of_epoch,
+    rows_of_array,
+    sample_of_content,
+)
 
-_BATCH_SIZE, _BATCHES = "batch size", "number of batches"
 
-
-def describe_data(data: Any, dataset: Any) -> dict[str, Any]:
-    """What decides which batches come, by name. `data`: what the script gave; `dataset`: what was made of it."""
+def describe_data(data: Any, dataset: Any, epoch: int, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides which batches come, by name. `data`: what the script gave; `dataset`: what was made of it for the
+    epoch. `before`: the description before this one."""
     described: dict[str, Any] = {"elements": _elements(original_dataset(dataset).element_spec)}
     if isinstance(data, Examples):
         order = f"shuffled with seed {data.seed}" if data.shuffle else "as they are"
-        return {**described, "number of examples": data.count, _BATCH_SIZE: data.batch_size, "order": order}
+        described |= {"number of examples": data.count, BATCH_SIZE: data.batch_size, "order": order}
+        return {**described, **_content(data.tensors)}
     dataset = original_dataset(dataset)
     drawn = [
         f"{type(each).__name__.strip('_')} {seeds_of(each)}" for each in parts_of_dataset(dataset) if seeds_of(each)
     ]
-    described |= {_BATCH_SIZE: batch_size_of(dataset)}
-    if not callable(data):  # each epoch may have as many as it likes
-        described |= {_BATCHES: int(tf.data.experimental.cardinality(dataset)), "seeds": ", ".join(drawn)}
-    return described
+    described |= {BATCH_SIZE: batch_size_of(dataset)}
+    batches = int(tf.data.experimental.cardinality(dataset))
+    if callable(data):  # each epoch may have other examples
+        return {**described, **batches_of_epoch(epoch, batches, before)}
+    described |= {BATCHES: batches, "seeds": ", ".join(drawn)}
+    return {**described, **_content(tensor for each in parts_of_dataset(dataset) for tensor in _tensors_of(each))}
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
-    """What differs, in words."""
-    left_out = {_BATCHES} if before.get(_BATCH_SIZE) != now.get(_BATCH_SIZE) else set()
-    names = [name for name in now if name in before and before[name] != now[name] and name not in left_out]
-    return tuple(f"{name} of the data is {_text(now[name])}, was {_text(before[name])}" for name in names)
+def _tensors_of(part: Any) -> Iterator[Any]:
+    """The tensors in memory that a part of a dataset is made of: arrays, names of files."""
+    for tensor in getattr(part, "_tensors", ()):
+        if isinstance(tensor, tf.Tensor) and hasattr(tensor, "numpy"):
+            yield tensor
 
 
-def _text(value: Any) -> str:
-    return "unknown" if value in (None, tf.data.UNKNOWN_CARDINALITY) else "endless" if value == -1 else str(value)
+def _content(tensors: Iterable[Any]) -> dict[str, str]:
+    rows = [found for each in tensors if (found := rows_of_array(each)) is not None]
+    return {CONTENT: sample_of_content(rows)} if rows else {}
 
 
 def _elements(spec: Any) -> str:

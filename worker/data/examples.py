@@ -61,6 +61,11 @@ class Examples:
         self._readers = readers
 
     @property
+    def tensors(self) -> list[Any]:
+        """The arrays in memory; none with `load`."""
+        return tf.nest.flatten(self._tensors) if self.load is None else []
+
+    @property
     def per_epoch(self) -> int:
         """The number of whole batches in one epoch."""
         return self.count // self.batch_size

@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -36,7 +37,15 @@ from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_dire
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators, run_state
+from worker.state.description import differences
 from worker.state.plain_values import NotRestorable
+from worker.state.script_conditions import (
+    OTHER_SCRIPT,
+    Condition,
+    ScriptConditions,
+    parse_record,
+    seeds_of_generators,
+)
 from worker.state.state_file import Position
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit", "prepare"]
@@ -103,6 +112,10 @@ class FilesRun(RunBase):
         )
         self._metrics: Mapping[str, float] = {}
         self._watch = DivergenceWatch(told.loss_spike)
+        self._script = ScriptConditions({})
+        self._data: dict[str, Any] | None = None  # a description of what the run reads; None: the run can't tell
+        self._data_before: dict[str, Any] = {}
+        self._restored: Restored | None = None
 
     @property
     def examples(self) -> int | None:
@@ -113,6 +126,7 @@ class FilesRun(RunBase):
 
     def __enter__(self) -> Self:
         self._enter()
+        self._script = ScriptConditions(self._read_script())
         opened = open_checkpoint_directory(self._attempt, self._directory)
         started = time.monotonic()
         last = None
@@ -132,6 +146,8 @@ class FilesRun(RunBase):
         changed = conditions.report_changed_conditions(
             {**versions, **topology}, opened.directory, opened.restore, self._attempt.reporter.show_message
         )
+        if other := self._script.said:
+            self._attempt.reporter.show_message(f"{OTHER_SCRIPT}: {'; '.join(other)}")
         told = self._attempt.launch
         retention = Retention(opened.directory, told.retention, told.checkpoint_make_room)
         origin = CheckpointOrigin(told.job, self._attempt.number, versions, topology)
@@ -140,11 +156,27 @@ class FilesRun(RunBase):
         self._scheduler.begin(opened, writer, self.step, last if is_own else None)
         self._attempt.requests.step = self.step
         name = opened.restore.name if opened.restore is not None else None
-        self._attempt.reporter.send_message(
-            Restored(self._attempt.number, self.step, name, took_s, self.total_steps, changed=changed)
+        self._restored = Restored(
+            self._attempt.number, self.step, name, took_s, self.total_steps, changed=(*changed, *other)
         )
+        self._attempt.reporter.send_message(self._restored)
+        self._changed = changed
         self._stop.install()
         return self
+
+    def _read_script(self) -> dict[str, Condition]:
+        """The present conditions that the script sets; before the restore, what it made."""
+        return dict(seeds_of_generators(self._own_generators))
+
+    def _report_first_step(self) -> None:
+        """Says that training continues on other data, or with values that the script has set after the restore."""
+        data = differences(self._data_before, self._data or {})
+        if data:
+            self._attempt.reporter.show_message(f"training continues on other data than before: {'; '.join(data)}")
+        is_updated = self._script.has_differences and self._script.update(self._read_script())
+        if self._restored is not None and (data or is_updated) and self._attempt.channel is not None:
+            changed = (*self._changed, *self._script.said, *data)
+            self._attempt.channel.send_message(replace(self._restored, changed=changed))
 
     def _release(self) -> None:
         self._scheduler.close()
@@ -176,6 +208,7 @@ class FilesRun(RunBase):
         if not self._is_complete_checked:
             self._is_complete_checked = True
             self._check_complete()
+            self._report_first_step()
         elif self._containers is not None:
             self._scheduler.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
@@ -195,7 +228,10 @@ class FilesRun(RunBase):
         return self._scheduler.saving_s
 
     def _boundary(self) -> FilesBoundary:
-        return FilesBoundary(self.step, self._position, self._metrics, self.state, self._own_generators)
+        data = self._data_before if self._data is None else self._data
+        return FilesBoundary(
+            self.step, self._position, self._metrics, self.state, self._own_generators, self._script.to_json(), data
+        )
 
     def _check_divergence(self, metrics: Mapping[str, float]) -> None:
         """Exits if training diverged. The loop chooses its own batches, so `on_nan = skip` only goes back."""
@@ -249,6 +285,8 @@ class FilesRun(RunBase):
             self.step = found["step"]
             self._continue_at(Position(found["epoch"], found["batch"], found["examples"], begun=found["begun"]))
             self._metrics = found["metrics"]
+            self._data_before = dict(found.get("data", {}))
+            self._script.compare(parse_record(found.get("script")), self._read_script(), self.step)
             return LastCheckpoint(self.step, path.name, manifest.read_manifest(path).size_bytes)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():

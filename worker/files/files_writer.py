@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ from worker.saving.save import BlockingSaveNotice
 from worker.state import random_generators, run_state
 from worker.state.plain_values import NotSaveable
 from worker.state.run_state import RunState
+from worker.state.script_conditions import Plain
 from worker.state.state_file import Position
 
 FORMAT = 1
@@ -75,13 +76,18 @@ class Copying(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FilesBoundary:
-    """What the loop knows at a step boundary. `state`: the Python values of the loop; `generators`: the script's."""
+    """What the loop knows at a step boundary. `state`: the Python values of the loop; `generators`: the script's.
+
+    `script`: what `ScriptConditions` records; `data`: a description of what the run reads.
+    """
 
     step: int
     position: Position
     metrics: Mapping[str, float]
     state: RunState
     generators: tuple[Any, ...] = ()
+    script: Mapping[str, Plain] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,8 @@ class FilesWriter:
             "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step,
             "epoch": figures.position.epoch, "batch": figures.position.batch, "examples": figures.position.examples,
             "begun": figures.position.begun, "metrics": dict(figures.metrics),
-            "generators": random_generators.read(figures.generators),
+            "generators": random_generators.read(figures.generators), "script": dict(figures.script),
+            "data": dict(figures.data),
         }  # fmt: skip
         try:
             values = figures.state.to_bytes()

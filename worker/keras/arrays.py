@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from keras.src import tree  # keras.tree as Keras itself uses it for data
 from keras.src.trainers.data_adapters import array_slicing
@@ -10,6 +11,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.state.dataset_passes import PassLog
+from worker.state.description import BATCH_SIZE, CONTENT, rows_of_array, sample_of_content
 from worker.state.state_file import Position
 
 
@@ -61,7 +63,15 @@ class ArrayData(FitData):
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         left = math.ceil((self._count - self._consumed(position)) / self._batch_size)
         order = "shuffled" if self._shuffle else "as they are"
-        passes.described = {"number of examples": self._count, "batch size": self._batch_size, "order": order}
+        arrays = [getattr(each, "array", each) for each in tree.flatten(self._arrays)]
+        rows = [rows_of_array(each) for each in arrays if isinstance(each, np.ndarray | tf.Tensor)]
+        passes.described = {
+            "number of examples": self._count,
+            BATCH_SIZE: self._batch_size,
+            "order": order,
+            CONTENT: sample_of_content([each for each in rows if each is not None]),
+            **({"seed": self.seed} if self._shuffle else {}),
+        }
         return EpochBatches(self._batches(position), model, left)
 
     def has_no_batch_left(self, position: Position) -> bool:

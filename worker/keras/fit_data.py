@@ -153,7 +153,7 @@ class ExamplesData(FitData):
         untuned.autotune.enabled = False
         left = (self._examples.count - self._examples.consumed(position)) // self._examples.batch_size
         examples = self._examples.open(position)
-        passes.described = describe_data(self._examples, examples)
+        passes.described = describe_data(self._examples, examples, position.epoch, passes.last_described)
         dataset = _weighed(examples.take(left), self._class_weights)
         return EpochBatches(dataset.with_options(untuned), model, left)
 
@@ -205,7 +205,7 @@ class DatasetData(FitData):
         self._check_end(dataset)
         workers = collectives.worker_count(model.distribute_strategy)
         check_shared_by_rows(dataset, workers)
-        passes.described = describe_data(self._data, passes.data)
+        passes.described = describe_data(self._data, passes.data, position.epoch, passes.last_described)
         dataset = _weighed(dataset, self._class_weights)
         count = _cardinality(dataset)
         if count >= 0 or self._endless:

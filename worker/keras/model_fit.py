@@ -219,7 +219,7 @@ def _end_epoch(
     """Does what belongs to the end of an epoch that has no batch left: its metrics, validation and callbacks."""
     epoch = run.position.epoch
     _build(model, data.element_spec(), metrics=True)
-    state.fill_metrics()
+    run.report_lost_state(state.fill_metrics(), "metrics")
     logs = _metrics_of(model)
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
         inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
@@ -286,7 +286,7 @@ class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         if self.start.batch == 0:
             super().on_epoch_begin(epoch, logs)
         else:
-            self._state.fill_metrics()
+            self._run.report_lost_state(self._state.fill_metrics(), "metrics")
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The step before is done. If that was the last one, which only the dataset knows, ends the epoch for Keras."""

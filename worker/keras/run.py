@@ -29,6 +29,10 @@ VALIDATION_REPORT_S = 1.0  # between two reports that a validation is alive; han
 class FitRun(Run):
     """A run in which Keras takes the batches."""
 
+    _set_at_step = (
+        "write `if model.optimizer.iterations == {step}: {line}` into on_train_begin of a callback, where optimizer is "
+        "model.optimizer"
+    )
     _validation_reported_at = 0.0  # monotonic
 
     def report_validation(self, begins: bool) -> None:
@@ -88,10 +92,10 @@ class FitRun(Run):
         """The number of examples of the pass that are trained on; None: unknown. Waits for the last step."""
         return self._position.examples if self._counter is None else self._counter.consumed()
 
-    def report_lost_state(self, lost: tuple[str, ...]) -> None:
-        """Names the saved state of callbacks that could not be restored."""
+    def report_lost_state(self, lost: tuple[str, ...], owner: str = "callbacks") -> None:
+        """Names the saved state that could not be restored."""
         if lost:
-            self._attempt.reporter.show_message(f"cannot restore some state of callbacks: {'; '.join(lost)}")
+            self._attempt.reporter.show_message(f"cannot restore some state of {owner}: {'; '.join(lost)}")
 
     def _step_boundary(self) -> StepBoundary:
         if self._counter is not None and self._position.examples is None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from supervisor.protocol.plurals import counted
 from worker.keras.callbacks import LogFiles
 from worker.keras.fit_data import FitData
 from worker.keras.outer_variables import OuterVariable, outer_variables
@@ -127,20 +128,27 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
         self.not_saved = tuple(not_saved)
         return found
 
-    def fill_metrics(self) -> None:
-        """Restores the metrics of an interrupted epoch on every replica."""
-        for number, variable in enumerate(self.metric_variables):
-            stored = self._arrays.get(f"{_METRIC}{number}")
-            if stored is not None:
-                assign_copies(variable, list(stored), self._place)
+    def fill_metrics(self) -> tuple[str, ...]:
+        """Restores the metrics of an interrupted epoch on every replica. Returns, in words, what does not fit."""
+        stored = [self._arrays[key] for key in sorted(filter(_is_metric, self._arrays), key=_number_of_metric)]
+        variables = self.metric_variables
+        if not stored:
+            return ()
+        if [values.shape[1:] for values in stored] != [tuple(each.shape) for each in variables]:
+            return (
+                f"the checkpoint has {counted(len(stored), 'variable')} of them, the model has {len(variables)}, or "
+                f"their shapes differ; those of the epoch that was interrupted begin anew",
+            )
+        for variable, values in zip(variables, stored, strict=True):
+            assign_copies(variable, list(values), self._place)
+        return ()
 
     def complete_metrics(self, complete: Completion, place: Place) -> None:
         """Called after a restore: `fill_metrics` then restores the values of the replicas in this process."""
         self._place = place
-        for key, stored in self._arrays.items():
-            if key.startswith(_METRIC):
-                values = complete(int(key.removeprefix(_METRIC)), list(stored))
-                self._arrays[key] = np.stack(list(values))
+        for key in filter(_is_metric, list(self._arrays)):
+            values = complete(_number_of_metric(key), list(self._arrays[key]))
+            self._arrays[key] = np.stack(list(values))
 
     def serialize(self) -> bytes:
         """Called by TensorFlow for each checkpoint."""
@@ -239,6 +247,14 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
                     vars(callback)[name] = value
                 else:
                     outer.set(value)
+
+
+def _is_metric(key: str) -> bool:
+    return key.startswith(_METRIC)
+
+
+def _number_of_metric(key: str) -> int:
+    return int(key.removeprefix(_METRIC))
 
 
 def _is_of_keras(callback: Any) -> bool:

@@ -150,6 +150,10 @@ class GangCheckpoints(RunCheckpoints):
         if self._gang.is_chief:
             super()._record_conditions(present, directory)
 
+    def _show_changes(self, text: str) -> None:
+        if self._gang.is_chief:
+            super()._show_changes(text)
+
     def check_completeness(self, *given: Any) -> None:
         """The chief checks for all, as they run the same program."""
         if self._gang.is_chief:

@@ -19,7 +19,6 @@ from worker.checks.findings import Finding
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
-from worker.data.description import differences
 from worker.data.resume_dataset import Batch
 from worker.devices import tensorflow_conditions
 from worker.export import ExportError, export_run
@@ -43,8 +42,10 @@ from worker.run.misuse import check_tracked, explain
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state
 from worker.state.dataset_passes import PassLog
+from worker.state.description import differences
 from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
+from worker.state.script_conditions import SET_AT_STEP
 from worker.state.state_file import Position
 
 _REMEDY = (
@@ -68,6 +69,9 @@ class Run(RunBase):
     then `done` is reported. An exception saves nothing, because it may have come from the middle of a step. A request
     to stop (SIGTERM, the daemon) leaves `step_done` as SystemExit with status 143, after the save.
     """
+
+    _set_at_step = SET_AT_STEP
+    """How the script does something once, after the restore of a checkpoint."""
 
     def __init__(
         self,
@@ -138,7 +142,7 @@ class Run(RunBase):
         is_first_run = not self._attempt.has_begun_run
         try:
             check_tracked(self._tracked, self.strategy)
-            found = self._checkpoints.restore_or_begin(self.total_steps)
+            found = self._checkpoints.restore_or_begin(self.total_steps, self._set_at_step)
         except BaseException:
             self._checkpoints.close()
             raise
@@ -219,7 +223,7 @@ class Run(RunBase):
         if not self._checked:
             self._checked = True
             self._check_complete(sys._getframe(1))
-            self._checkpoints.report_changed_data(
+            self._checkpoints.report_first_step(
                 differences(dict(self._passes.described_before), dict(self._passes.described or {}))
             )
             self._check_microbatches()

@@ -28,7 +28,9 @@ from worker.state import extra_state, run_state
 from worker.state.plain_values import NotRestorable
 from worker.state.replica_values import ALONE
 from worker.state.run_state import RunState
+from worker.state.script_conditions import OTHER_SCRIPT, SET_AT_STEP, Plain, ScriptConditions
 from worker.state.state_file import TrainingState
+from worker.state.tensorflow_script_conditions import read_conditions
 
 
 class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
@@ -61,13 +63,16 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._directory = directory
         self._restored: Restored | None = None
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
+        self._script = ScriptConditions({})
 
-    def restore_or_begin(self, total_steps: int | None) -> TrainingState | None:
+    def restore_or_begin(self, total_steps: int | None, set_at_step: str = SET_AT_STEP) -> TrainingState | None:
         """Restores the selected checkpoint and reports it; None if training begins at step 0.
 
+        `set_at_step`: how the script does something once, after a restore.
         Exits with a code of `WorkerExit` if the directory can't be used or the checkpoint doesn't fit.
         """
         build_variables(self._tracked, self._strategy)
+        self._script = ScriptConditions(read_conditions(self._tracked, self.own), set_at_step)
         found = None
         if self._directory is not None:
             found = self._open_and_restore(self._directory)
@@ -83,20 +88,33 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             restore_s=found.took_s if found is not None else 0.0,
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
-            changed=self._changed,
+            changed=(*self._changed, *self._script.said),
             replicas=None if self._strategy is None else self._strategy.num_replicas_in_sync,
         )
         self._attempt.reporter.send_message(restored)
         self._restored = restored
         return state
 
-    def report_changed_data(self, changed: tuple[str, ...]) -> None:
-        """Says that training continues on other data than before: on stderr, and once more as `restored`."""
-        if not changed:
-            return
-        self._attempt.reporter.show_message(f"training continues on other data than before: {'; '.join(changed)}")
-        if self._restored is not None and self._attempt.channel is not None:
-            self._attempt.channel.send_message(replace(self._restored, changed=(*self._changed, *changed)))
+    def report_first_step(self, changed_data: tuple[str, ...]) -> None:
+        """Says that training continues on other data than before: on stderr, and once more as `restored`.
+
+        So it says if the script has set values of its own in the place of restored ones.
+        """
+        if changed_data:
+            self._show_changes(f"training continues on other data than before: {'; '.join(changed_data)}")
+        is_updated = self._script.has_differences and self._script.update(read_conditions(self._tracked, self.own))
+        if self._restored is not None and (changed_data or is_updated) and self._attempt.channel is not None:
+            changed = (*self._changed, *self._script.said, *changed_data)
+            self._attempt.channel.send_message(replace(self._restored, changed=changed))
+
+    def _compare_script(self, before: Mapping[str, Plain], step: int) -> None:
+        """Says which values of the script are not those that the checkpoint was trained with."""
+        changed = self._script.compare(before, read_conditions(self._tracked, self.own), step)
+        if changed:
+            self._show_changes(f"{OTHER_SCRIPT}: {'; '.join(changed)}")
+
+    def _show_changes(self, text: str) -> None:
+        self._attempt.reporter.show_message(text)
 
     def check_completeness(
         self,
@@ -162,7 +180,10 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             opened.lock.check_not_superseded,
             must_be_finite=self._diverged is not None,
             extra_files=self._extra_files,
+            script=self._script.to_json,
         )
+        if found is not None:
+            self._compare_script(found.state.script, found.state.step)
         return found
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:

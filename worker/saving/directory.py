@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervisor.protocol import durable, layout, mounts
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.checkpoints.account import Place, find_loss
+from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.wire.launch import MIRROR
@@ -120,7 +120,7 @@ def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
         return None
     record.mount = seen.mount
     remedy = f"mount the disk or put the folder back, and start again; to begin anew, delete {record.path}"
-    place = Place(str(directory.absolute()), seen.highest_step, seen.mount, seen.passed_over)
+    place = SeenDirectory(str(directory.absolute()), seen.highest_step, seen.mount, seen.passed_over)
     lost = find_loss(newest, place, f"cannot train in {directory}", remedy)
     if lost is not None and lost.waits:
         attempt.exit_with_error(WorkerExit.DIRECTORY_UNUSABLE, lost.text)

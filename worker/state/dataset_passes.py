@@ -154,6 +154,11 @@ class PassLog:
         self._rng: Any = None
         self._late_rng: Any = None
 
+    @property
+    def last_described(self) -> Mapping[str, Any]:
+        """What was read last, in this process or before it."""
+        return self.described_before if self.described is None else self.described
+
     def make_dataset(self, of_epoch: Callable[[int], Any], epoch: int) -> Any:
         """The dataset that the script's function makes for an epoch.
 
@@ -230,7 +235,7 @@ class PassLog:
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint has to hold."""
-        data = dict(self.described if self.described is not None else self.described_before)
+        data = dict(self.last_described)
         if self._epoch is None:
             return {**self._saved, "data": data}
         parts = {}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from supervisor.protocol.formats import NewerFormat, check_format
+from worker.state.script_conditions import parse_record
 
 FORMAT = 1
 
@@ -39,7 +40,7 @@ class TrainingState:
     `seeds` and `generators` are what `extra_state` reads. `replica_metrics`: each replica's value of a metric that the
     script gave per replica. `replicas`: their number, over all processes. `copies`: the number of per-replica tensors
     of the process that wrote the checkpoint; `copies_of`: how many of them each variable has (empty: as many each).
-    `passes`: what `PassLog` has to know.
+    `passes`: what `PassLog` has to know. `script`: what `ScriptConditions` records.
     """
 
     step: int
@@ -52,6 +53,7 @@ class TrainingState:
     copies: int = 0
     copies_of: tuple[int, ...] = ()
     passes: Mapping[str, Any] = field(default_factory=dict)
+    script: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The file's content. Values that are not finite become null, because JSON can't hold them."""
@@ -92,4 +94,5 @@ def parse_state(content: bytes) -> TrainingState:
         copies=body["copies"],
         copies_of=tuple(body.get("copies_of", ())),
         passes=body["passes"],
+        script=parse_record(body.get("script")),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from supervisor.protocol.plurals import counted
+from worker.state.description import BATCH_SIZE, CONTENT, Rows, sample_of_content
 
 _KEPT = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context",
@@ -36,6 +37,17 @@ class BatchPlan:
         """The number of examples."""
         return len(self.dataset)
 
+    def describe(self) -> dict[str, Any]:
+        """What decides which batches come, by name."""
+        described = {
+            "number of examples": self.count,
+            BATCH_SIZE: self.batch_size,
+            "order": "as they are" if self.seed is None else f"shuffled with seed {self.seed}",
+        }
+        if isinstance(self.dataset, torch.utils.data.TensorDataset):
+            described[CONTENT] = sample_of_content(map(_rows_of, self.dataset.tensors))
+        return described
+
     def first_of(self, batch: int, examples: int | None) -> int:
         """The first example that is left. `examples`: how many of the epoch are consumed; None: `batch` batches."""
         return min(batch * self.batch_size if examples is None else examples, self.count)
@@ -49,6 +61,14 @@ class BatchPlan:
         for examples in loader:
             first = min(first + self.batch_size, self.count)
             yield examples, first
+
+
+def _rows_of(tensor: torch.Tensor) -> Rows:
+    def row(number: int) -> Any:
+        found = tensor[number].detach().cpu().contiguous()
+        return found.reshape(-1).view(torch.uint8).numpy() if found.dtype != torch.bool else found.numpy()
+
+    return len(tensor), f"{tensor.dtype} {list(tensor.shape[1:])}", row
 
 
 def plan_batches(data: Any, batch_size: int | None, seed: int, options: Mapping[str, Any]) -> BatchPlan:

@@ -22,6 +22,7 @@ from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.directory import UNFIT_REMEDY
+from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
 from worker.torch.loaders import BatchPlan, plan_batches
 from worker.torch.missing_state import find_missing, find_unread_loaders
@@ -37,6 +38,7 @@ from worker.torch.saved_state import (
     save_state,
     unloadable_classes,
 )
+from worker.torch.script_conditions import read_conditions
 
 SEED = 1
 
@@ -86,6 +88,10 @@ class Run(FilesRun):
         self._uses_batches = False
         self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
 
+    def _read_script(self) -> dict[str, Condition]:
+        files = self._torch_files
+        return {**super()._read_script(), **read_conditions(files.parts, files.generators)}
+
     def batches(self, data: Any, *, batch_size: int | None = None, seed: int = 0, **options: Any) -> Iterator[Any]:
         """Yields the remaining batches, in an order that is a function of (seed, epoch), from the exact position on.
 
@@ -100,6 +106,7 @@ class Run(FilesRun):
         self._check_loops()
         self._uses_batches = True
         plan = plan_batches(data, batch_size, seed, options)
+        self._data = plan.describe()
         return self._over_epochs(lambda: self._rest_of_epoch(plan))
 
     def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
@@ -233,7 +240,13 @@ class _TorchFiles:  # its name is the `kind` in state.json
             if differing := differing_tensors(self.parts, state["parts"]):
                 raise Unfit("; ".join([*differing, UNFIT_REMEDY]))
             for name, part in self.parts.items():
+                settings = _settings_of(part)
                 part.load_state_dict(state["parts"][name])
+                if lost := sorted(settings - _settings_of(part)):
+                    raise Unfit(
+                        f"{name} is a {type(part).__name__}, and the optimizer in the checkpoint has no "
+                        f"{', '.join(lost)}; {UNFIT_REMEDY}"
+                    )
             for name, each in self.generators.items():
                 each.set_state(state["generators"][name])
             _set_global_generators(state["cpu"], state["cuda"])
@@ -245,6 +258,13 @@ class _TorchFiles:  # its name is the `kind` in state.json
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, but this program uses PyTorch")
+
+
+def _settings_of(part: Any) -> frozenset[str]:
+    """The names of an optimizer's own settings, which a checkpoint replaces."""
+    if not isinstance(part, torch.optim.Optimizer):
+        return frozenset()
+    return frozenset(key for group in part.param_groups for key in group if key in part.defaults)
 
 
 def _allows_tf32() -> bool:

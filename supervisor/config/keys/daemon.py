@@ -26,6 +26,8 @@ from supervisor.config.schema.section import (
     section_model,
 )
 
+CHANGES_MAXBYTES = 10 << 20  # some 50,000 changes
+
 
 @section_model
 class SupervisordConfig(HookKeys):
@@ -54,6 +56,18 @@ class SupervisordConfig(HookKeys):
     logfile_backups: Count = key(
         LOG_BACKUPS,
         "How many rotated logs are kept, `.1` being the newest. With the default size, they take at most 550 MB.",
+    )
+    changes_logfile: LogPath = key(
+        None,
+        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. Nothing "
+        "that programs do is written into it, so none can push those lines out by rotation. NONE for no such file.",
+        shown="`changes.log` in state_dir",
+    )
+    changes_logfile_maxbytes: Bytes = key(
+        CHANGES_MAXBYTES, "Size in bytes at which this log is rotated; 0 means never. A line takes some 200 bytes."
+    )
+    changes_logfile_backups: Count = key(
+        LOG_BACKUPS, "How many rotated logs of changes are kept. With the default size, they take at most 110 MB."
     )
     loglevel: Annotated[values.LogLevel, parsed_by(values.log_level)] = key(
         "info",

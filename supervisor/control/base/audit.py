@@ -1,9 +1,12 @@
 """The audit log: a line in the daemon's log for each change that a client requested, also if it was refused.
 
-The line is written whatever `loglevel` is. Its event is `change.asked`. What is sent to a program's standard input or
-to event listeners is not logged, because it may contain passwords; only its length is.
+The line is written whatever `loglevel` is, there and in a log of its own (`changes_logfile`). Its event is
+`change.asked`. Of what is refused to one client, only so much is written: it could push out everything else. What is
+sent to a program's standard input or to event listeners is not logged, because it may contain passwords; only its
+length is.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +17,7 @@ import structlog
 
 from supervisor.control.base.errors import Code, CommandError, RequestFailed
 from supervisor.host.daemon_log.daemon_log import CHANGES
+from supervisor.protocol.wire.limits import TokenBucket
 
 OK = "OK"
 UNFINISHED = "UNFINISHED"
@@ -24,7 +28,11 @@ MAX_NAMES = 100  # of one `update`, beyond which they are only counted
 SECRET = frozenset({"chars", "base64", "data", "secret"})
 """JSON arguments, and kinds of XML-RPC parameters, whose values are not logged."""
 
+REFUSALS_A_SECOND, REFUSALS_AT_ONCE = 0.1, 100  # of one user, or of all clients of TCP: 2 MB a day
+MAX_USERS = 1000  # that are told apart
+
 log = structlog.get_logger(CHANGES)
+_refusals: dict[int | None, TokenBucket] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,23 @@ class Change:
             self.has_line_per_program = True
         if reason:
             facts["reason"] = _text(reason)
-        write = log.warning if result == Code.FORBIDDEN.name else log.info
+        is_refusal = result == Code.FORBIDDEN.name
+        if is_refusal and not _has_room(self.caller.uid):
+            return
+        write = log.warning if is_refusal else log.info
         write("change.asked", **facts, **self.caller.facts())
+
+
+def _has_room(uid: int | None) -> bool:
+    """Whether one more refusal to a user is written. The next one that is says how many were left out."""
+    known = uid if uid in _refusals or len(_refusals) < MAX_USERS else None
+    bucket = _refusals.setdefault(known, TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE))
+    if not bucket.take(time.monotonic()):
+        return False
+    if bucket.dropped:
+        log.warning("change.refusals_left_out", uid=uid, count=int(bucket.dropped))
+        bucket.dropped = 0.0
+    return True
 
 
 _present: ContextVar[Change | None] = ContextVar("change", default=None)

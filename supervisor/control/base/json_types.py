@@ -9,6 +9,7 @@ field is always present.
 import builtins
 import collections.abc
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -32,8 +33,24 @@ _EXPECTED: Mapping[Any, str] = {str: "a string", bool: "true or false", int: "a 
 
 
 def to_json(content: object) -> bytes:
-    """The JSON text of anything that is made of dataclasses, lists and plain values."""
-    return json.dumps(content, default=fields_of).encode()
+    """The JSON text of anything that is made of dataclasses, lists and plain values.
+
+    JSON has no words for numbers that are not finite. None should come here; one that does becomes null.
+    """
+    try:
+        return json.dumps(content, default=fields_of, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(content), allow_nan=False).encode()
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if is_dataclass(content):
+        return _finite(fields_of(content))
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def fields_of(value: Any) -> dict[str, Any]:

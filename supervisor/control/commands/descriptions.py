@@ -8,12 +8,15 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyStage
 from supervisor.runner.program.mirror import MirrorStatus
 from supervisor.runner.program.runner import Runner
+
+MAX_SPAN_S = 1e11  # 3,000 years
 
 
 def wire_state(runner: Runner) -> tuple[str, int]:
@@ -25,9 +28,19 @@ def wire_state(runner: Runner) -> tuple[str, int]:
     return (state.name, int(state))
 
 
+def wire_state_or_unknown(runner: Runner) -> tuple[str, int]:
+    """The program's state in Supervisor's words and numbers; UNKNOWN if that fails too."""
+    try:
+        return wire_state(runner)
+    except Exception as error:  # noqa: BLE001 - this is for a program of which something has failed already
+        not_shown(runner.name, error)
+        return "UNKNOWN", 1000
+
+
 def full_description(runner: Runner, *warnings: str | None) -> str:
     """Where the program stands, and whatever else should be known about it."""
-    return ", ".join(filter(None, [_description(runner), str(runner.listener_status or ""), *warnings]))
+    refused = runner.executor.refused_words(time.monotonic())
+    return ", ".join(filter(None, [_description(runner), str(runner.listener_status or ""), *refused, *warnings]))
 
 
 def _description(runner: Runner) -> str:
@@ -191,7 +204,7 @@ def _rate(value: float) -> str:
 
 
 def _h_mm_ss(length_s: float) -> str:
-    return str(timedelta(seconds=int(length_s)))
+    return str(timedelta(seconds=int(min(length_s, MAX_SPAN_S))))
 
 
 def _local_time(wall_at: float) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 from supervisor.config import ProgramConfig
 from supervisor.control.base.context import CommandContext
+from supervisor.control.base.isolation import not_shown
 from supervisor.control.base.json_types import fields_of
 from supervisor.control.commands import groups
-from supervisor.control.commands.descriptions import full_description, wire_state
+from supervisor.control.commands.descriptions import full_description, wire_state, wire_state_or_unknown
 from supervisor.control.commands.notices import NoticeStatus, notice_status, slow_flush_warning
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyKind, StandbyStage
@@ -50,10 +51,12 @@ class JobStatus:
     """What `status` says of a program that trains. From `step` on, the fields of `Training`, which explains them.
 
     `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `suspects`: checkpoints that are
-    avoided because attempts failed after restoring them; `waits_for_storage`: it waits for its checkpoint directory;
+    avoided because attempts failed after restoring them; `waits_for_storage`: it waits for the disk of its checkpoint
+    directory, or of what it is started from;
     `newest`: the newest checkpoint that was ever reported as committed; `older_because`, `older_text`: why the attempt
     began from an older one than that was, null if it did not; `storage_remarks`: what checkpoints can't
-    rely on in the directory's file system; `replicas_wanted`: the number of devices that its section asks for.
+    rely on in the directory's file system; `replicas_wanted`: the number of devices that its section asks for;
+    `refused`: what the daemon did not take of the worker's messages, or did not write down of them, in words.
     """
 
     attempt: int
@@ -68,6 +71,7 @@ class JobStatus:
     older_because: OlderBecause | None
     older_text: str | None
     storage_remarks: tuple[str, ...]
+    refused: tuple[str, ...]
     standby: StandbyAnswer | None
     step: int | None
     total_steps: int | None
@@ -140,12 +144,50 @@ async def status(context: CommandContext) -> StatusAnswer:
     shortest_s = context.notices.shortest_s
     return StatusAnswer(
         tuple(
-            _status(runner, log_errors, flush_times_s.get(runner.name), shortest_s)
+            _status_or_line(runner, log_errors, flush_times_s.get(runner.name), shortest_s)
             for runner in groups.in_order(context.programs.runners.values())
         ),
         context.ledger.last_error,
         context.hooks.failure_summary,
     )
+
+
+def _status_or_line(
+    runner: Runner, log_errors: Mapping[Path, str], flush_time_s: float | None, shortest_s: float | None
+) -> ProgramStatus:
+    """As `_status`; for a program of which something can't be shown, what is always known, and why."""
+    try:
+        return _status(runner, log_errors, flush_time_s, shortest_s)
+    except Exception as error:  # noqa: BLE001 - it must not hide the others
+        (word, code), config = wire_state_or_unknown(runner), runner.config
+        return ProgramStatus(
+            name=runner.name,
+            group=config.group,
+            process=config.process,
+            group_priority=config.group_priority,
+            priority=config.priority,
+            state=runner.state,
+            wire_state=word,
+            wire_code=code,
+            description=not_shown(runner.name, error),
+            pid=runner.executor.pid,
+            cgroup=None,
+            can_outlive=None,
+            started_wall_at=None,
+            ended_wall_at=None,
+            exit_code=None,
+            signal=None,
+            reason=None,
+            says=None,
+            wanted=runner.wanted,
+            warning=None,
+            durable_s=None,
+            notice=None,
+            listener=None,
+            stdout_logfile=_path_text(config.stdout_logfile),
+            stderr_logfile=_path_text(config.stderr_logfile),
+            job=None,
+        )
 
 
 def _status(
@@ -225,6 +267,7 @@ def job_status(runner: Runner) -> JobStatus | None:
         older_because=None if older is None else older.because,
         older_text=None if older is None else older.text,
         storage_remarks=runner.executor.storage_remarks,
+        refused=runner.executor.refused_words(time.monotonic()),
         standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,
     )

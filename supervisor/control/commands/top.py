@@ -10,6 +10,7 @@ from typing import Annotated
 import psutil
 
 from supervisor.control.base.context import CommandContext
+from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands import descriptions, groups
 from supervisor.core.program.facts import State
 from supervisor.host.blocking_calls import BlockingCalls
@@ -76,6 +77,17 @@ async def _gpu_memory_by_pid(threads: BlockingCalls) -> Mapping[int, int] | None
 
 
 def _usage(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[int, int] | None) -> ProgramUsage:
+    try:
+        return _usage_of(runner, measured, gpu)
+    except Exception as error:  # noqa: BLE001 - it must not hide the others
+        not_shown(runner.name, error)
+        word, _ = descriptions.wire_state_or_unknown(runner)
+        return ProgramUsage(
+            runner.name, runner.config.group, word, runner.executor.pid, 0, None, None, None, None, None
+        )
+
+
+def _usage_of(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[int, int] | None) -> ProgramUsage:
     pid, training = runner.executor.pid, runner.executor.training
     used = measured.get(pid) if pid is not None else None
     trains = runner.config.job is not None and runner.state in (State.RUNNING, State.FLUSHING)

@@ -6,7 +6,9 @@ the programs and with nothing else.
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
@@ -15,7 +17,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from supervisor import __version__
-from supervisor.control.metrics.sampling import NoticesSample, Sample
+from supervisor.control.base.isolation import not_shown
+from supervisor.control.metrics.sampling import JobSample, NoticesSample, ProgramSample, Sample
 from supervisor.control.metrics.table import (
     JOBS,
     LABELLED,
@@ -28,6 +31,9 @@ from supervisor.control.metrics.table import (
 )
 from supervisor.core.program.facts import State
 from supervisor.runner.listeners.hub import PoolCounts
+
+Found = TypeVar("Found")
+Shown = TypeVar("Shown", ProgramSample, JobSample)
 
 
 def exposition(sample: Sample, accept: str) -> tuple[bytes, str]:
@@ -44,16 +50,56 @@ def families(sample: Sample) -> Iterator[Family]:
     yield from _daemon_families(sample)
     yield from _notice_families(sample.notices)
     yield from _pool_families(sample.pools)
+    broken = set(sample.not_shown)
+
+    def read(name: str, value: Callable[[], Found]) -> Iterator[Found]:
+        """The value, or none if it can't be computed: that must not hide the others."""
+        try:
+            yield value()
+        except Exception as error:  # noqa: BLE001 - whatever it is, `stepkeeper_program_shown` says so
+            not_shown(name, error)
+            broken.add(name)
+
     for metric in PROGRAMS:
-        yield _family(metric, ("program",), (((each.name,), metric.value(each)) for each in sample.programs))
-    for divided in LABELLED:
         values = (
-            ((each.name, word), value) for each in sample.programs for word, value in divided.values(each).items()
+            ((each.name,), found)
+            for each in sample.programs
+            for found in read(each.name, partial(_number, metric.value, each))
         )
-        yield _family(divided, ("program", divided.label), values)
+        yield _family(metric, ("program",), values)
+    for divided in LABELLED:
+        parts = (
+            ((each.name, word), value)
+            for each in sample.programs
+            for found in read(each.name, partial(_numbers, divided.values, each))
+            for word, value in found.items()
+        )
+        yield _family(divided, ("program", divided.label), parts)
     jobs = [(each.name, each.job) for each in sample.programs if each.job is not None]
     for of_job in JOBS:
-        yield _family(of_job, ("program",), (((name,), of_job.value(job)) for name, job in jobs))
+        yield _family(
+            of_job,
+            ("program",),
+            (((name,), found) for name, job in jobs for found in read(name, partial(_number, of_job.value, job))),
+        )
+    names = {*(each.name for each in sample.programs), *sample.not_shown}
+    shown = GaugeMetricFamily(
+        "stepkeeper_program_shown",
+        "0 if some of the program's metrics can't be computed; the daemon's log says why.",
+        labels=("program",),
+    )
+    for name in sorted(names):
+        shown.add_metric((name,), name not in broken)
+    yield shown
+
+
+def _number(read: Callable[[Shown], Value], sample: Shown) -> Value:
+    value = read(sample)
+    return value if value is None or isinstance(value, tuple) else float(value)
+
+
+def _numbers(read: Callable[[Shown], Mapping[str, float]], sample: Shown) -> dict[str, float]:
+    return {word: float(value) for word, value in read(sample).items()}
 
 
 class _SampleCollector(Collector):

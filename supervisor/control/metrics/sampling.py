@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from supervisor.control.base.context import CommandContext
+from supervisor.control.base.isolation import not_shown
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
@@ -41,6 +42,8 @@ class JobSample:
     stalls: tuple[int, float]
     flushes: tuple[int, float]
     saves_failed: int
+    messages_refused: int
+    messages_left_out: int
     refused: int
     waits_for_storage: bool
 
@@ -66,6 +69,7 @@ class ProgramSample:
     older_starts: dict[str, int]
     goodput_s: dict[str, float]
     job: JobSample | None
+    invariants_broken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class NoticesSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The daemon at one moment."""
+    """The daemon at one moment. `not_shown`: programs of which something can't be shown, and is left out."""
 
     programs: tuple[ProgramSample, ...]
     notices: NoticesSample
@@ -91,18 +95,27 @@ class Sample:
     ledger_in_trouble: bool
     logs_in_trouble: int
     pools: dict[str, PoolCounts] = field(default_factory=dict)
+    not_shown: frozenset[str] = frozenset()
 
 
 def take_sample(context: CommandContext) -> Sample:
     """All values now. For the event loop's thread; takes some microseconds for each program."""
     runners, expected_s = context.programs.runners, context.notices.flush_times_s()
+    programs, broken = list[ProgramSample](), set[str]()
+    for name in sorted(runners):
+        try:
+            programs.append(_program(runners[name], expected_s.get(name)))
+        except Exception as error:  # noqa: BLE001 - it must not hide the others
+            not_shown(name, error)
+            broken.add(name)
     return Sample(
-        tuple(_program(runners[name], expected_s.get(name)) for name in sorted(runners)),
+        tuple(programs),
         _notices(context.notices, time.monotonic()),
         context.programs.closing,
         context.ledger.last_error is not None,
         len(context.logs.failures),
         context.listening.pool_counts(),
+        frozenset(broken),
     )
 
 
@@ -137,6 +150,7 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         older_starts=_older_starts(runner),
         goodput_s={str(spent): span_s for spent, span_s in goodput.total_s().items()},
         job=_job(runner, flush_expected_s),
+        invariants_broken=counters.invariants_broken,
     )
 
 
@@ -167,6 +181,8 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         stalls=_totals(counters.stall),
         flushes=_totals(counters.flush),
         saves_failed=counters.failed_saves,
+        messages_refused=runner.executor.messages_refused,
+        messages_left_out=runner.executor.messages_left_out,
         refused=counters.refused_checkpoints,
     )
 

@@ -73,6 +73,12 @@ PROGRAMS = (
         lambda of: of.attempt,
     ),
     ProgramMetric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.attempts),
+    ProgramMetric(
+        "stepkeeper_invariants_broken_total",
+        MetricType.COUNTER,
+        "Defects of the daemon that it noticed itself; the log has each as invariant.broken. Please report them.",
+        lambda of: of.invariants_broken,
+    ),
 )
 
 LABELLED = (
@@ -161,7 +167,7 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoint_size_bytes",
         MetricType.GAUGE,
-        "Size of the newest checkpoint.",
+        "Size of the newest checkpoint on the disk.",
         lambda of: of.checkpoint_size_bytes,
     ),
     JobMetric(
@@ -213,9 +219,22 @@ JOBS = (
         lambda of: of.refused,
     ),
     JobMetric(
+        "stepkeeper_messages_refused_total",
+        MetricType.COUNTER,
+        "Messages of the worker that were refused: no messages, or out of their limits.",
+        lambda of: of.messages_refused,
+    ),
+    JobMetric(
+        "stepkeeper_messages_left_out_total",
+        MetricType.COUNTER,
+        "Messages of the worker that were left out, as they came too often.",
+        lambda of: of.messages_left_out,
+    ),
+    JobMetric(
         "stepkeeper_waits_for_storage",
         MetricType.GAUGE,
-        "1 while the job waits for its checkpoint directory, which fails or lacks what was committed there.",
+        "1 while the job waits for a disk: of its checkpoint directory, which fails or lacks what was committed there, "
+        "or of what it is started from.",
         lambda of: of.waits_for_storage,
     ),
     JobMetric(

@@ -6,15 +6,15 @@ one that reads slowly gets the newest state later, and delays nothing else.
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from http import HTTPStatus
 
 import structlog
 
 from supervisor.control.base.context import CommandContext
+from supervisor.control.base.isolation import not_shown
 from supervisor.control.base.json_types import fields_of, to_json
 from supervisor.control.commands.status import ProgramStatus, status
 from supervisor.control.http import web
@@ -84,9 +84,7 @@ class LivePages:
     def _event(self, since: int) -> bytes:
         """What changed after the look `since`; all of it for 0."""
         changed = {name: each.content for name, each in self._shown.items() if each.look > since}
-        programs = b",".join(
-            json.dumps(name).encode() + b":" + content for name, content in changed.items() if content is not None
-        )
+        programs = b",".join(to_json(name) + b":" + content for name, content in changed.items() if content is not None)
         removed = to_json([name for name, content in changed.items() if content is None] if since else [])
         daemon = self._daemon if self._daemon_look > since else b"null"
         return b'event: status\ndata: {"all":%s,"at":%f,"daemon":%s,"removed":%s,"programs":{%s}}\n\n' % (
@@ -110,7 +108,7 @@ class LivePages:
 
     async def _look_once(self) -> None:
         answer, look = await status(self._context), self._look + 1
-        present = {each.name: to_json(_visible(each)) for each in answer.programs}
+        present = {each.name: _content(each) for each in answer.programs}
         daemon = to_json(
             {
                 "ledger_error": answer.ledger_error,
@@ -130,6 +128,17 @@ class LivePages:
             self._look = look
             self._changed.set()
             self._changed = asyncio.Event()
+
+
+def _content(program: ProgramStatus) -> bytes:
+    """What pages get of a program; of one of which something can't be written, why."""
+    try:
+        return to_json(_visible(program))
+    except Exception as error:  # noqa: BLE001 - it must not hide the others
+        known = ("name", "group", "process", "state", "wire_state", "wire_code", "wanted")
+        shown: dict[str, object] = dict.fromkeys(each.name for each in fields(ProgramStatus))
+        shown |= {key: getattr(program, key) for key in known}
+        return to_json({**shown, "description": not_shown(program.name, error)})
 
 
 def _visible(program: ProgramStatus) -> dict[str, object]:

@@ -4,12 +4,12 @@ For the daemon, a client is only a position in its ring of events. One that read
 many events it missed; it delays nothing else.
 """
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.base.json_types import to_json
 from supervisor.control.http import web
 from supervisor.core.listeners.event_types import OURS, TYPES, EventValue, is_kind_of
 from supervisor.ini.problems import nearest_word
@@ -93,7 +93,7 @@ def missed_json(stream: EventLog, position: int, count: int | None) -> Mapping[s
 
 
 def _line(content: Mapping[str, EventValue]) -> bytes:
-    return json.dumps(content).encode() + b"\n"
+    return to_json(content) + b"\n"
 
 
 def _start_position(stream: EventLog, since: str | None) -> int:

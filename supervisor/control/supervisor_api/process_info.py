@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from supervisor.config import ProgramConfig
+from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands import descriptions
 from supervisor.core.program.facts import State
 from supervisor.host.processes.credentials import find_credentials
@@ -17,7 +18,33 @@ NONE = "none"  # how a value that is not set is written
 
 
 def process_info(runner: Runner) -> dict[str, Any]:
-    """The state of the program. Times are whole seconds of Unix time, 0: never."""
+    """The state of the program. Times are whole seconds of Unix time, 0: never.
+
+    Of a program of which something can't be shown, what is always known, and why in the description.
+    """
+    try:
+        return _process_info(runner)
+    except Exception as error:  # noqa: BLE001 - it must not hide the others
+        word, code = descriptions.wire_state_or_unknown(runner)
+        return {
+            "name": runner.config.process,
+            "group": runner.config.group,
+            "start": 0,
+            "stop": 0,
+            "now": int(time.time()),
+            "state": code,
+            "statename": word,
+            "spawnerr": "",
+            "exitstatus": 0,
+            "logfile": "",
+            "stdout_logfile": "",
+            "stderr_logfile": "",
+            "pid": runner.executor.pid or 0,
+            "description": not_shown(runner.name, error),
+        }
+
+
+def _process_info(runner: Runner) -> dict[str, Any]:
     config, executor, (word, code) = runner.config, runner.executor, descriptions.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))

@@ -26,7 +26,7 @@ def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
     says nothing of the checkpoint that was selected meanwhile.
     """
     origin = facts.current.checkpoint
-    if not cause.traits.blames_checkpoint or not facts.current.restore_begun or _failed_before_restore(facts):
+    if not cause.traits.blames_checkpoint or _died_before_restore(facts):
         return None
     if facts.current.saved_step is not None:
         own = str(CheckpointName(facts.current.saved_step, facts.attempt))
@@ -39,10 +39,12 @@ def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
     return facts.suspects.record_death(Death(PurePath(origin.path).name, origin.step, step, place=origin.place))
 
 
-def _failed_before_restore(facts: ProgramFacts) -> bool:
-    """Whether the script made a mistake before anything was restored: no checkpoint is to blame."""
+def _died_before_restore(facts: ProgramFacts) -> bool:
+    """Whether it had not begun to restore, or its script made a mistake before anything was restored."""
     error, current = facts.current.reported_error, facts.current
-    return error is not None and is_mistake(error) and current.start_step is None and current.saved_step is None
+    if current.start_step is not None or current.saved_step is not None or current.made_progress:
+        return False
+    return not current.restore_begun or (error is not None and is_mistake(error))
 
 
 def own_checkpoint(facts: ProgramFacts) -> str | None:

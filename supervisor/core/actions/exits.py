@@ -147,6 +147,8 @@ def _left_unsaved(facts: ProgramFacts) -> bool:
 
 
 def _follow_plain(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+    if cause is Cause.LOST:  # the gang is broken: nobody can say that it failed
+        return launch(facts, now)
     if cause in (Cause.MEMORY_LIMIT, Cause.UNHEALTHY):
         return retry(facts, cause, text, now)
     if cause is not Cause.EXITED:

@@ -102,5 +102,5 @@ def backoff_over(facts: ProgramFacts, event: Event, now: float) -> Effects:
 def _wait_no_more(facts: ProgramFacts) -> None:
     """Ends the waiting. The reason for which the last attempt failed stays visible."""
     facts.reason = None if facts.waits_for_host else facts.reason
-    facts.waits_for_storage = False
+    facts.waits_for_storage = facts.start_paths_missing = False
     enter(facts, State.STOPPED)

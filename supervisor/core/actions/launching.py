@@ -16,10 +16,12 @@ from supervisor.core.actions.transitions import (
     retry,
     starting_deadline,
     terminate,
+    wait_for_start_paths,
     wait_for_storage,
 )
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.start_paths import waits_for_disk
 from supervisor.core.failures.storage import is_waited_for
 from supervisor.core.program import account
 from supervisor.core.program.effects import QuarantineCheckpoints, RecordEnd, SendGo
@@ -56,6 +58,7 @@ def _begin_limits(facts: ProgramFacts, at: float) -> None:
 def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Begins the limits of a job's start; with startsecs = 0 a plain program counts as running as soon as it exists."""
     policy = facts.policy
+    facts.worked_paths = policy.start_paths
     if policy.is_job:
         facts.current.started_at = facts.current.progressed_at = now
         _begin_limits(facts, now)
@@ -68,14 +71,18 @@ def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
 def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
     """Follows a failed spawn like any other death, but gives up at once if the cause is permanent.
 
-    If the host could not take the attempt, that counts against no budget. If the attempt was ended before it was
-    spawned, it is recorded as that end.
+    If the host could not take the attempt, or the disk that it is started from is away, that counts against no budget.
+    If the attempt was ended before it was spawned, it is recorded as that end.
     """
     if event.retry_in_s is not None and facts.wanted and not facts.closing:
         facts.reason = event.error
         enter(facts, State.BACKOFF, now + event.retry_in_s)
         return []
-    cause, text = facts.current.decided_end or (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
+    away = None if event.missing is None else waits_for_disk(event.missing, _has_worked(facts), facts.mount)
+    failed = (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
+    if away is not None:
+        failed = (Cause.STORAGE, f"{event.error}; {away}: once the disk is back, it starts by itself")
+    cause, text = facts.current.decided_end or failed
     record = RecordEnd(facts.attempt, cause, text)
     if facts.closing or not facts.wanted:
         enter(facts, State.STOPPED)
@@ -86,9 +93,16 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *give_up(facts, text)]
+    if cause is Cause.STORAGE and facts.current.decided_end is None:
+        return [record, *wait_for_start_paths(facts, text, now)]
     if cause is Cause.STORAGE:
         return [record, *wait_for_storage(facts, text, now)]
     return [record, *retry(facts, cause, text, now)]
+
+
+def _has_worked(facts: ProgramFacts) -> bool:
+    """Whether a process was started from the same directory and command before."""
+    return bool(facts.worked_paths) and facts.worked_paths == facts.policy.start_paths
 
 
 @leads_to(State.KILLING)

@@ -123,6 +123,7 @@ def checkpoint_outdated(facts: ProgramFacts, event: CheckpointOutdated, now: flo
     return kill(facts, event, now)
 
 
+@leads_to(State.STOPPING)
 def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
     """Sends the stop signal; there is nothing to flush yet."""
     facts.current.decided_end = (event.cause, event.text)

@@ -1,4 +1,7 @@
-"""A job waits for its checkpoint directory; `core/failures/storage.py` says what for. And begins anew on request."""
+"""A job waits for its checkpoint directory, a program for what it is started from; a job begins anew on request.
+
+`core/failures/storage.py` and `start_paths.py` say what is waited for.
+"""
 
 from dataclasses import replace
 
@@ -6,14 +9,16 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.storage import NO_ANSWER_S, UNREADABLE_WAIT_S
 from supervisor.core.program.account import loss_at
-from supervisor.core.program.effects import LookAtStorage
-from supervisor.core.program.events import BeginAtRequested, StorageSeen
+from supervisor.core.program.effects import LookAtStartPaths, LookAtStorage
+from supervisor.core.program.events import BeginAtRequested, StartPathsSeen, StorageSeen
 from supervisor.core.program.facts import ProgramFacts, State
 
 
 def look_at_storage(facts: ProgramFacts, now: float) -> Effects:
     """Looks whether the directory is back; where it does not answer, the next look is asked for after a while."""
     facts.deadline_at = now + NO_ANSWER_S
+    if facts.start_paths_missing:
+        return [LookAtStartPaths(facts.attempt)]
     writes = facts.storage is not None and facts.storage.writing
     return [LookAtStorage(facts.attempt, writes, facts.account.newest)]
 
@@ -22,7 +27,7 @@ def look_at_storage(facts: ProgramFacts, now: float) -> Effects:
 def storage_seen(facts: ProgramFacts, event: StorageSeen, now: float) -> Effects:
     """Starts an attempt if the directory can be used and holds what it held; otherwise looks again, ever less often."""
     waited = facts.storage
-    if not facts.waits_for_storage or waited is None:
+    if not facts.waits_for_storage or facts.start_paths_missing or waited is None:
         return []
     why = event.error
     if why is None and facts.begin_at is None:
@@ -31,6 +36,19 @@ def storage_seen(facts: ProgramFacts, event: StorageSeen, now: float) -> Effects
     if why is None or (waited.unreadable and now - waited.since >= UNREADABLE_WAIT_S):
         return launch(facts, now)
     facts.reason = why
+    facts.storage = replace(waited, looks=waited.looks + 1)
+    enter(facts, State.BACKOFF, now + facts.storage.pause_s)
+    return []
+
+
+@leads_to(State.STARTING, State.STOPPED)
+def start_paths_seen(facts: ProgramFacts, event: StartPathsSeen, now: float) -> Effects:
+    """Starts an attempt if directory and command are there; otherwise looks again, ever less often."""
+    waited = facts.storage
+    if not facts.start_paths_missing or waited is None:
+        return []
+    if event.error is None:
+        return launch(facts, now)
     facts.storage = replace(waited, looks=waited.looks + 1)
     enter(facts, State.BACKOFF, now + facts.storage.pause_s)
     return []

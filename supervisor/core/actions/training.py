@@ -18,6 +18,7 @@ from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program import account
 from supervisor.core.program.events import (
     CheckpointCommitted,
+    CheckpointMirrored,
     CheckpointSaveFailed,
     Event,
     FailureReported,
@@ -60,6 +61,7 @@ def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
 def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
     facts.current.saved_step, facts.current.save_error = event.step, None
+    facts.current.step = max(event.step, facts.current.step or 0)  # progress is reported now and then
     account.record_commit(facts, event.step, event.wall_at)
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
@@ -95,6 +97,12 @@ def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: flo
     else:
         facts.deadline_at = now + facts.policy.stopwaitsecs
     return effects
+
+
+def checkpoint_mirrored(facts: ProgramFacts, event: CheckpointMirrored, now: float) -> Effects:
+    """Records where the newest checkpoint is as well."""
+    account.record_mirrored(facts, event)
+    return []
 
 
 def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:

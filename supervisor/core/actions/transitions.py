@@ -46,6 +46,7 @@ def plain_program_started(facts: ProgramFacts, now: float) -> None:
     """Enters RUNNING for a plain program, whose earlier failed starts no longer count."""
     enter_running(facts, now)
     facts.failures.refill_budgets()
+    facts.storage = None
 
 
 def running_deadline(facts: ProgramFacts, now: float) -> float | None:
@@ -103,7 +104,7 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     for what becomes of the host.
     """
     policy = facts.policy
-    facts.waits_for_storage = False
+    facts.waits_for_storage = facts.start_paths_missing = False
     if facts.held_back:
         enter(facts, State.STOPPED)
         return []
@@ -149,9 +150,17 @@ def wait_for_storage(facts: ProgramFacts, text: str, now: float) -> Effects:
     before = facts.storage or StorageWait(now, looks=-1)
     facts.storage = StorageWait(before.since, before.looks + 1, facts.current.older_readable, is_unusable)
     facts.waits_for_storage, facts.waits_for_host, facts.reason = True, False, text
+    facts.start_paths_missing = False
     facts.current.flush = None
     enter(facts, State.BACKOFF, now + facts.storage.pause_s)
     return []
+
+
+def wait_for_start_paths(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Enters BACKOFF, without a process, until the program's directory and command can be reached."""
+    effects = wait_for_storage(facts, text, now)
+    facts.start_paths_missing = True
+    return effects
 
 
 def request_flush(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:

@@ -3,7 +3,7 @@
 The protocol is Supervisor's (version 3.0 of it): a listener writes `READY`, gets one event, writes `RESULT`, and so on.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,12 +31,16 @@ class ListenerState(StrEnum):
 
 @dataclass(slots=True)
 class PoolEvent:
-    """An event that waits, or that a listener has. `refusals`: how often it was rejected; `not_before`: monotonic."""
+    """An event that waits, or that a listener has. `program`: whose it is, if it is one's.
+
+    `refusals`: how often it was rejected; `not_before`: monotonic.
+    """
 
     serial: int
     pool_serial: int
     name: str
     payload: bytes
+    program: str | None = None
     refusals: int = 0
     not_before: float = 0.0
 
@@ -68,7 +72,7 @@ class EventRejected:
 
 @dataclass(frozen=True, slots=True)
 class EventDropped:
-    """The buffer is full, so the oldest event was dropped. `total`: how many since the daemon's start."""
+    """The buffer is full, so an old event was dropped. `total`: how many since the daemon's start."""
 
     event: str
     total: int
@@ -104,6 +108,7 @@ class ListenerPool:
         self._server = server
         self._waiting: deque[PoolEvent] = deque()
         self._bytes = 0
+        self._waiting_of: Counter[str | None] = Counter()
         self._serials = 0
         self._listeners: dict[str, Listener] = {}
 
@@ -128,14 +133,20 @@ class ListenerPool:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def add_event(self, serial: int, name: str, payload: bytes, now: float) -> list[PoolEffect]:
-        """Queues an event; if there is no room, the oldest one is dropped."""
-        self._waiting.append(PoolEvent(serial, self._serials, name, payload))
+    def add_event(
+        self, serial: int, name: str, payload: bytes, now: float, program: str | None = None
+    ) -> list[PoolEffect]:
+        """Queues an event; if there is no room, an old one is dropped: the oldest of the program that has most waiting.
+
+        So a program that makes events without end drops its own, as long as others have fewer.
+        """
+        self._waiting.append(PoolEvent(serial, self._serials, name, payload, program))
+        self._waiting_of[program] += 1
         self._serials += 1
         self._bytes += len(payload)
         effects: list[PoolEffect] = []
         while len(self._waiting) > self.capacity or (self._bytes > MAX_BYTES and len(self._waiting) > 1):
-            lost = self._next()
+            lost = self._take(self._most_crowded())
             self.dropped += 1
             effects.append(EventDropped(lost.name, self.dropped))
         return effects + self._dispatch(now)
@@ -244,12 +255,13 @@ class ListenerPool:
             return
         place = sum(1 for each in self._waiting if each.pool_serial < event.pool_serial)
         self._waiting.insert(place, event)
+        self._waiting_of[event.program] += 1
         self._bytes += len(event.payload)
 
     def _dispatch(self, now: float) -> list[PoolEffect]:
         effects: list[PoolEffect] = []
         while self._waiting and self._waiting[0].not_before <= now and (listener := self._free()) is not None:
-            event = self._next()
+            event = self._take(0)
             listener.event, listener.state = event, ListenerState.BUSY
             effects.append(SendEvent(listener.name, self._envelope(event)))
         return effects
@@ -258,9 +270,18 @@ class ListenerPool:
         ready = (each for each in self._listeners.values() if each.state is ListenerState.READY and each.is_up)
         return next(ready, None)
 
-    def _next(self) -> PoolEvent:
-        event = self._waiting.popleft()
+    def _most_crowded(self) -> int:
+        """The place of the oldest event of the program with the most events; of several such, the oldest of all."""
+        most = max(self._waiting_of.values())
+        return next(place for place, each in enumerate(self._waiting) if self._waiting_of[each.program] == most)
+
+    def _take(self, place: int) -> PoolEvent:
+        event = self._waiting[place]
+        del self._waiting[place]
         self._bytes -= len(event.payload)
+        self._waiting_of[event.program] -= 1
+        if not self._waiting_of[event.program]:
+            del self._waiting_of[event.program]
         return event
 
     def _envelope(self, event: PoolEvent) -> bytes:

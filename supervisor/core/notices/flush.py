@@ -19,6 +19,7 @@ from itertools import accumulate, islice
 
 SAVE_SPREAD = 1.2  # the next save may be slower than the slowest of the last few: page cache, other users of the disk
 PAUSE_MEMORY_S = 3600.0  # pauses older than that are forgotten; evaluations come at least hourly
+SLOWEST_BYTES_A_SECOND = 1e6  # to a disk that is worth training on
 RECENT_COUNT = 8  # remembered saves and steps: enough to contain a slow one, few enough to follow a job that changes
 
 
@@ -73,29 +74,41 @@ def remember_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
     return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
 
 
-def unshared_saves_s(saves: Sequence[MeasuredSave]) -> list[float]:
+def unshared_saves_s(saves: Sequence[MeasuredSave], credited_s: Sequence[float] | None = None) -> list[float]:
     """How long each of the saves on one disk would have taken alone (s). Saves of one job must not overlap.
 
     Concurrent saves are assumed to share the disk evenly: while n of them write, each gets 1/n. So each one's time
     alone is the integral of 1/n over its time, and one pass over all begins and ends gives those of all.
+
+    `credited_s`: for how long, up to its end, each is believed to have written beside the others; None: all the time.
     """
-    changes = sorted((at, change) for each in saves if each.ended_at > -math.inf for at, change in _changes(each))
-    alone_until: dict[float, float] = {}  # by the time of a change: the integral up to it
-    alone_s, writing, before = 0.0, 0, -math.inf
-    for at, change in changes:
-        if writing:
-            alone_s += (at - before) / writing
-        alone_until[at] = alone_s
-        writing, before = writing + change, at
-    return [
-        alone_until[each.ended_at] - alone_until[each.began_at] if each.ended_at > -math.inf else each.save_s
-        for each in saves
+    credited = [each.save_s for each in saves] if credited_s is None else credited_s
+    spans = [
+        (each.began_at, max(each.began_at, each.ended_at - span_s), each.ended_at)
+        for each, span_s in zip(saves, credited, strict=True)
+        if each.ended_at > -math.inf
     ]
-
-
-def _changes(save: MeasuredSave) -> tuple[tuple[float, int], tuple[float, int]]:
-    """By how much the number of saves that write changes, and when."""
-    return (save.began_at, 1), (save.ended_at, -1)
+    changes = sorted(
+        [
+            *((credited_at, 1) for _, credited_at, ended_at in spans if credited_at < ended_at),
+            *((ended_at, -1) for _, credited_at, ended_at in spans if credited_at < ended_at),
+            *((at, 0) for span in spans for at in span),
+        ]
+    )
+    among_until: dict[float, float] = {}  # by the time of a change: the integral up to it for one that is counted
+    beside_until: dict[float, float] = {}  # and for one that is not
+    among_s = beside_s = 0.0
+    writing, before = 0, changes[0][0] if changes else 0.0
+    for at, change in changes:
+        among_s += (at - before) / max(1, writing)
+        beside_s += (at - before) / (writing + 1)
+        among_until[at], beside_until[at] = among_s, beside_s
+        writing, before = writing + change, at
+    alone = iter(
+        beside_until[credited_at] - beside_until[began_at] + among_until[ended_at] - among_until[credited_at]
+        for began_at, credited_at, ended_at in spans
+    )
+    return [next(alone) if each.ended_at > -math.inf else each.save_s for each in saves]
 
 
 def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Collection[str]) -> dict[str, float]:
@@ -114,3 +127,54 @@ def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Coll
         delay_s = sums[shorter] + own_s * (len(beside) - shorter + unmeasured - (name in finishing))
         expected[name] = SAVE_SPREAD * (own_s + delay_s)
     return expected
+
+
+def expected_claimed_save_s(
+    saves: Mapping[str, Sequence[MeasuredSave]], sizes: Mapping[str, float], finishing: Collection[str]
+) -> dict[str, float]:
+    """The same where the times are the jobs' own words, which may be lies, and only `sizes` was measured.
+
+    `sizes`: bytes of each job's recent checkpoints on the disk. A job's time then counts for itself alone. What it does
+    to another follows from the bytes of both: with even shares, while that one writes its bytes, this one writes no
+    more than as many, and no more than its own. A job whose bytes are not known (it never saved, or its disk does not
+    answer) delays a save by as long as the save itself.
+
+    A job's saves took longer while others wrote, too; but a lie must not make that appear larger than it was, or the
+    job would be asked to save too late. So others are believed to have written for no longer than their bytes take on a
+    very slow disk, and a save alone is taken to need no less than its share by bytes would say.
+    """
+    every = [(job, each) for job, own in saves.items() for each in own]
+    believed = [min(each.save_s, sizes.get(job, 0.0) / SLOWEST_BYTES_A_SECOND) for job, each in every]
+    unshared = iter(unshared_saves_s([each for _, each in every], believed))
+    on_disk = _Shares([size for job, size in sizes.items() if saves.get(job)])
+    ends = set(finishing)
+    beside = _Shares([sizes[job] for job in ends if job in sizes])
+    unmeasured = len(ends) - len(beside)
+    expected = {}
+    for name, own in saves.items():
+        if not own:
+            continue
+        size = sizes.get(name)
+        others = on_disk.sum_for(size) - 1.0 if size is not None else 0.0
+        own_s = max(max(alone_s, each.save_s / (1.0 + others)) for each, alone_s in zip(own, unshared, strict=False))
+        delays = beside.sum_for(size) + unmeasured - (name in ends)
+        expected[name] = SAVE_SPREAD * own_s * (1.0 + delays)
+    return expected
+
+
+class _Shares:
+    """By how much jobs with these sizes delay a save, as parts of its own time."""
+
+    def __init__(self, sizes: Sequence[float]) -> None:
+        self._sizes = sorted(sizes)
+        self._sums = [0.0, *accumulate(self._sizes)]
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def sum_for(self, size: float | None) -> float:
+        """The sum of min(1, theirs / `size`), itself included if it is one of them; 1 for each if that is not known."""
+        if not size:
+            return float(len(self._sizes))
+        smaller = bisect_right(self._sizes, size)
+        return self._sums[smaller] / size + len(self._sizes) - smaller

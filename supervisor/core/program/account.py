@@ -7,14 +7,14 @@ next one is judged anew. The runner writes each change to the disk before it car
 
 from dataclasses import replace
 
-from supervisor.core.program.events import CheckpointSelected, StorageSeen
+from supervisor.core.program.events import CheckpointMirrored, CheckpointSelected, StorageSeen
 from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.checkpoints.account import (
     Decisions,
     Loss,
     Newest,
-    Place,
     ReportedCheckpoint,
+    SeenDirectory,
     Verdict,
     find_loss,
     judge,
@@ -63,12 +63,23 @@ def record_commit(facts: ProgramFacts, step: int, wall_at: float | None) -> None
     facts.account = facts.account.changed_to(committed)
 
 
-def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> Place | None:
+def record_mirrored(facts: ProgramFacts, mirrored: CheckpointMirrored) -> None:
+    """Records what the mirror has: a later start has to begin from that, also if this host never had it."""
+    directory, before, name = facts.policy.checkpoint_dir, facts.account.newest, parse_name(mirrored.name)
+    if directory is None or name is None or (before is not None and before.step > name.step):
+        return
+    known = before
+    if known is None or known.name != mirrored.name:
+        known = ReportedCheckpoint(name.step, mirrored.name, directory, attempt=name.attempt)
+    facts.account = facts.account.changed_to(replace(known, mirror=mirrored.url, epoch=mirrored.epoch))
+
+
+def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> SeenDirectory | None:
     directory = facts.policy.checkpoint_dir
-    return None if directory is None else Place(directory, seen.highest_step, seen.mount, seen.passed_over)
+    return None if directory is None else SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
 
 
-def _words(facts: ProgramFacts, place: Place) -> tuple[str, str]:
+def _words(facts: ProgramFacts, place: SeenDirectory) -> tuple[str, str]:
     """How a text about a loss begins and ends."""
     name = facts.policy.name
     left = place.highest_step

@@ -50,6 +50,15 @@ class LookAtStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtStartPaths:
+    """Look whether the program's directory and command are there; answer with StartPathsSeen. Not again while the last
+    look has no answer.
+    """
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineCheckpoints:
     """Move these checkpoints to quarantine, each with its reason: an older one was restored."""
 
@@ -131,10 +140,24 @@ class PersistHangHistory:
     longest: tuple[tuple[str, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportBreach:
+    """Log and count that an invariant (`core/invariants.py`) does not hold: a defect of the core.
+
+    `event`: what happened; `before`, `after`: the facts, all as Python prints them.
+    """
+
+    invariant: str
+    event: str
+    before: str
+    after: str
+
+
 Effect = (
     Spawn
     | SelectCheckpoint
     | LookAtStorage
+    | LookAtStartPaths
     | QuarantineCheckpoints
     | SendGo
     | RequestIdentity
@@ -145,4 +168,5 @@ Effect = (
     | RecordWanted
     | RecordEnd
     | PersistHangHistory
+    | ReportBreach
 )

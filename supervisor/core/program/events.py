@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.wire.messages import Phase, Then
@@ -72,12 +73,14 @@ class SpawnFailed:
     """There is no process. `permanent`: another attempt would fail the same way.
 
     `retry_in_s`: nothing was tried, since the host cannot take it now; it is tried again after so many seconds.
+    `missing`: the directory, command or script that can't be reached, if that is why.
     """
 
     attempt: int
     error: str
     permanent: bool
     retry_in_s: float | None = None
+    missing: UnreachablePath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,14 @@ class StorageSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class StartPathsSeen:
+    """The answer to LookAtStartPaths. `error`: why the process could still not be started; None if it could be."""
+
+    attempt: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BeginAtRequested:
     """An operator chooses the step at which the job's next start begins, 0: anew. A start request follows."""
 
@@ -203,6 +214,18 @@ class CheckpointCommitted:
     step: int
     flushes: tuple[int, ...] = ()
     wall_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMirrored:
+    """The newest checkpoint of the run that counts in its mirror: uploaded from here, or by another host.
+
+    `url`: of the run in the store; `epoch`: the newest one there.
+    """
+
+    name: str
+    url: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,11 +430,13 @@ Event = (
     | CheckpointOutdated
     | StorageSeen
     | BeginAtRequested
+    | StartPathsSeen
     | WorkerMet
     | RestoreBegun
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted
+    | CheckpointMirrored
     | CheckpointSaveFailed
     | DoneReported
     | FailureReported

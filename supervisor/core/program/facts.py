@@ -93,6 +93,7 @@ class Policy:
     )
     checkpoint_dir: str | None = None  # of a job
     script: str = "the script"  # what it runs, for messages
+    start_paths: tuple[str, ...] = ()  # its directory, its command, and the script that a job's interpreter reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,10 @@ class ProgramFacts:
     begin_at: int | None = None  # an operator chose the step at which the next start that succeeds begins; 0: anew
     storage: StorageWait | None = None  # it failed, and no step was done since
     waits_for_storage: bool = False  # in BACKOFF because of that
+
+    # what it is started from
+    worked_paths: tuple[str, ...] = ()  # the directory and command of the last process that could be started
+    start_paths_missing: bool = False  # in BACKOFF, with waits_for_storage: these can't be reached
 
     # how long things take, measured over attempts
     startup_s: float | None = None  # from the spawn to the first step, the last time

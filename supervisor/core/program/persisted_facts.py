@@ -28,7 +28,8 @@ class PersistedFacts:
     left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
     checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `made_progress`, `start_limit_s` (the
     age at which it has to train; None if that is startup_timeout) and `older` (why it begins from an older checkpoint
-    than the newest). The account of progress is not among them: the ledger keeps it in two places.
+    than the newest). Of a plain program, only `worked_paths` is stored. The account of progress is not among them: the
+    ledger keeps it in two places.
 
     The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
     that lack it, and its limits; another meaning or name needs a migration.
@@ -63,10 +64,13 @@ class PersistedFacts:
     older: tuple[OlderBecause, str] | None = None
     mount: str | None = None
     begin_at: int | None = None
+    worked_paths: Annotated[tuple[str, ...], Items(MAX_NAMES)] = ()
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
-    """The facts of a job to store at `now` (monotonic seconds)."""
+    """The facts of a program to store at `now` (monotonic seconds)."""
+    if not facts.policy.is_job:
+        return PersistedFacts(worked_paths=facts.worked_paths)
     is_failure = not (facts.waits_for_host or facts.waits_for_storage)
     waits = facts.state is State.BACKOFF and is_failure and facts.deadline_at is not None
     origin = facts.current.checkpoint
@@ -101,6 +105,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         older=None if facts.current.older is None else (facts.current.older.because, facts.current.older.text),
         mount=facts.mount,
         begin_at=facts.begin_at,
+        worked_paths=facts.worked_paths,
     )
 
 
@@ -114,6 +119,9 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
 
     Facts of an attempt count only if no later attempt was started since.
     """
+    facts.worked_paths = memory.worked_paths
+    if not facts.policy.is_job:
+        return
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
     failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.deaths_without_progress
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths

@@ -39,7 +39,7 @@ def events(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     try:
         for event in _stream(terminal, wanted):
             if terminal.as_json:
-                print(json.dumps({"schema": SCHEMA, **event}), file=terminal.out, flush=True)
+                print(json.dumps({"schema": SCHEMA, **event}, allow_nan=False), file=terminal.out, flush=True)
             else:
                 terminal.print_line(line(event))
     except KeyboardInterrupt:

@@ -1,13 +1,15 @@
 """The daemon's own log: structlog events to a rotating file, the journal or standard error, by a thread of its own."""
 
+import json
 import logging
 import logging.handlers
 import queue
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 
@@ -15,6 +17,7 @@ from supervisor.host.daemon_log.journal import JournalHandler
 from supervisor.host.daemon_log.supervisor_format import SupervisorLogFormatter
 from supervisor.host.logs import journal
 from supervisor.host.logs.syslog import ADDRESS, SyslogHandler
+from supervisor.protocol.printable import printable
 
 LEVELS = {
     "critical": logging.CRITICAL,
@@ -27,8 +30,19 @@ LEVELS = {
 }
 """Supervisor's names; its two levels below debug are debug here."""
 
+MAX_QUOTED = 4000  # characters of a record that JSON can't hold
+
 CHANGES = "changes"
 """The logger of changes that clients requested, which is written at every level."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesFile:
+    """A file for the logger CHANGES alone: nothing that programs do can push its lines out."""
+
+    path: Path
+    maxbytes: int
+    backups: int
 
 
 class DaemonLog:
@@ -37,7 +51,8 @@ class DaemonLog:
     A terminal gets colored lines, the journal entries with fields, everything else JSON lines. The event loop only
     queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
     `syslog_tag`: also writes to syslog, under this name. `supervisor_format`: lines in the format of PyPI's Supervisor,
-    except for the journal. Below `level` only the logger CHANGES is written.
+    except for the journal. Below `level` only the logger CHANGES is written, which has a file of its own in `changes`
+    besides.
     """
 
     def __init__(
@@ -52,6 +67,7 @@ class DaemonLog:
         syslog_tag: str | None = None,
         syslog_at: Path = ADDRESS,
         supervisor_format: bool = False,
+        changes: ChangesFile | None = None,
     ) -> None:
         handlers: list[logging.Handler] = []
         if file is not None:
@@ -60,13 +76,13 @@ class DaemonLog:
             )
         if syslog_tag is not None:
             handlers.append(SyslogHandler(syslog_tag, syslog_at))
-        lines = _CachedFormatter(
-            _formatter(SupervisorLogFormatter() if supervisor_format else structlog.processors.JSONRenderer())
-        )
+        lines = _CachedFormatter(_formatter(SupervisorLogFormatter() if supervisor_format else _json_renderer()))
         for each in handlers:
             each.setFormatter(lines)
         if foreground or not handlers:
             handlers.append(_foreground_handler(journal_stream, supervisor_format, lines))
+        if changes is not None:
+            handlers.append(_changes_handler(changes))
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
@@ -139,9 +155,9 @@ def _configure_structlog() -> None:
     )
 
 
-def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
+def _formatter(*rendering: structlog.typing.Processor) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_shared(), processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+        foreign_pre_chain=_shared(), processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering]
     )
 
 
@@ -153,8 +169,46 @@ def _foreground_handler(journal_stream: str, supervisor_format: bool, lines: log
     return plain
 
 
-def _stream_handler(stream: TextIO, supervisor_format: bool, lines: logging.Formatter) -> logging.Handler:
-    handler = logging.StreamHandler(stream)
-    is_drawn = stream.isatty() and not supervisor_format
-    handler.setFormatter(_formatter(structlog.dev.ConsoleRenderer(sort_keys=False)) if is_drawn else lines)
+def _changes_handler(file: ChangesFile) -> logging.Handler:
+    handler = logging.handlers.RotatingFileHandler(
+        file.path, maxBytes=file.maxbytes, backupCount=file.backups, encoding="utf-8"
+    )
+    handler.addFilter(logging.Filter(CHANGES))
+    handler.setFormatter(_CachedFormatter(_formatter(_json_renderer())))
     return handler
+
+
+def _json_renderer() -> structlog.processors.JSONRenderer:
+    return structlog.processors.JSONRenderer(serializer=_encode)
+
+
+def _encode(record: object, **options: Any) -> str:
+    """The record as JSON, which has no words for numbers that are not finite: such a record is quoted as a whole."""
+    try:
+        return json.dumps(record, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps({"event": "log.not_json", "record": repr(record)[:MAX_QUOTED]}, allow_nan=False)
+
+
+def _stream_handler(stream: TextIO, supervisor_format: bool, lines: logging.Formatter) -> logging.Handler:
+    if not stream.isatty():
+        handler: logging.Handler = logging.StreamHandler(stream)
+        handler.setFormatter(lines)
+    elif supervisor_format:
+        handler = _TerminalHandler(stream)
+        handler.setFormatter(lines)
+    else:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(_formatter(_show_control_characters, structlog.dev.ConsoleRenderer(sort_keys=False)))
+    return handler
+
+
+class _TerminalHandler(logging.StreamHandler[TextIO]):
+    """Shows control characters, which may come from a program, as such."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _show_control_characters(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}

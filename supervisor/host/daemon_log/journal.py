@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,12 +82,25 @@ def _foreign(record: logging.LogRecord) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(_finite(value), default=str, ensure_ascii=False, allow_nan=False)
+    )
+
+
+def _finite(value: object) -> object:
+    """JSON has no words for numbers that are not finite: as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _quoted(value: str) -> str:
     is_plain = value and value.isprintable() and not any(each in value for each in ' "=')
-    return value if is_plain else json.dumps(value, ensure_ascii=not value.isprintable())
+    return value if is_plain else json.dumps(value, ensure_ascii=not value.isprintable(), allow_nan=False)
 
 
 def _upper(key: str) -> str:

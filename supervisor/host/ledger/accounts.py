@@ -1,12 +1,15 @@
 """The table `accounts`: what each attempt's time was spent on. One row per attempt, rewritten now and then."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.core.goodput import AccountStatus, TimeSpent
 from supervisor.host.ledger.writer import LedgerWriter, Select
+
+MAX_SPENT_S = 1e10  # 300 years; no attempt takes as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,11 @@ class Accounts:
             status.step,
             status.furthest,
             status.owed_s,
-            json.dumps({str(spent): round(span_s, 3) for spent, span_s in status.spent_s.items()}),
+            json.dumps(
+                {str(spent): round(span_s, 3) for spent, span_s in status.spent_s.items() if math.isfinite(span_s)},
+                allow_nan=False,
+            ),
+            of=program,
         )
 
     def load_last(self, program: str) -> StoredAccount | None:
@@ -76,7 +83,12 @@ def _spent(text: str) -> dict[TimeSpent, float]:
         return {}
     if not isinstance(found, Mapping):
         return {}
-    return {spent: float(found[spent]) for spent in TimeSpent if isinstance(found.get(spent), int | float)}
+    known = {spent: found.get(spent) for spent in TimeSpent}
+    return {
+        spent: float(span_s)
+        for spent, span_s in known.items()
+        if isinstance(span_s, int | float) and 0 <= span_s <= MAX_SPENT_S  # a damaged row; NaN is in no range
+    }
 
 
 def _awake_s() -> float:

@@ -58,6 +58,7 @@ class JobStates:
             digest,
             time.clock_gettime(time.CLOCK_BOOTTIME),
             self._boot_id,
+            of=program,
         )
 
     def load(self, program: str) -> StoredJobState | None:

@@ -30,6 +30,7 @@ from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Valu
 from supervisor.host.processes.process_status import read_boot_id
 from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.wire.codec import encode_record
+from supervisor.protocol.wire.messages import TEN_YEARS_S
 
 __all__ = ["AttemptRecord", "LastEnd", "Ledger", "LedgerError", "OpenAttempt"]
 
@@ -43,6 +44,8 @@ LEDGER = "ledger.sqlite3"
 
 RECORD_WAIT_S = 10.0  # for the answer to a command; longer than SQLite waits for a lock
 READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
+MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take some megabytes at most
+UNMEASURED = 0  # the size of a checkpoint that nobody has looked at
 CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
 
@@ -73,6 +76,7 @@ class Ledger:
             )
         }
         """By program: what records its attempt that has no end yet."""
+        self._progress_queued: set[str] = set()  # programs whose account waits to be written
         self._writer = LedgerWriter(connection, pruning or Pruning(), path, self._wanted.write, self._vital)
         if self._wanted.was_there:
             for sql, values in self._statements_of_wanted():
@@ -101,6 +105,10 @@ class Ledger:
             return f"the ledger was damaged and is kept as {self.set_aside}; the history begins anew"
         return f"the ledger {self._path} was deleted or emptied; the history begins anew" if self.is_lost else None
 
+    def records_left_out(self, program: str) -> int:
+        """How many records of a program were left out since the daemon's start, because it made too many."""
+        return self._writer.left_out(program)
+
     async def until_recorded(self) -> str | None:
         """Waits until what is wanted is on the disk; returns why it isn't, or None. It is tried again all the time."""
         if self._wanted.is_written:
@@ -124,7 +132,16 @@ class Ledger:
     def record_progress(self, program: str, account: ProgressAccount) -> None:
         """Records how far a job has come: in the file of what is wanted, and in the ledger."""
         self._wanted.set_progress(program, account)
-        self._writer.enqueue("INSERT OR REPLACE INTO progress VALUES (?, ?)", program, encode_record(account))
+        if program not in self._progress_queued:  # else a row waits to be written, and will have this account
+            self._progress_queued.add(program)  # first: the row may be written before the next line is done
+            sql = "INSERT OR REPLACE INTO progress VALUES (?, ?)"
+            if not self._writer.enqueue(sql, program, lambda: self._encode_progress(program)):
+                self._progress_queued.discard(program)
+
+    def _encode_progress(self, program: str) -> str:
+        """In the ledger's thread, each time that the row is tried."""
+        self._progress_queued.discard(program)  # first: what is recorded from now on may be too late for this row
+        return encode_record(self._wanted.progress_of(program))
 
     def forget_program(self, program: str) -> None:
         """Forgets whether a program is to run, as it is no longer configured. Its history stays."""
@@ -172,9 +189,10 @@ class Ledger:
             checkpoint,
             step,
             step,
-            "\n".join(changed) or None,
+            "\n".join(changed)[:MAX_TEXT] or None,
             program,
             attempt,
+            of=program,
         )
 
     def attempt_progressed(self, program: str, attempt: int, step: int) -> None:
@@ -184,6 +202,7 @@ class Ledger:
             step,
             program,
             attempt,
+            of=program,
         )
 
     def checkpoint_committed(
@@ -192,29 +211,46 @@ class Ledger:
         attempt: int,
         name: str,
         step: int,
-        size_bytes: int,
         save_s: float,
         stall_s: float,
         at: float,
     ) -> None:
-        """Records a committed checkpoint."""
+        """Records a committed checkpoint, as its worker says; `checkpoint_measured` adds its size."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             program,
             attempt,
             name,
             step,
-            size_bytes,
+            UNMEASURED,
             save_s,
             stall_s,
             at,
+            of=program,
         )
         self.attempt_progressed(program, attempt, step)
+
+    def checkpoint_measured(self, program: str, attempt: int, name: str, size_bytes: int) -> None:
+        """Records how many bytes a checkpoint has on the disk."""
+        self._writer.enqueue(
+            "UPDATE checkpoints SET size_bytes = ? WHERE program = ? AND attempt = ? AND name = ?",
+            size_bytes,
+            program,
+            attempt,
+            name,
+            of=program,
+        )
 
     def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
         """Records that `attempt` could not begin from a checkpoint: damaged, rolled back, or unfit for the program."""
         self._writer.enqueue(
-            "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at
+            "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)",
+            program,
+            attempt,
+            name[:MAX_TEXT],
+            reason[:MAX_TEXT],
+            at,
+            of=program,
         )
 
     def record_hang_history(self, program: str, longest: Mapping[str, float]) -> None:
@@ -226,6 +262,7 @@ class Ledger:
                 program,
                 section,
                 longest_s,
+                of=program,
             )
 
     def attempt_ended(
@@ -251,7 +288,7 @@ class Ledger:
             program,
             attempt,
             cause,
-            text,
+            text[:MAX_TEXT],
             exit_code,
             signal,
             last_step,
@@ -313,22 +350,32 @@ class Ledger:
         )
         return next((row["microbatches"] * (2 if row["cause"] == "out-of-memory" else 1) for row in rows), 1)
 
-    def recent_saves(self, limit: int) -> dict[str, list[float]]:
-        """How long the last `limit` saves of every program took (s), oldest first."""
+    def recent_saves(self, limit: int) -> dict[str, list[tuple[float, int]]]:
+        """How long the last `limit` saves of every program took (s) and their bytes on the disk, oldest first.
+
+        The bytes are 0 where nobody looked. Rows that can't be true are left out.
+        """
         rows = self._select(
-            "SELECT program, save_s FROM (SELECT program, save_s, row_number() OVER"
-            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints)"
+            "SELECT program, save_s, size_bytes FROM (SELECT program, save_s, size_bytes, row_number() OVER"
+            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints"
+            " WHERE typeof(save_s) = 'real' AND save_s BETWEEN 0 AND ? AND typeof(size_bytes) = 'integer')"
             " WHERE age <= ? ORDER BY program, age DESC",
+            TEN_YEARS_S,
             limit,
         )
-        found: dict[str, list[float]] = {}
+        found: dict[str, list[tuple[float, int]]] = {}
         for row in rows:
-            found.setdefault(row["program"], []).append(row["save_s"])
+            found.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
         return found
 
     def hang_history(self, program: str) -> dict[str, float]:
         """The longest silence (s) of each section, as `record_hang_history` stored it."""
-        rows = self._select("SELECT section, longest_s FROM longest_silences WHERE program = ?", program)
+        rows = self._select(
+            "SELECT section, longest_s FROM longest_silences WHERE program = ? AND typeof(longest_s) = 'real'"
+            " AND longest_s BETWEEN 0 AND ?",
+            program,
+            TEN_YEARS_S,
+        )
         return {row["section"]: row["longest_s"] for row in rows}
 
     def ended_attempts(self, program: str) -> list[tuple[float, str]]:

@@ -14,6 +14,8 @@ from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
 SCHEMA = 14  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
+INCREMENTAL = 2  # PRAGMA auto_vacuum: free pages can be given back to the disk piece by piece
+WAL_KEPT_BYTES = 1 << 20  # of the journal's file, once its content is in the ledger; it grows while one reads for long
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
@@ -232,7 +234,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise _Damaged(state)
+    if version == 0:
+        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # before the first table; later only by VACUUM
     connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
     connection.execute("PRAGMA synchronous = FULL")  # few writes, in their own thread: worth a sync each
     if version == 0:
         connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")

@@ -5,12 +5,13 @@ stop the daemon nor fill its memory.
 """
 
 import json
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from supervisor.core.series import MAX_BUCKETS, MAX_METRICS, MAX_NAME, Bucket, MetricSeries, Series
 from supervisor.host.ledger.writer import LedgerWriter, Select
+
+MAX_VALUE = 1e300  # as in a message; NaN is no less
 
 
 class SeriesTable:
@@ -28,7 +29,7 @@ class SeriesTable:
         if program not in self._queued:  # else a row waits to be written, and will have this content
             self._queued.add(program)  # first: the row may be written before the next line is done
             sql = "INSERT OR REPLACE INTO series VALUES (?, ?)"
-            if not self._writer.enqueue(sql, program, lambda: self._encode(program)):
+            if not self._writer.enqueue(sql, program, lambda: self._encode(program), of=program):
                 self._queued.discard(program)
 
     def _encode(self, program: str) -> str:
@@ -54,7 +55,7 @@ def snapshot(series: MetricSeries) -> Snapshot:
 def to_json(series: Snapshot) -> str:
     """Encodes them in one line, for `from_json`; metric by metric, as no other thread runs while one is encoded."""
     encoded = (
-        f'{json.dumps(name)}:{{"per_bucket":{per_bucket},"buckets":{_encode_buckets(buckets)}}}'
+        f'{json.dumps(name, allow_nan=False)}:{{"per_bucket":{per_bucket},"buckets":{_encode_buckets(buckets)}}}'
         for name, per_bucket, buckets in series
     )
     return f"{{{','.join(encoded)}}}"
@@ -62,7 +63,7 @@ def to_json(series: Snapshot) -> str:
 
 def _encode_buckets(buckets: Iterable[Bucket]) -> str:
     rows = [(b.first_step, b.step, b.wall_at, b.attempt, b.count, b.mean, b.least, b.greatest) for b in buckets]
-    return json.dumps(rows, separators=(",", ":"))
+    return json.dumps(rows, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(text: str) -> MetricSeries:
@@ -88,7 +89,11 @@ def _series(found: Any) -> Series:
 
 def _bucket(first: Any, step: Any, at: Any, attempt: Any, count: Any, *values: Any) -> Bucket:
     whole, real = [int(each) for each in (first, step, attempt, count)], [float(each) for each in (at, *values)]
-    if not all(0 <= each < 1 << 63 for each in whole) or not all(map(math.isfinite, real)) or whole[3] < 1:
+    if (
+        not all(0 <= each < 1 << 63 for each in whole)
+        or not all(abs(each) <= MAX_VALUE for each in real)
+        or whole[3] < 1
+    ):
         raise ValueError("a number that can't be")
     wall_at, mean, least, greatest = real
     return Bucket(whole[0], whole[1], wall_at, whole[2], whole[3], mean, least, greatest)

@@ -14,13 +14,14 @@ class UploadTable:
 
     def store(self, program: str, upload_s: float, is_limited: bool, keep: int) -> None:
         """Stores one more upload, and drops all but the last `keep` of its kind. Never waits, never raises."""
-        self._writer.enqueue("INSERT INTO uploads VALUES (?, ?, ?)", program, int(is_limited), upload_s)
+        self._writer.enqueue("INSERT INTO uploads VALUES (?, ?, ?)", program, int(is_limited), upload_s, of=program)
         self._writer.enqueue(
             "DELETE FROM uploads WHERE program = ?1 AND limited = ?2 AND rowid NOT IN"
             " (SELECT rowid FROM uploads WHERE program = ?1 AND limited = ?2 ORDER BY rowid DESC LIMIT ?3)",
             program,
             int(is_limited),
             keep,
+            of=program,
         )
 
     def load(self) -> dict[str, list[tuple[float, bool]]]:

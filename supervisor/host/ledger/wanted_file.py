@@ -101,7 +101,7 @@ class WantedFile:
         """Writes the changes, if there are any; whether they are on the disk now. Never raises."""
         with self._lock:
             changes = self._changes
-            text = json.dumps(json.loads(encode_record(self._content())), indent=1, sort_keys=True)
+            text = json.dumps(json.loads(encode_record(self._content())), indent=1, sort_keys=True, allow_nan=False)
         if changes == self._written:
             return True
         try:

@@ -1,11 +1,16 @@
 """Writes to SQLite in a thread of its own, so that no caller waits for the disk, and retries when the disk is full.
 
-Also deletes what the ledger no longer has to keep: old attempts, and saves that nothing reads any more."""
+Also deletes what the ledger no longer has to keep: old attempts, saves that nothing reads any more, refused
+checkpoints; and gives the space back to the disk.
+
+All programs share the queue and the file, so each has a quota in both: a program whose worker makes records without end
+loses its own, and no other's. What operators want has no limit: no worker can make such records.
+"""
 
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -16,6 +21,7 @@ import structlog
 
 from supervisor.host.ledger.schema import (
     ATTEMPT_TABLES,
+    INCREMENTAL,
     LedgerError,
     copy_deleted,
     decodable_errors,
@@ -27,6 +33,8 @@ from supervisor.host.ledger.schema import (
 from supervisor.protocol.plurals import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
+QUEUED_OF_ONE, QUEUED_BYTES_OF_ONE = 1000, 1 << 20  # of one program: a tenth
+QUEUED_FOR_SURE = 100  # of a program with fewer in the queue, one more is taken even if others have filled it
 GATHER_S = 0.01  # what happens together is written together: a commit costs more than what is in it
 RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
 RETRY_MAX_S = 30.0
@@ -35,6 +43,10 @@ PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
 
 LEAST_ATTEMPTS = 20  # of each program, whatever their age: the default of `history`
 SAVES_KEPT = 1000  # of each program; only the last few are read, to estimate how long a save takes
+REFUSALS_KEPT = 1000  # of each program: 50 of an attempt at most (runner/program/checkpoints.py)
+PRUNE_AFTER = 50  # saves and refusals of one program since it was last pruned: one that makes many grows no file
+SHRINK_ABOVE_BYTES = 1 << 20  # of free pages in the file; below, they are used again
+SHRINK_PAGES = 250  # given back at once: 1 MB, in some milliseconds
 PRUNED_AT_ONCE = 100  # rows: takes some milliseconds, during which other records wait
 
 _OLD_ATTEMPTS = """
@@ -44,12 +56,19 @@ AND (attempt <= newest - ?1 OR (attempt <= newest - ?2 AND ended_at < ?3)) LIMIT
 """
 _OLD_SAVES = """
 SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() OVER
-(PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints) WHERE age > ? LIMIT ?
+(PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints WHERE {}) WHERE age > ? LIMIT ?
+"""
+
+_OLD_REFUSALS = """
+SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() OVER
+(PARTITION BY program ORDER BY attempt DESC, refused_at DESC) AS age FROM refusals WHERE {}) WHERE age > ? LIMIT ?
 """
 
 Value = str | int | float | None | Callable[[], str]
 """A function gives its value when the statement is written, in the ledger's thread, and again when that is repeated."""
 Statement = tuple[str, tuple[Value, ...]]
+QueuedStatement = tuple[str, tuple[Value, ...], str | None, int]
+"""With the program whose record it is, and its bytes."""
 Select = Callable[..., list[sqlite3.Row]]
 """Runs a query, with its values as further arguments. Raises LedgerError."""
 
@@ -70,13 +89,36 @@ class Pruning:
         old = connection.execute(_OLD_ATTEMPTS, (most, LEAST_ATTEMPTS, before, PRUNED_AT_ONCE)).fetchall()
         for table in ATTEMPT_TABLES:
             connection.executemany(f"DELETE FROM {table} WHERE program = ? AND attempt = ?", old)  # noqa: S608 - ours
-        saves = connection.execute(_OLD_SAVES, (SAVES_KEPT, PRUNED_AT_ONCE)).fetchall()
-        connection.executemany(
-            "UPDATE attempts SET checkpoints_pruned = checkpoints_pruned + 1 WHERE program = ? AND attempt = ?",
-            [(program, attempt) for program, attempt, _ in saves],
-        )
-        connection.executemany("DELETE FROM checkpoints WHERE program = ? AND attempt = ? AND name = ?", saves)
-        return len(old) == PRUNED_AT_ONCE or len(saves) == PRUNED_AT_ONCE
+        saves, refusals = _prune_rows(connection, "1", (), PRUNED_AT_ONCE)
+        return PRUNED_AT_ONCE in (len(old), saves, refusals)
+
+
+def _prune_rows(connection: sqlite3.Connection, where: str, values: tuple[str, ...], most: int) -> tuple[int, int]:
+    """Deletes at most so many old saves, and refusals, in the caller's transaction; returns how many."""
+    saves = connection.execute(_OLD_SAVES.format(where), (*values, SAVES_KEPT, most)).fetchall()
+    connection.executemany(
+        "UPDATE attempts SET checkpoints_pruned = checkpoints_pruned + 1 WHERE program = ? AND attempt = ?",
+        [(program, attempt) for program, attempt, _ in saves],
+    )
+    connection.executemany("DELETE FROM checkpoints WHERE program = ? AND attempt = ? AND name = ?", saves)
+    refusals = connection.execute(_OLD_REFUSALS.format(where), (*values, REFUSALS_KEPT, most)).fetchall()
+    connection.executemany("DELETE FROM refusals WHERE program = ? AND attempt = ? AND name = ?", refusals)
+    return len(saves), len(refusals)
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one program has in the queue, and how many of its records were left out. `unpruned`: rows that it added."""
+
+    records: int = 0
+    size_bytes: int = 0
+    left_out: int = 0
+    unpruned: int = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether one more record is within the program's quota; the first always is."""
+        fits = self.size_bytes + size_bytes <= QUEUED_BYTES_OF_ONE or not self.records
+        return fits and self.records < QUEUED_OF_ONE
 
 
 class LedgerWriter:
@@ -102,7 +144,8 @@ class LedgerWriter:
         self._pruning = pruning
         self._prune_at = time.monotonic()
         self._connection = connection
-        self._queue: deque[Statement] = deque()
+        self._queue: deque[QueuedStatement] = deque()
+        self._shares: defaultdict[str, _Share] = defaultdict(_Share)
         self._changed = threading.Condition()
         self._queued = self._settled = self._lost = self._awaited = 0
         self._error: sqlite3.Error | OSError | None = None
@@ -123,18 +166,42 @@ class LedgerWriter:
             consequence = f"{counted(lost, 'record')} lost"
         return f"{error or 'writing works again'}; {consequence}"
 
-    def enqueue(self, sql: str, *values: Value) -> bool:
-        """Queues one statement; False if it is dropped, and counted, as the queue is full or the writer closed."""
-        statement = sql, tuple(_storable(value) for value in values)
+    def left_out(self, program: str) -> int:
+        """How many records of a program were left out since the daemon's start, because it made too many."""
         with self._changed:
-            if self._closing or len(self._queue) >= QUEUED_WRITES:
+            return self._shares[program].left_out if program in self._shares else 0
+
+    def enqueue(self, sql: str, *values: Value, of: str | None = None) -> bool:
+        """Queues one statement; False if it is dropped, and counted, as the queue is full or the writer closed.
+
+        `of`: the program of whose worker's words it is made; None: of what operators want and the daemon does, for
+        which there is always room.
+        """
+        stored = tuple(_storable(value) for value in values)
+        size = sum(len(each) for each in stored if isinstance(each, str))
+        with self._changed:
+            share = self._shares[of] if of is not None else None
+            if share is not None and not share.has_room(size):
+                share.left_out += 1
+                return False
+            if self._closing or len(self._queue) >= self._limit(share):
                 self._lost += 1
                 return False
-            self._queue.append(statement)
+            if share is not None:
+                share.records += 1
+                share.size_bytes += size
+                share.unpruned += "INTO checkpoints" in sql or "INTO refusals" in sql
+            self._queue.append((sql, stored, of, size))
             self._queued += 1
             if len(self._queue) == 1:  # else the thread is awake already, and will take all
                 self._changed.notify_all()
         return True
+
+    def _limit(self, share: _Share | None) -> int:
+        """How long the queue may be for one more record of a program, or of none."""
+        if share is None:
+            return 3 * QUEUED_WRITES
+        return 2 * QUEUED_WRITES if share.records < QUEUED_FOR_SURE else QUEUED_WRITES
 
     def wait_until_written(self, timeout_s: float) -> None:
         """Returns once all that is queued now is written, or a write has failed, or after `timeout_s`."""
@@ -180,7 +247,10 @@ class LedgerWriter:
                     self._lost += lost
                     self._settled += len(batch)
                     for _ in batch:
-                        self._queue.popleft()
+                        _, _, of, size = self._queue.popleft()
+                        if of is not None:
+                            self._shares[of].records -= 1
+                            self._shares[of].size_bytes -= size
                 self._changed.notify_all()
                 if error is None:  # also who came during the write may wait for nothing but what it wrote
                     waiting += self._waiting
@@ -205,9 +275,10 @@ class LedgerWriter:
         if error is None and self._error is not None:
             log.warning("ledger.written_again", path=str(self._path), lost_records=self._lost)
 
-    def _next_batch(self) -> list[Statement]:
+    def _next_batch(self) -> list[QueuedStatement]:
         """Waits for statements, pruning meanwhile, and returns all that are queued; empty once the writer is closed."""
         while True:
+            self._prune_crowded()
             with self._changed:
                 timeout_s = max(0.0, self._prune_at - time.monotonic())
                 if self._changed.wait_for(lambda: self._queue or self._closing, timeout_s):
@@ -219,9 +290,49 @@ class LedgerWriter:
         more = False
         with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):  # a disk in trouble: later
             more = self._pruning.prune_some(self._connection)
+        if not more:
+            more = self._shrink_some()
         self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
 
-    def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | OSError | None, int]:
+    def _prune_crowded(self) -> None:
+        """Prunes programs that have added many rows, also while more come."""
+        with self._changed:
+            crowded = {name: share.unpruned for name, share in self._shares.items() if share.unpruned >= PRUNE_AFTER}
+            for name in crowded:
+                self._shares[name].unpruned = 0
+        if crowded and self._error is None:
+            with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):
+                for name, added in crowded.items():
+                    _prune_rows(self._connection, "program = ?", (name,), added + PRUNED_AT_ONCE)
+
+    def _shrink_some(self) -> bool:
+        """Gives some free pages of the file back to the disk; returns whether there are more to give.
+
+        A file of an earlier version, which can't do that piece by piece, is written anew once, if half of it is free.
+        """
+        connection = self._connection
+        try:
+            (page_bytes,), (free,), (pages,), (mode,) = (
+                connection.execute(f"PRAGMA {name}").fetchone()
+                for name in ("page_size", "freelist_count", "page_count", "auto_vacuum")
+            )
+            if free * page_bytes <= SHRINK_ABOVE_BYTES:
+                return False
+            if mode != INCREMENTAL:
+                if 2 * free >= pages:
+                    connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+                    connection.execute("VACUUM")
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                return False
+            connection.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES});")  # execute() would do one page of it
+            is_last = (free - SHRINK_PAGES) * page_bytes <= SHRINK_ABOVE_BYTES
+            if is_last:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error:  # a disk in trouble: later
+            return False
+        return not is_last
+
+    def _write(self, batch: list[QueuedStatement]) -> tuple[sqlite3.Error | OSError | None, int]:
         """Writes a batch in one transaction; returns the error that undid it, and how many statements were skipped.
 
         A statement that can never succeed is skipped, so that it does not block those after it. A file that was deleted
@@ -262,15 +373,15 @@ class LedgerWriter:
         self._connection, _ = open_or_create(self._path)
         self._inode = self._path.stat().st_ino
 
-    def _write_once(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
+    def _write_once(self, batch: list[QueuedStatement]) -> tuple[sqlite3.Error | None, int]:
         lost = 0
         try:
             with decodable_errors(), _transaction(self._connection):
-                for sql, values in batch:
+                for sql, values, _, _ in batch:
                     try:
                         with decodable_errors():
                             self._connection.execute(sql, [each() if callable(each) else each for each in values])
-                    except (sqlite3.Error, OverflowError) as error:
+                    except (sqlite3.Error, OverflowError, ValueError) as error:  # the last: what is no JSON
                         if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
                             raise
                         lost += 1

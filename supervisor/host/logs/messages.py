@@ -179,7 +179,7 @@ _TYPES: dict[str, type[LoggerMessage]] = {kind.__name__.lower(): kind for kind i
 
 def encode(message: LoggerMessage) -> bytes:
     """The packet for a message."""
-    return json.dumps({"type": type(message).__name__.lower(), **message._asdict()}).encode()
+    return json.dumps({"type": type(message).__name__.lower(), **message._asdict()}, allow_nan=False).encode()
 
 
 def decode(packet: bytes) -> LoggerMessage:

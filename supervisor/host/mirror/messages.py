@@ -180,7 +180,7 @@ _TYPES: dict[str, type[Question | LimitChange | Answer | UploadProgress]] = {
 
 def encode_variables(variables: Mapping[str, str]) -> bytes:
     """The first line: the environment that the process has once it is the job's user."""
-    return json.dumps(dict(variables)).encode() + b"\n"
+    return json.dumps(dict(variables), allow_nan=False).encode() + b"\n"
 
 
 def decode_variables(line: bytes) -> dict[str, str]:

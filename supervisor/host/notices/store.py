@@ -63,8 +63,8 @@ class NoticeStore:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(encode(memories, self._boot))
             new.replace(self._path)
-        except OSError as error:
-            raise NoticeStoreError(f"cannot write {self._path}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # the second: a number that is not finite
+            raise NoticeStoreError(f"cannot write {self._path}: {getattr(error, 'strerror', error)}") from error
 
 
 def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:

@@ -62,6 +62,10 @@ class RefusedMessages:
         return [each for each in (nonsense, often if self.left_out else "") if each]
 
 
+NOTHING_REFUSED = RefusedMessages()
+"""Of a program that has no worker yet."""
+
+
 class ControlPipes:
     """The two pipes in `folder`.
 

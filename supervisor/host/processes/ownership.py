@@ -33,36 +33,38 @@ _DELETED = " (deleted)"  # what readlink(2) of a descriptor appends to the path 
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Ownership:
     """Whether a process is this daemon's. `whose`: if not, the state folder it belongs to, as far as it says."""
 
     is_ours: bool
     whose: str | None = None
 
 
-def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Verdict:
+def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Ownership:
     """Whether the live process `pid` was started from this state folder. `attempt_folder`: where its pipes are.
 
     Reads /proc and the folders: call it from a thread.
     """
     if _parent(pid) == os.getpid() or _is_zombie(pid):
-        return Verdict(True)
+        return Ownership(True)
     mark = marks.read_mark(pid)
     if mark is not None:
         if marks.is_of_daemon(mark, state_dir):
-            return Verdict(True)
+            return Ownership(True)
         named = marks.folder_of(mark)
         if named is not None and named != marks.identity_of_folder(state_dir):
-            return Verdict(False, marks.state_dir_of(mark))
+            return Ownership(False, marks.state_dir_of(mark))
     held = _held_pipes(pid)
     if held is not None and held & _inodes(attempt_folder / name for name in _PIPES):
-        return Verdict(True)
+        return Ownership(True)
     if mark is not None:
-        return Verdict(False, marks.state_dir_of(mark))
+        return Ownership(False, marks.state_dir_of(mark))
     noted = _noted_folder(state_dir)
     if noted is None:
-        return Verdict(held is None)  # of an earlier version, which noted nothing: what can't be looked at is believed
-    return Verdict(noted == marks.identity_of_folder(state_dir))
+        return Ownership(
+            held is None
+        )  # of an earlier version, which noted nothing: what can't be looked at is believed
+    return Ownership(noted == marks.identity_of_folder(state_dir))
 
 
 def is_of_another(pid: int, state_dir: Path) -> bool:

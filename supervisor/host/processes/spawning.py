@@ -23,12 +23,25 @@ class SpawnErrorKind(StrEnum):
 
 
 class SpawnError(Exception):
-    """A process could not be started. `permanent`: trying again is useless until somebody changes something."""
+    """A process could not be started. `permanent`: trying again is useless until somebody changes something.
 
-    def __init__(self, text: str, *, permanent: bool, kind: SpawnErrorKind = SpawnErrorKind.OTHER) -> None:
+    `path`: the directory or command that can't be reached, with the error number that the system gave.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        permanent: bool,
+        kind: SpawnErrorKind = SpawnErrorKind.OTHER,
+        path: Path | None = None,
+        errno: int | None = None,
+    ) -> None:
         super().__init__(text)
         self.permanent = permanent
         self.kind = kind
+        self.path = path
+        self.errno = errno
 
 
 def find_command(command: str, environment: Mapping[str, str], directory: Path | None, program: str) -> Path:
@@ -36,12 +49,8 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
 
     Raises SpawnError if the directory or the command does not exist, or the command can't be executed.
     """
-    if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 - these three raise nothing
-        what = _why_not_directory(directory)
-        raise SpawnError(
-            f"cannot start {program}: its directory {directory} {what}; create it, or correct `directory`",
-            permanent=True,
-        )
+    if directory is not None:
+        _require_directory(directory, program)
     present: list[Path] = []
     for candidate in _candidates(command, environment.get("PATH", os.defpath), directory or current_folder()):
         if os.path.isfile(candidate):  # noqa: PTH113 - most of a search path is in vain
@@ -55,22 +64,41 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
             permanent=True,
             kind=SpawnErrorKind.NOT_EXECUTABLE,
         )
+    unreachable = directory or Path.cwd()
+    unreachable /= command
+    number = _errno_of(unreachable) if "/" in command else None
+    if number not in (None, errno.ENOENT, errno.ENOTDIR):
+        raise SpawnError(
+            f"cannot start {program}: cannot look at {unreachable}: {os.strerror(number)}; let its user reach it",
+            permanent=number not in _TRANSIENT,
+            path=unreachable,
+            errno=number,
+        )
     where = "" if "/" in command else f" in PATH ({environment.get('PATH', os.defpath)})"
     raise SpawnError(
         f"cannot start {program}: there is no command {command!r}{where}; install it, or give its full path",
         permanent=True,
         kind=SpawnErrorKind.NO_FILE,
+        path=unreachable if "/" in command else None,
+        errno=number,
     )
 
 
-def _why_not_directory(path: Path) -> str:
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return "does not exist"
-    except OSError as error:
-        return f"can't be entered ({error.strerror})"
-    return "is not a directory"
+def _require_directory(directory: Path, program: str) -> None:
+    number = _errno_of(directory)
+    if number is None and directory.is_dir():
+        return
+    if number in (None, errno.ENOENT, errno.ENOTDIR):
+        what = "is not a directory" if number is None else "does not exist"
+        remedy = "create it, or correct `directory`"
+    else:
+        what, remedy = f"can't be looked at: {os.strerror(number)}", "let its user enter it, or correct `directory`"
+    raise SpawnError(
+        f"cannot start {program}: its directory {directory} {what}; {remedy}",
+        permanent=number not in _TRANSIENT,
+        path=directory,
+        errno=errno.ENOTDIR if number is None else number,
+    )
 
 
 def current_folder() -> Path:
@@ -79,6 +107,30 @@ def current_folder() -> Path:
         return Path.cwd()
     except OSError:
         return Path("/")
+
+
+def require_script(script: Path, program: str) -> None:
+    """Raises SpawnError if the script that an interpreter is to read can't be looked at."""
+    number = _errno_of(script)
+    if number is None:
+        return
+    missing = number in (errno.ENOENT, errno.ENOTDIR)
+    what = f"there is no {script}" if missing else f"cannot look at {script}: {os.strerror(number)}"
+    raise SpawnError(
+        f"cannot start {program}: {what}; correct the path in `command`, or set `directory`",
+        permanent=number not in _TRANSIENT,
+        path=script,
+        errno=number,
+    )
+
+
+def _errno_of(path: Path) -> int | None:
+    """The error that looking at a path gives; None if it is there."""
+    try:
+        os.stat(path)  # noqa: PTH116 - Path.exists() hides most errors
+    except OSError as error:
+        return error.errno
+    return None
 
 
 def _candidates(command: str, path: str, directory: Path) -> Iterator[str]:
@@ -114,7 +166,13 @@ def explain(program: str, command: Path, directory: Path | None, error: Exceptio
         kind = SpawnErrorKind.NOT_EXECUTABLE
     else:
         text, kind = f"{error.strerror or error} ({command}){_remedy(error.errno)}", SpawnErrorKind.OTHER
-    return SpawnError(f"cannot start {program}: {text}", permanent=error.errno not in _TRANSIENT, kind=kind)
+    return SpawnError(
+        f"cannot start {program}: {text}",
+        permanent=error.errno not in _TRANSIENT,
+        kind=kind,
+        path=command,
+        errno=error.errno,
+    )
 
 
 def _remedy(number: int | None) -> str:

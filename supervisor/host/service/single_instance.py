@@ -5,6 +5,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 LOCK = "lock"
@@ -18,12 +19,19 @@ class SharedEnvironment(Exception):
     """PyPI's Supervisor is installed in this Python environment; the text says what to do."""
 
 
+def _may_hold_supervisor(folder: str) -> bool:
+    try:
+        return any(fnmatch(name, "supervisor[-.]*-info") for name in os.listdir(folder or "."))  # noqa: PTH208 - names
+    except OSError:  # it need not exist, or be readable
+        return False
+
+
 def refuse_shared_environment() -> None:
     """Raises SharedEnvironment if the distribution `supervisor` is installed in this environment.
 
     It installs a package and commands of the same names, so one of the two is broken.
     """
-    if not any(each for folder in sys.path for each in Path(folder).glob("supervisor[-.]*-info")):
+    if not any(map(_may_hold_supervisor, sys.path)):
         return
     from importlib import metadata  # 1 MiB, and seldom needed
 

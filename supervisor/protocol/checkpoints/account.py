@@ -66,7 +66,7 @@ class ProgressAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SeenDirectory:
     """What a look at a job's directory found. `highest_step`: of the committed checkpoints, None: there are none.
 
     `passed_over`: why the newest reported one, or one as new, is not restored, if it is in quarantine or was refused
@@ -126,7 +126,7 @@ class Decisions:
     unfit: Collection[str] = ()
 
 
-def find_loss(newest: ReportedCheckpoint | None, place: Place, refusal: str, remedy: str) -> Loss | None:
+def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: str, remedy: str) -> Loss | None:
     """Whether the newest checkpoint is missing from where the next start looks for it; None if nothing is.
 
     `refusal`, `remedy`: how the text begins and ends if nothing may train.
@@ -143,6 +143,9 @@ def find_loss(newest: ReportedCheckpoint | None, place: Place, refusal: str, rem
     if moved:
         text = f"{refusal}: {newest}, but the folder is now on {place.mount} and {holds}; {remedy}"
         return Loss(text, waits=True)
+    if newest.mirror is not None:
+        where = f"its mirror {newest.mirror} has it, but it is not here"
+        return Loss(f"{refusal}: {newest}, and {where}; make the store reachable, or {remedy}", waits=True)
     if left is None:
         return Loss(f"{refusal}: {newest}, and no checkpoint is there now; {remedy}", waits=True)
     return Loss(f"{newest} and it is gone; the newest one that is left is of step {left}", waits=False)
@@ -160,7 +163,7 @@ def is_as_new(step: int | None, newest: ReportedCheckpoint) -> bool:
 def judge(
     newest: ReportedCheckpoint | None,
     chosen_step: int | None,
-    place: Place,
+    place: SeenDirectory,
     decisions: Decisions,
     refusal: str,
     remedy: str,
@@ -196,7 +199,7 @@ _WORDS = {
 }
 
 
-def _reason_of(newest: ReportedCheckpoint, place: Place, decisions: Decisions) -> OlderBecause | None:
+def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Decisions) -> OlderBecause | None:
     """Why the newest checkpoint, which is there, was not chosen; None if nothing says so."""
     if place.passed_over is not None:  # whoever writes into quarantine may write any reason there
         because = place.passed_over.because

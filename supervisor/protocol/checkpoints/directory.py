@@ -5,6 +5,7 @@ Also begins anew in it: what it holds is moved into a numbered folder below `aba
 
 import contextlib
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,10 @@ from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
 
 WRITE_TEST_BYTES = 4096  # a block, as a full disk may still have room for a name
+MAX_FILES = 10_000  # of one checkpoint: far more than any has
+MAX_DEPTH = 4  # of folders in it
+BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's is (stat(2))
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 MAX_ABANDONED = 1000  # tries for a free number
 
 
@@ -48,6 +53,36 @@ def committed_checkpoints(directory: Path) -> list[CheckpointName]:
     except FileNotFoundError:
         return []
     return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
+
+
+def written_bytes(directory: Path, name: CheckpointName) -> int:
+    """How many bytes a checkpoint has on the disk, by what its file system has allocated: holes in a file, other names
+    of files that lie elsewhere, and links count as nothing.
+
+    Of a folder in which somebody made more than MAX_FILES, the rest is not looked at. Raises OSError.
+    """
+    total, looked_at = 0, 0
+    folders = [(os.open(directory / str(name), _FOLDER), 0)]
+    try:
+        while folders:
+            folder, depth = folders.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        looked_at += 1
+                        if looked_at > MAX_FILES:
+                            return total
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                            total += min(status.st_size, status.st_blocks * BLOCK_BYTES)
+                        elif stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH:
+                            folders.append((os.open(entry.name, _FOLDER, dir_fd=folder), depth + 1))
+            finally:
+                os.close(folder)
+    finally:
+        for folder, _ in folders:
+            os.close(folder)
+    return total
 
 
 def view_directory(directory: Path, expected: str | None = None) -> DirectoryView:

@@ -122,7 +122,7 @@ def fetched_epoch(checkpoint: Path) -> int | None:
 
 def encode_fetched(epoch: int) -> bytes:
     """The content of the file that says where a checkpoint came from."""
-    return json.dumps({KEY: FETCHED_FORMAT, "epoch": epoch}).encode()
+    return json.dumps({KEY: FETCHED_FORMAT, "epoch": epoch}, allow_nan=False).encode()
 
 
 def _held(record: _Record, epochs: Mapping[int, Epoch]) -> int | None:
@@ -141,7 +141,7 @@ def _write_record(folder: Path, record: _Record) -> None:
     if record.begun is not None:
         body |= {"begins": record.begun.number, "object": encode_epoch(record.begun).decode()}
     durable.make_folder(folder)
-    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(body).encode())
+    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(body, allow_nan=False).encode())
 
 
 def _read_record(folder: Path) -> _Record:

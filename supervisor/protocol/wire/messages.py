@@ -223,7 +223,7 @@ class Committed:
     if this repeats it for a new daemon.
     """
 
-    rate: ClassVar[Rate] = Rate(20, AWAY)
+    rate: ClassVar[Rate] = Rate(100, AWAY)
 
     attempt: Attempt
     step: Step
@@ -240,7 +240,7 @@ class Committed:
 class SaveFailed:
     """A save failed before its commit; training goes on."""
 
-    rate: ClassVar[Rate] = Rate(5, AWAY)
+    rate: ClassVar[Rate] = Rate(50, AWAY)
 
     attempt: Attempt
     step: Step

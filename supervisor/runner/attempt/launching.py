@@ -40,6 +40,7 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         startretries=config.startretries,
         stopwaitsecs=config.stopwaitsecs,
         is_gang=is_gang,
+        start_paths=tuple(map(str, (config.directory or "", config.command[0], script_path(config) or ""))),
     )
     if job is None:
         return policy
@@ -57,6 +58,15 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         checkpoint_dir=str(job.checkpoint_dir),
         script=script_name(config),
     )
+
+
+def script_path(config: ProgramConfig) -> Path | None:
+    """The script that a job's interpreter reads; None if its command is not of the form python SCRIPT.py."""
+    python, *rest = config.command
+    words = list(itertools.dropwhile(_FLAGS.fullmatch, rest))
+    if config.job is None or not _INTERPRETER.fullmatch(Path(python).name) or not words or not words[0].endswith(".py"):
+        return None
+    return (config.directory or Path.cwd()) / words[0]
 
 
 def script_name(config: ProgramConfig) -> str:
@@ -143,7 +153,9 @@ def command_beside(
 
 def config_digest(config: ProgramConfig) -> str:
     """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
-    return hashlib.sha256(json.dumps(config.non_defaults(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(config.non_defaults(), sort_keys=True, default=_plain, allow_nan=False).encode()
+    ).hexdigest()[:16]
 
 
 def _plain(value: object) -> object:

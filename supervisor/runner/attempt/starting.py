@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from supervisor.host.processes.credentials import cached_credentials, user_envir
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import Process, SpawnRequest, spawn
 from supervisor.host.processes.process_status import Exit
-from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.processes.spawning import SpawnError, find_command, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
-from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids
+from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids, script_path
 from supervisor.runner.attempt.services import Services
 
 
@@ -116,7 +116,20 @@ def start_process(
         cgroup=stdio.cgroup,
         keeps_orphans=config.job is not None and stdio.cgroup is None,
     )
+    if command is None and (script := script_path(config)) is not None:
+        require_script(script, config.name)
     return spawn(request, on_exit)
+
+
+def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:
+    """Why the process of a program could not be started now: what of its paths can't be reached; None if all can."""
+    try:
+        find_command(config.command[0], {**environment, **config.environment}, config.directory, config.name)
+        if (script := script_path(config)) is not None:
+            require_script(script, config.name)
+    except SpawnError as error:
+        return str(error)
+    return None
 
 
 def open_control_pipes(

@@ -93,7 +93,7 @@ class ListenerHub:
             payload = payload.encode(errors="replace")
         for desk in self._pools.values():
             if event_types.is_kind_of(occurrence.name, desk.events):
-                self._execute(desk, desk.pool.add_event(serial, occurrence.name, payload, _now()))
+                self._execute(desk, desk.pool.add_event(serial, occurrence.name, payload, _now(), occurrence.program))
 
     def subscribe(self, pool: str, config: ListenerConfig) -> None:
         """There is such a pool from now on, or it asks for something else now."""

@@ -12,7 +12,7 @@ from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.mirror.messages import FetchAnswer
-from supervisor.protocol.checkpoints.account import Place, find_loss
+from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
@@ -167,9 +167,9 @@ class CheckpointSelector:
             self._post(events.StorageSeen(effect.attempt, f"cannot look at {self._job.checkpoint_dir}: {error}"))
         else:
             self._remember_remarks(seen)
-            highest = seen.highest_step
-            if highest is None and self._mirror is not None and self._mirror.newest is not None:
-                highest = self._mirror.newest.step  # the next attempt fetches it
+            highest, newest = seen.highest_step, effect.newest
+            if self._mirror is not None and newest is not None and newest.mirror is not None:
+                highest = newest.step  # the next attempt asks the store for it
             self._post(events.StorageSeen(effect.attempt, None, None, highest, seen.mount, seen.passed_over))
         finally:
             self._is_looking = False
@@ -192,7 +192,7 @@ class CheckpointSelector:
         newest, seen, directory = effect.newest, here.seen, str(self._job.checkpoint_dir)
         if newest is None or newest.directory != directory or newest.mount == seen.mount:
             return False
-        loss = find_loss(newest, Place(directory, seen.highest_step, seen.mount, seen.passed_over), "", "")
+        loss = find_loss(newest, SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over), "", "")
         return loss is not None and loss.waits
 
     async def _select_here_or_there(self, effect: effects.SelectCheckpoint) -> Selection | events.SelectionFailed:

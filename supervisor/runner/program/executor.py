@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -13,17 +14,21 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import describe_exit
+from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.fleet.gpus import RECHECK_S
 from supervisor.core.program import effects, events
 from supervisor.core.standby import StandbyKind
+from supervisor.host import mount_points
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.ledger.ledger import LastEnd
+from supervisor.host.pipes.control_pipes import NOTHING_REFUSED
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol import layout
+from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
@@ -32,6 +37,7 @@ from supervisor.runner.attempt.last_output import LIMIT_S, LOGGER_START_LIMIT_S,
 from supervisor.runner.attempt.launching import command_beside, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
+from supervisor.runner.attempt.starting import start_obstacle
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.messages_in import MessageRecorder, event_of
@@ -39,6 +45,7 @@ from supervisor.runner.program.mirror import JobMirror
 from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.records.counters import ProgramCounters
 from supervisor.runner.records.goodput import GoodputRecorder
+from supervisor.runner.records.job_log import JobLog
 from supervisor.runner.records.observers import ObserverList
 from supervisor.runner.records.series import SeriesRecorder
 from supervisor.runner.records.training import TrainingStatus
@@ -71,6 +78,8 @@ class EffectExecutor:
         """What the worker said last of what it is doing (STATUS= of a notification)."""
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        self.refused = NOTHING_REFUSED
+        """What was not passed on of the messages of the present or last worker."""
         self.committed_at = 0.0
         """These three are monotonic: setting the clock changes neither a run time nor the age of a checkpoint."""
         self.started_wall_at: float | None = None
@@ -87,17 +96,20 @@ class EffectExecutor:
             self.standby = StandbyHolder(config, services, lambda: self.pid, self._between_failures_s, log)
         self.mirror: JobMirror | None = None
         """The job's copy in an object store; None for a program without one."""
+        self._refused_before = (0, 0)  # of earlier attempts: refused, and left out
+        self._job_log = JobLog(log)
         self._config = config
         self._services = services
         self._post = post
         self._observers = observers
         observers.add([self.standby] if self.standby is not None else [])
         observers.add([self.training, self.counters, self.goodput, self.requests])
-        observers.add([MessageRecorder(config, services, log)])
         self._selector: CheckpointSelector | None = None
         self.series: SeriesRecorder | None = None
         """The metrics of a job over its steps; None for a plain program."""
         if config.job is not None:
+            measured = self.training.checkpoint_measured
+            observers.add([MessageRecorder(config, services, self._job_log, lambda: self.started_at, measured)])
             self.series = SeriesRecorder(config.name, services.ledger)
             observers.add([self.series])
             if config.job.mirror is not None and services.is_chief:
@@ -108,6 +120,7 @@ class EffectExecutor:
             )
         self._attempt: LiveAttempt | None = None
         self._exiting: tuple[LiveAttempt, events.WorkerExited] | None = None  # it waits for its last line
+        self._is_looking = False  # whether its directory and command are there
         self._has_last_message = False  # the worker sent `done` or `failed`
         self._reported_done = False
         self._last_pid: int | None = None  # of the attempt before
@@ -141,6 +154,22 @@ class EffectExecutor:
 
     def _between_failures_s(self) -> float:
         return self.reliability.between_failures_s
+
+    @property
+    def messages_refused(self) -> int:
+        """How many messages of workers were refused since the daemon took the program over."""
+        return self._refused_before[0] + self.refused.refused
+
+    @property
+    def messages_left_out(self) -> int:
+        """How many were left out, as they came too often."""
+        return self._refused_before[1] + self.refused.left_out
+
+    def refused_words(self, now: float) -> tuple[str, ...]:
+        """What was not taken of the worker's messages, or not written down of them, in words; empty if all was."""
+        unwritten = self._services.ledger.records_left_out(self._config.name)
+        left_out = [f"{counted(unwritten, 'record')} of it not in the ledger"] if unwritten else []
+        return (*self.refused.describe(now), *self._job_log.describe(now), *left_out)
 
     @property
     def run_time_s(self) -> float | None:
@@ -203,6 +232,7 @@ class EffectExecutor:
         self._attempt = self._attempts.adopt(found)
         if self._attempt is None:
             return False
+        self._watch_messages_of(self._attempt)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self.started_at, self.ended_at = self._attempt.began_at, None
         self._log.info("worker.adopted", attempt=found.attempt, pid=found.pid, runs_for_s=round(found.age_s, 1))
@@ -245,6 +275,8 @@ class EffectExecutor:
             case effects.LookAtStorage():
                 if self._selector is not None:
                     self._background(self._selector.look(effect))
+            case effects.LookAtStartPaths():
+                self._background(self._look_at_start_paths(effect))
             case effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._background(self._selector.quarantine(effect))
@@ -271,6 +303,16 @@ class EffectExecutor:
                 self._services.ledger.record_hang_history(self._config.name, dict(effect.longest))
             case effects.RecordEnd():
                 self._record_end(effect)
+            case effects.ReportBreach(name, event):
+                remedy = "the program is supervised on; please report this record"
+                self._log.error(
+                    "invariant.broken",
+                    invariant=name,
+                    on=event,
+                    before=effect.before,
+                    after=effect.after,
+                    remedy=remedy,
+                )
             case _:
                 assert_never(effect)
 
@@ -318,6 +360,7 @@ class EffectExecutor:
             self._report_spawn_failure(effect, self._spawn_error_of(error, was_standby=standby is not None))
             return
         self._attempt, process = attempt, attempt.process
+        self._watch_messages_of(attempt)
         self.oom_counters = attempt.memory.cgroup_counters
         self.started_wall_at, self.ended_wall_at = time.time(), None
         self.started_at, self.ended_at = attempt.began_at, None
@@ -326,6 +369,12 @@ class EffectExecutor:
         )
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
         self._post(events.SpawnSucceeded(number))
+
+    def _watch_messages_of(self, attempt: LiveAttempt) -> None:
+        """Counts the refused messages of another worker from now on."""
+        if attempt.channel is not None:
+            self._refused_before = self.messages_refused, self.messages_left_out
+            self.refused = attempt.channel.refusals
 
     def _spawn_error_of(self, error: Exception, was_standby: bool) -> SpawnError:
         if isinstance(error, SpawnError):
@@ -344,7 +393,26 @@ class EffectExecutor:
         self.started_at = self.ended_at = time.monotonic()
         self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.microbatches)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
-        self._post(events.SpawnFailed(number, str(error), error.permanent))
+        missing = None
+        if (path := error.path) is not None and error.errno is not None:
+            here, lacking = mount_points.mounted_point(path), mount_points.unmounted_point(path)
+            missing = UnreachablePath(str(path), error.errno, here, lacking)
+        self._post(events.SpawnFailed(number, str(error), error.permanent, missing=missing))
+
+    async def _look_at_start_paths(self, effect: effects.LookAtStartPaths) -> None:
+        """Posts whether the program could be started now; nothing while an earlier look has no answer."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        folder = self._config.directory or Path(self._config.command[0]).parent
+        try:
+            look = partial(start_obstacle, self._config, self._services.environment)
+            error = await self._services.log_reads.run_for_folder(folder, look)
+        except RuntimeError as failure:  # the host has no thread to spare
+            error = f"cannot look at {folder}: {failure}"
+        finally:
+            self._is_looking = False
+        self._post(events.StartPathsSeen(effect.attempt, error))
 
     def _cancel_waiting_spawn(self, number: int) -> None:
         """Gives up a start that still waits for its GPUs."""
@@ -513,7 +581,7 @@ class EffectExecutor:
 
     def on_malformed_message(self, number: int, error: str) -> None:
         """The worker wrote what is no message."""
-        self._log.warning("worker.misspoke", attempt=number, error=error)
+        self._job_log.warning("worker.misspoke", attempt=number, error=error)
 
     def on_notification(self, number: int, notification: NotifyMessage) -> None:
         """A plain program sent a notification."""

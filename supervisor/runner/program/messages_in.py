@@ -1,9 +1,9 @@
 """Worker messages: the event that each is for the core, and what goes into the ledger and the log."""
 
+import math
 import time
-from collections.abc import Iterable
-
-from structlog.typing import FilteringBoundLogger
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import parse_section
@@ -13,7 +13,9 @@ from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.records.job_log import JobLog
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.saves import SavedCheckpoint
 
 
 def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> events.Event | None:
@@ -63,12 +65,22 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
 class MessageRecorder(ProgramObserver):
     """Writes to the ledger and the log what people will want to know later."""
 
-    __slots__ = ("_config", "_log", "_services")
+    __slots__ = ("_config", "_log", "_on_measured", "_services", "_started_at")
 
-    def __init__(self, config: ProgramConfig, services: Services, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        config: ProgramConfig,
+        services: Services,
+        log: JobLog,
+        started_at: Callable[[], float | None],
+        on_measured: Callable[[str, int], None],
+    ) -> None:
+        """`started_at`: when the attempt was started (monotonic); `on_measured` gets a checkpoint's name and bytes."""
         self._config = config
         self._services = services
         self._log = log
+        self._started_at = started_at
+        self._on_measured = on_measured
 
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts
@@ -83,14 +95,26 @@ class MessageRecorder(ProgramObserver):
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         if isinstance(message, messages.Committed) and self._config.job is not None:
-            directory = self._config.job.checkpoint_dir
+            directory, started_at = self._config.job.checkpoint_dir, self._started_at()
             self._services.save_durations.record_save(
-                self._config.name, message.attempt, directory, message.save_s, now
+                self._config.name,
+                message.attempt,
+                directory,
+                message.save_s,
+                now,
+                since=-math.inf if started_at is None else started_at,
+                checkpoint=SavedCheckpoint(
+                    directory, message.checkpoint, self._config.user, partial(self._record_size, message)
+                ),
             )
         _record_message(message, self._config.name, self._services.ledger, self._log)
 
+    def _record_size(self, message: messages.Committed, size_bytes: int) -> None:
+        self._services.ledger.checkpoint_measured(self._config.name, message.attempt, message.checkpoint, size_bytes)
+        self._on_measured(message.checkpoint, size_bytes)
 
-def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
+
+def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: JobLog) -> None:
     attempt = message.attempt
     match message:
         case messages.Hello():
@@ -113,7 +137,6 @@ def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, 
                 attempt,
                 message.checkpoint,
                 message.step,
-                message.size_bytes,
                 message.save_s,
                 message.stall_s,
                 time.time() - (message.ago_s or 0.0),

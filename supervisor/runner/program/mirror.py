@@ -247,6 +247,8 @@ class JobMirror(ProgramObserver):
         self._remote = () if newest is None else (newest, *(each for each in self._remote if each < newest))
         self._known, self.attempt = max(self._known, found.epoch), max(self.attempt, found.attempt)
         self._seen, self._is_held = _name_of(found.seen), found.is_held
+        if found.seen is not None:
+            self._post(events.CheckpointMirrored(found.seen, self._url, found.epoch))
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
         """While a checkpoint is selected, it is not known yet what this host goes on from."""
@@ -490,6 +492,8 @@ class JobMirror(ProgramObserver):
         self._seen = max(filter(None, (self._seen, self.newest)), default=None)
         self._wanted = None if self._wanted == name else self._wanted
         self._lacking = [each for each in self._lacking if self.newest is None or each[0] > self.newest]
+        if self.newest is not None:
+            self._post(events.CheckpointMirrored(str(self.newest), self._url, epoch))
         self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
         now = loop.time()
         self._durations.record_upload(self._name, now - began_at, now, is_limited)

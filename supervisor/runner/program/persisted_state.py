@@ -75,6 +75,8 @@ class PersistedStateStore(ProgramObserver):
         self._job.skip_attempts(last_attempt)
         if job is not None and job.on_oom == "microbatch":
             await self._restore_microbatches()
+        if job is None and self._executor.pid is None:
+            await self._restore_facts()
         if job is not None and self._executor.pid is None:
             await self._restore_reliability()
             await self._restore_account(last_attempt)
@@ -105,8 +107,6 @@ class PersistedStateStore(ProgramObserver):
             self._save_if_changed(now)
 
     def _save_if_changed(self, now: float) -> None:
-        if self._config.job is None:
-            return
         memory, counters = facts_to_persist(self._job.facts, now), self._executor.oom_counters
         if (memory, counters) != self._last_saved:
             self._last_saved = memory, counters

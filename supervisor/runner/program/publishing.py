@@ -1,5 +1,6 @@
 """Publishes the events of one program, for its event listeners and for those who watch the event stream."""
 
+import time
 from collections.abc import Callable
 
 from supervisor.config import ProgramConfig
@@ -10,8 +11,11 @@ from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.logs.output_events import ProgramOutput
+from supervisor.protocol.wire.limits import TokenBucket
 from supervisor.runner.listeners.hub import ListenerHub, ListenerStatus
 from supervisor.runner.records.observers import ProgramObserver
+
+COMMITS_A_SECOND, COMMITS_AT_ONCE = 1.0, 100  # published; all programs share the buffers of those who read
 
 
 class EventPublisher(ProgramObserver):
@@ -20,7 +24,7 @@ class EventPublisher(ProgramObserver):
     `wire_state`, `pid`: where the program stands in Supervisor's words, and its process.
     """
 
-    __slots__ = ("_config", "_lifeline", "_listeners", "_pid", "_pids", "_wire_state")
+    __slots__ = ("_commits", "_config", "_lifeline", "_listeners", "_pid", "_pids", "_wire_state")
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class EventPublisher(ProgramObserver):
         self._listeners = listeners
         self._wire_state = wire_state
         self._pid = pid
+        self._commits = None if config.job is None else TokenBucket(COMMITS_A_SECOND, COMMITS_AT_ONCE)
         self._lifeline = SupervisorStateTrail(config.name, config.process, config.group)
         self._pids: dict[int, int] = {}  # by attempt, of the last two, which may still print
         if config.listener is not None:
@@ -62,7 +67,7 @@ class EventPublisher(ProgramObserver):
             reason=facts.reason,
         )
         match event:
-            case events.CheckpointCommitted():
+            case events.CheckpointCommitted() if self._commits is None or self._commits.take(time.monotonic()):
                 told.append(self._occurrence("CHECKPOINT_COMMITTED", facts, step=event.step))
             case events.NoticeReceived():
                 notice = event.notice

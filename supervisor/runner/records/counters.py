@@ -39,6 +39,7 @@ class ProgramCounters(ProgramObserver):
     """The counts of one program."""
 
     attempts: int = 0
+    invariants_broken: int = 0
     ended_by_cause: dict[str, int] = field(default_factory=dict)
     steps: int = 0
     repeated_steps: int = 0
@@ -68,6 +69,8 @@ class ProgramCounters(ProgramObserver):
                 self._flush_asked_at[effect.id] = now
                 while len(self._flush_asked_at) > OPEN_FLUSHES_KEPT:
                     del self._flush_asked_at[next(iter(self._flush_asked_at))]
+            case effects.ReportBreach():
+                self.invariants_broken += 1
             case effects.RecordEnd():
                 self.ended_by_cause = {
                     **self.ended_by_cause,

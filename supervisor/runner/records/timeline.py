@@ -99,6 +99,10 @@ def describe_effect(effect: effects.Effect) -> str | None:
             return "record that it should run" if effect.wanted else "record that it should stay stopped"
         case effects.RecordEnd():
             return f"record the end: {effect.cause} ({effect.text[:MAX_DETAIL]})"
+        case effects.LookAtStartPaths():
+            return "look whether its directory and command are there"
+        case effects.ReportBreach():
+            return f"report a defect of the daemon: {effect.invariant}"
         case effects.PersistHangHistory():
             return None
         case _:

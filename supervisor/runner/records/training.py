@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
@@ -12,7 +12,8 @@ TRACEBACK_LINES = 6  # the error, and where it was raised; the log has all of it
 
 @dataclass(frozen=True, slots=True)
 class LatestCheckpoint:
-    """The newest committed checkpoint; `committed_wall_at` is Unix time."""
+    """The newest committed checkpoint; `committed_wall_at` is Unix time. `size_bytes`: as the worker says, until the
+    daemon has looked at the disk."""
 
     name: str
     step: int
@@ -54,6 +55,11 @@ class TrainingStatus(ProgramObserver):
         self.is_imported = False
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
+
+    def checkpoint_measured(self, name: str, size_bytes: int) -> None:
+        """The checkpoint has so many bytes on the disk."""
+        if self.checkpoint is not None and self.checkpoint.name == name:
+            self.checkpoint = replace(self.checkpoint, size_bytes=size_bytes)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         match message:

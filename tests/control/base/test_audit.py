@@ -1,5 +1,6 @@
 """Who asked for what change, and what came of it, in the log of a real daemon."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.control.base import audit
 from supervisor.control.base.audit import (
     MAX_NAMES,
     MAX_TEXT,
@@ -252,3 +254,67 @@ def test_a_line_is_bounded_whatever_was_sent(capsys: pytest.CaptureFixture[str])
     change.record("FAILED", "r" * 100_000)
 
     assert len(capsys.readouterr().out) < 3 * MAX_NAMES * (MAX_TEXT + 10)
+
+
+@pytest.mark.integration
+def test_changes_have_a_log_of_their_own_which_rotation_of_the_other_does_not_touch(folder: Path):
+    settings = "logfile_maxbytes=2KB\nlogfile_backups=1\n"
+    with Daemon(folder, PROGRAMS, settings) as daemon:
+        daemon.until_state("cat", "RUNNING")
+        for _ in range(81):
+            with contextlib.suppress(Refused):
+                daemon.call("stop", name="w:0")  # it does not run
+
+        def found() -> list[dict[str, Any]]:
+            return list(reading.records(folder / "state" / "changes.log"))
+
+        daemon.until(lambda: len(found()) >= 81, "all changes are in their log")
+
+    assert {(each["event"], each["command"]) for each in found()} == {("change.asked", "stop")}
+    kept = [each for name in ("daemon.log", "daemon.log.1") for each in reading.records(folder / name)]
+    assert sum(each["event"] == "change.asked" for each in kept) < 81
+
+
+@pytest.mark.integration
+def test_the_log_of_changes_is_rotated_reopened_and_can_be_left_out(folder: Path):
+    own = f"changes_logfile={folder}/who.log\nchanges_logfile_maxbytes=1KB\nchanges_logfile_backups=2\n"
+    with Daemon(folder, PROGRAMS, own) as daemon:
+        for _ in range(20):
+            with contextlib.suppress(Refused):
+                daemon.call("stop", name="w:0")  # it does not run
+        daemon.until((folder / "who.log.2").exists, "it was rotated twice")
+        (folder / "who.log").rename(folder / "aside")
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGUSR2)
+        with contextlib.suppress(Refused):
+            daemon.call("stop", name="w:0")
+        daemon.until((folder / "who.log").exists, "it is opened again")
+    assert not (folder / "state" / "changes.log").exists()
+    with Daemon(folder, PROGRAMS, "changes_logfile=NONE\n") as daemon:
+        daemon.call("stop", name="cat")
+    assert not (folder / "state" / "changes.log").exists()
+
+
+def test_refusals_to_one_user_are_limited_and_counted(monkeypatch: pytest.MonkeyPatch):
+    written: list[tuple[str, dict[str, Any]]] = []
+    now = [1000.0]
+
+    class Lines:
+        def warning(self, event: str, **facts: Any) -> None:
+            written.append((event, facts))
+
+        info = warning
+
+    monkeypatch.setattr(audit, "log", Lines())
+    monkeypatch.setattr(audit, "_refusals", {})
+    monkeypatch.setattr(audit.time, "monotonic", lambda: now[0])
+    for _ in range(audit.REFUSALS_AT_ONCE + 30):
+        Change(Caller(uid=33), "stop").record("FORBIDDEN", "no")
+    Change(Caller(uid=34), "stop").record("FORBIDDEN", "no")
+    Change(Caller(uid=33), "stop").record("OK")
+    now[0] += 100.0
+    Change(Caller(uid=33), "stop").record("FORBIDDEN", "no")
+
+    assert len(written) == audit.REFUSALS_AT_ONCE + 4
+    assert written[-2] == ("change.refusals_left_out", {"uid": 33, "count": 30})
+    assert written[-3][1]["result"] == "OK"

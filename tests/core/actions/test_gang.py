@@ -75,3 +75,15 @@ def test_failures_without_progress_are_given_up_as_elsewhere():
         job.handle(events.SpawnSucceeded(job.facts.attempt), 1000.0)
     job.handle(events.WorkerExited(job.facts.attempt, signal=9), 1001.0)
     assert job.state is State.FAILED
+
+
+def test_a_plain_program_of_a_broken_gang_is_not_tried_again_here():
+    job = Job(Policy("web", is_job=False, is_gang=True, startsecs=0.0))
+    job.handle(events.StartRequested(), 0.0)
+    job.handle(events.SpawnSucceeded(1), 0.0)
+    job.handle(events.GangBroken("rank 1 (n2) was lost"), 3.0)
+
+    job.handle(events.WorkerExited(1, signal=9), 3.1)
+
+    assert job.state is State.STOPPED and job.facts.wanted
+    assert not job.facts.failures.by_cause

@@ -11,6 +11,7 @@ from supervisor.core.program.effects import Effect, Kill, LookAtStorage, RecordE
 from supervisor.core.program.events import (
     BeginAtRequested,
     CheckpointCommitted,
+    CheckpointMirrored,
     CheckpointSelected,
     DeadlinePassed,
     FailureReported,
@@ -232,6 +233,23 @@ def test_another_directory_that_has_the_newest_checkpoint_is_trained_in(step: in
     assert later.handle(CheckpointSelected(3, path, step, None, step, DISK), 2.0) == [SendGo(3, path)]
     later.handle(TrainingRestored(3, step), 3.0)
     assert (later.facts.account.newest or pytest.fail()).directory == "/data/new"
+
+
+def test_what_another_host_has_put_into_the_mirror_is_waited_for() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointMirrored("step-0000000128.a7", "s3://team/digits", 2), 6.0)
+    path = "/data/digits/step-0000000100.a1"
+
+    assert job.handle(CheckpointSelected(2, path, 100, None, 100, DISK), 7.0) == [Kill(2)]
+    assert "its mirror s3://team/digits has it" in str(job.facts.current.decided_end)
+
+
+def test_an_older_checkpoint_in_the_mirror_changes_nothing() -> None:
+    job = trained_to(100)
+    before = job.facts.account
+    job.handle(CheckpointMirrored("step-0000000080.a1", "s3://team/digits", 1), 6.0)
+
+    assert job.facts.account is before
 
 
 def test_an_operator_chooses_an_older_step() -> None:

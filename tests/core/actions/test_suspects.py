@@ -3,6 +3,7 @@
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect, RecordEnd, SelectCheckpoint
 from supervisor.core.program.events import (
+    AttemptLost,
     CheckpointCommitted,
     CheckpointSelected,
     DoneReported,
@@ -211,3 +212,12 @@ def test_status_65_of_a_script_that_never_began_to_restore_is_no_word_about_the_
 
     assert next(each.cause for each in effects if isinstance(each, RecordEnd)) == "crash"
     assert job.facts.suspects.unfit == ()
+
+
+def test_a_death_that_nobody_saw_is_known_by_what_the_attempt_committed():
+    job = Job(JOB)
+    job.facts.attempt, job.facts.wanted, job.facts.best_step = 1, True, 200
+
+    job.handle(AttemptLost(1, error="ValueError: no", committed_step=120, step=125, code=1), 1.0)
+
+    assert [(each.name, each.restored) for each in job.facts.suspects.deaths] == [("step-0000000120.a1", False)]

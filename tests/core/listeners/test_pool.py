@@ -207,6 +207,16 @@ def test_full_pool_drops_and_counts_the_oldest_event():
     assert (made.waiting, made.dropped) == (2, 2)
 
 
+def test_a_program_that_makes_events_without_end_drops_its_own():
+    made = pool(capacity=4)
+    offered = [("victim", 0), *(("flood", number) for number in range(1, 9)), ("victim", 9)]
+
+    effects = [each for of, number in offered for each in made.add_event(number, f"{of}{number}", b"x", 0.0, of)]
+
+    assert [each.event for each in effects if isinstance(each, EventDropped)] == [f"flood{n}" for n in range(1, 7)]
+    assert made.waiting == 4
+
+
 def test_events_are_bounded_in_bytes_too_but_the_last_one_stays():
     made = pool(capacity=1000)
     half = b"x" * (MAX_BYTES // 2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from supervisor.core.notices.flush import (
     SAVE_SPREAD,
     MeasuredSave,
+    expected_claimed_save_s,
     expected_save_s,
     latest_flush_at,
     unshared_saves_s,
@@ -145,3 +146,75 @@ def test_corrected_save_is_between_zero_and_what_was_measured(end, took, end_bef
     own = without_queueing(MeasuredSave(end, took), MeasuredSave(end_before, took_before))
 
     assert 0.0 <= own.save_s <= took
+
+
+# --- where times are the jobs' own words ------------------------------------------------------------------------------
+
+GB = 1e9
+VICTIM = [MeasuredSave(100.0, 44.0), MeasuredSave(900.0, 42.0), MeasuredSave(1800.0, 43.0)]
+CLAIMS = st.lists(
+    st.builds(MeasuredSave, ended_at=st.floats(0, 2000) | st.just(-math.inf), save_s=st.floats(0, 3.2e8)),
+    max_size=8,
+)
+
+
+@given(CLAIMS, st.booleans(), st.sampled_from([0.0, 1.0, 4096.0, 10e6]))
+def test_what_another_job_claims_moves_the_ask_by_less_than_a_twentieth(
+    claims: list[MeasuredSave], ends: bool, size: float
+):
+    sizes = {"victim": 10 * GB, "liar": size}
+
+    alone = expected_claimed_save_s({"victim": VICTIM}, {"victim": 10 * GB}, ["victim"])["victim"]
+    beside = expected_claimed_save_s(
+        {"victim": VICTIM, "liar": claims}, sizes, ["victim", "liar"] if ends else ["victim"]
+    )["victim"]
+
+    assert alone == pytest.approx(SAVE_SPREAD * 44.0)
+    assert beside == pytest.approx(alone, rel=0.05)
+
+
+@pytest.mark.parametrize("claim_s", [0.0, 1000.0, 3.2e8, 1e18])
+def test_a_job_that_claims_any_time_for_bytes_that_nobody_finds_changes_nothing(claim_s: float):
+    liar = [MeasuredSave(float(at), claim_s) for at in (95, 895, 1795, 1801)]
+
+    expected = expected_claimed_save_s(
+        {"victim": VICTIM, "liar": liar}, {"victim": 10 * GB, "liar": 0.0}, ["victim", "liar"]
+    )
+
+    assert expected["victim"] == pytest.approx(SAVE_SPREAD * 44.0)
+
+
+def test_jobs_that_write_as_much_at_once_share_the_disk():
+    """Each took three times as long as alone, and will again."""
+    saves = {name: [MeasuredSave(100.0, 30.0)] for name in "abc"}
+    sizes = dict.fromkeys("abc", 10 * GB)
+
+    assert expected_claimed_save_s(saves, sizes, "abc") == pytest.approx(dict.fromkeys("abc", SAVE_SPREAD * 30.0))
+    assert expected_claimed_save_s(saves, sizes, "a")["a"] == pytest.approx(SAVE_SPREAD * 10.0)
+
+
+def test_a_small_checkpoint_beside_a_large_one_delays_it_by_its_share():
+    saves = {"small": [MeasuredSave(-math.inf, 1.0)], "large": [MeasuredSave(-math.inf, 20.0)]}
+
+    expected = expected_claimed_save_s(saves, {"small": GB, "large": 20 * GB}, ["small", "large"])
+
+    assert expected == pytest.approx({"small": SAVE_SPREAD * 2.0, "large": SAVE_SPREAD * 21.0})
+
+
+def test_a_job_whose_bytes_are_not_known_delays_a_save_by_as_long_as_itself():
+    saves = {"known": [MeasuredSave(-math.inf, 4.0)], "claims": [MeasuredSave(-math.inf, 0.0)]}
+
+    expected = expected_claimed_save_s(saves, {"known": GB}, ["known", "claims", "never saved"])
+
+    assert expected["known"] == pytest.approx(SAVE_SPREAD * 12.0)
+
+
+@given(JOBS)
+def test_where_all_is_measured_nothing_is_lost_by_not_believing_it(jobs: list[list[MeasuredSave]]):
+    """With equal bytes, never below what the believing plan has for the slowest, and never above what was measured."""
+    saves = {str(number): own for number, own in enumerate(jobs)}
+    found = expected_claimed_save_s(saves, dict.fromkeys(saves, 100 * GB), [])
+
+    for name, measured in saves.items():
+        longest_s = max(each.save_s for each in measured)
+        assert SAVE_SPREAD * longest_s / len(jobs) - 1e-9 <= found[name] <= SAVE_SPREAD * longest_s + 1e-9

@@ -18,6 +18,7 @@ from supervisor.host.ledger import schema
 from supervisor.host.ledger import writer as ledger_writer
 from supervisor.host.ledger.ledger import (
     CLOSE_WAIT_S,
+    MAX_TEXT,
     AttemptRecord,
     Ledger,
     LedgerError,
@@ -69,8 +70,8 @@ def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
     ledger.checkpoint_refused("digits", 3, "step-0000000200.a2", "ckpt.index is missing", 1001.0)
     ledger.checkpoint_refused("digits", 3, "step-0000000150.a2", "is not JSON", 1001.5)
     ledger.attempt_restored("digits", 3, "step-0000000100.a2", 100, ("cores is 1, was 2", "xla is , was --x"))
-    ledger.checkpoint_committed("digits", 3, "step-0000000110.a3", 110, 4096, 0.5, 0.1, 1002.0)
-    ledger.checkpoint_committed("digits", 3, "step-0000000120.a3", 120, 4096, 0.5, 0.1, 1003.0)
+    ledger.checkpoint_committed("digits", 3, "step-0000000110.a3", 110, 0.5, 0.1, 1002.0)
+    ledger.checkpoint_committed("digits", 3, "step-0000000120.a3", 120, 0.5, 0.1, 1003.0)
     ledger.attempt_ended("digits", 3, "crash", "killed by SIGKILL", None, 9, 127, 1004.0)
 
     assert ledger.history("digits") == [
@@ -120,7 +121,7 @@ def test_lost_steps_are_never_negative(ledger: Ledger) -> None:
 def test_without_last_words_the_last_checkpoint_tells_how_far_it_came(ledger: Ledger) -> None:
     ledger.attempt_started("digits", 1, 4242, 77, 1000.0)
     ledger.attempt_restored("digits", 1, None, 0)
-    ledger.checkpoint_committed("digits", 1, "step-0000000050.a1", 50, 1, 0.1, 0.1, 1001.0)
+    ledger.checkpoint_committed("digits", 1, "step-0000000050.a1", 50, 0.1, 0.1, 1001.0)
     ledger.attempt_progressed("digits", 1, 60)
     ledger.attempt_progressed("digits", 1, 55)
     ledger.attempt_ended("digits", 1, "lost", "gone", None, None, None, 1002.0)
@@ -174,10 +175,12 @@ def test_an_attempt_of_an_earlier_boot_is_known_as_such(ledger: Ledger, tmp_path
 
 def test_durations_of_the_last_saves_are_stored(ledger: Ledger) -> None:
     for number in range(5):
-        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, 1, float(number), 0.1, 1000.0 + number)
-    ledger.checkpoint_committed("charlm", 1, "step-9", 9, 1, 7.5, 0.1, 1000.0)
+        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, float(number), 0.1, 1000.0 + number)
+    ledger.checkpoint_committed("charlm", 1, "step-9", 9, 7.5, 0.1, 1000.0)
 
-    assert ledger.recent_saves(3) == {"digits": [2.0, 3.0, 4.0], "charlm": [7.5]}
+    ledger.checkpoint_measured("digits", 1, "step-3", 4096)
+
+    assert ledger.recent_saves(3) == {"digits": [(2.0, 0), (3.0, 4096), (4.0, 0)], "charlm": [(7.5, 0)]}
 
 
 def test_a_locked_ledger_is_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +327,11 @@ def test_a_record_that_can_never_be_written_blocks_nothing_and_is_counted(ledger
     assert ledger.last_error is not None and "1 record lost" in ledger.last_error
 
 
+def fill(ledger: Ledger, size: int) -> None:
+    for number in range(size // MAX_TEXT):
+        ledger.checkpoint_refused("digits", 1, f"step-{number:010d}.a1", "x" * MAX_TEXT, 1000.0)
+
+
 @pytest.mark.integration
 def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> None:
     with closing(Ledger(small_disk / "ledger.sqlite3")) as ledger:
@@ -332,7 +340,7 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
         with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 4096):
                 pass
-        ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 100_000, 1000.0)
+        fill(ledger, 100_000)
         ledger.record_wanted("digits", False)
 
         assert ledger.history("digits") == []  # what is on the disk, without waiting for the rest
@@ -352,7 +360,7 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
 def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_writer, "RETRY_S", 600.0)
     ledger = Ledger(small_disk / "ledger.sqlite3")
-    ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 400_000, 1000.0)
+    fill(ledger, 400_000)
     wait_until(lambda: ledger.last_error is not None)
     began = time.monotonic()
 
@@ -478,12 +486,12 @@ def test_the_longest_silence_of_each_section_is_remembered_as_it_was_told_last(l
 
 def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger: Ledger) -> None:
     for number, at in enumerate((90_000.0, 90_001.0, 3_600.0)):  # set back by a day before the last one
-        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, 1, float(number), 0.1, at)
+        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, float(number), 0.1, at)
     ledger.attempt_started("digits", 1, 7, 7, 90_000.0)
     ledger.attempt_restored("digits", 1, None, 0)
     ledger.attempt_ended("digits", 1, "crash", "killed", None, 9, 2, 3_700.0, 100.0)
     _attempt(ledger, 2, 0, 2)
 
-    assert ledger.recent_saves(2) == {"digits": [1.0, 2.0]}
+    assert ledger.recent_saves(2) == {"digits": [(1.0, 0), (2.0, 0)]}
     assert ledger.ended_attempts("digits") == [(100.0, "crash"), (50.0, "crash")]
     assert [each.ran_s for each in ledger.history("digits")] == [100.0, 50.0]

@@ -1,6 +1,7 @@
 """Ledgers that earlier versions wrote: brought up to date with all that is in them, whatever happens meanwhile."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -99,7 +100,8 @@ def test_all_that_an_earlier_version_knew_is_kept(version: Path, tmp_path: Path,
         assert ledger.last_attempts() == expected["last_attempts"]
         assert {name: asdict(end) for name, end in ledger.last_ends().items()} == expected["last_ends"]
         assert [asdict(attempt) for attempt in ledger.unfinished_attempts()] == expected["unfinished"]
-        assert plain(ledger.recent_saves(5)) == expected["saves"]
+        saves = {name: [save_s for save_s, _ in saves] for name, saves in ledger.recent_saves(5).items()}
+        assert plain(saves) == expected["saves"]
         assert plain(ledger.uploads.load()) == expected["uploads"]
         for name in expected["last_attempts"]:
             assert ledger.next_microbatches(name) == expected["microbatches"][name]
@@ -333,3 +335,19 @@ def test_what_a_newer_version_wants_is_refused_and_not_one_byte_changes(version:
         Ledger(path)
 
     assert files_in(tmp_path) == before
+
+
+def test_numbers_that_are_none_cost_no_more_than_themselves(tmp_path: Path) -> None:
+    """An earlier version wrote what a worker had claimed, infinity too."""
+    path = state_of(VERSIONS[0], tmp_path)
+    with closing(sqlite3.connect(path)) as shell:
+        (program, content), *_ = shell.execute("SELECT program, content FROM memories").fetchall()
+        steps = {**json.loads(content), "steps_s": [0.5, math.inf], "startup_s": math.nan, "best_step": 77}
+        shell.execute("UPDATE memories SET content = ? WHERE program = ?", (json.dumps(steps), program))
+        shell.commit()
+
+    with closing(Ledger(path)) as ledger:
+        state = ledger.job_states.load(program)
+
+    assert state is not None
+    assert (state.facts.best_step, state.facts.startup_s) == (77, None)

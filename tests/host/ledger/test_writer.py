@@ -1,11 +1,16 @@
 """The ledger's thread: who asks whether something is written gets an answer, whenever the question comes."""
 
+import json
+import sqlite3
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from supervisor.host.ledger.schema import open_or_create
-from supervisor.host.ledger.writer import LedgerWriter, Pruning
+from supervisor.host.ledger.writer import QUEUED_OF_ONE, QUEUED_WRITES, LedgerWriter, Pruning
 from tests.waiting import wait_until
 
 
@@ -30,3 +35,69 @@ def test_question_that_comes_during_the_write_is_answered_after_it(tmp_path: Pat
     finally:
         go_on.set()
         writer.close(60)
+
+
+REFUSAL = "INSERT OR REPLACE INTO refusals VALUES (?, 1, ?, ?, 1.0)"
+
+
+@contextmanager
+def stuck(folder: Path) -> Iterator[LedgerWriter]:
+    """A writer whose disk does not answer until the block ends; then all that it took is written."""
+    path = folder / "ledger.sqlite3"
+    connection, _ = open_or_create(path)
+    go_on = threading.Event()
+    writer = LedgerWriter(connection, Pruning(), path, lambda: go_on.wait(60))
+    try:
+        yield writer
+    finally:
+        go_on.set()
+        writer.close(60)
+
+
+def written(folder: Path) -> Counter[str]:
+    """How many refusals of each program are in the file."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite3")) as connection:
+        return Counter(dict(connection.execute("SELECT program, count(*) FROM refusals GROUP BY program")))
+
+
+def test_a_program_that_floods_the_queue_drops_its_own_records_only(tmp_path: Path):
+    with stuck(tmp_path) as writer:
+        for number in range(2 * QUEUED_WRITES):
+            writer.enqueue(REFUSAL, "flood", f"n{number}", "why", of="flood")
+        taken = [writer.enqueue(REFUSAL, "victim", f"n{number}", "why", of="victim") for number in range(500)]
+        is_wanted = writer.enqueue("INSERT INTO programs VALUES (?, ?)", "victim", 0)
+
+        assert all(taken) and is_wanted
+        assert writer.left_out("flood") == 2 * QUEUED_WRITES - QUEUED_OF_ONE
+        assert writer.left_out("victim") == 0
+        assert writer.failure_text is None
+    assert written(tmp_path) == {"flood": QUEUED_OF_ONE, "victim": 500}
+
+
+def test_a_program_with_few_records_has_room_beside_any_number_that_flood(tmp_path: Path):
+    with stuck(tmp_path) as writer:
+        for number in range(15):
+            for record in range(QUEUED_OF_ONE):
+                writer.enqueue(REFUSAL, f"flood{number}", f"n{record}", "why", of=f"flood{number}")
+
+        assert all(writer.enqueue(REFUSAL, "victim", f"n{record}", "why", of="victim") for record in range(90))
+        assert writer.enqueue("INSERT INTO programs VALUES (?, ?)", "victim", 0)
+    assert written(tmp_path)["victim"] == 90
+
+
+def test_a_program_has_so_many_bytes_in_the_queue_whatever_their_number(tmp_path: Path):
+    with stuck(tmp_path) as writer:
+        taken = [writer.enqueue(REFUSAL, "flood", f"n{number}", "x" * 60_000, of="flood") for number in range(100)]
+
+        assert sum(taken) == 17
+        assert writer.left_out("flood") == 83
+
+
+def test_a_value_that_cannot_be_encoded_costs_that_record_only(tmp_path: Path):
+    def not_json() -> str:
+        return json.dumps(float("inf"), allow_nan=False)
+
+    with stuck(tmp_path) as writer:
+        writer.enqueue("INSERT OR REPLACE INTO series VALUES (?, ?)", "liar", not_json, of="liar")
+        writer.enqueue(REFUSAL, "victim", "n", "why", of="victim")
+    assert written(tmp_path) == {"victim": 1}

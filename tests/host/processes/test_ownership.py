@@ -127,3 +127,15 @@ def test_a_child_of_this_process_and_a_zombie_are_ours(state: Path):
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert judge(child.pid, state, pipes_of(state)).is_ours
+
+
+def test_a_folder_that_is_mounted_elsewhere_too_is_the_same(state: Path, tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "--bind", state, elsewhere], check=False).returncode != 0:
+        pytest.skip("this user, or this host, can't mount")
+    try:
+        with sleeper(marks.mark_of_attempt(state, "p", 1)) as pid:
+            assert judge(pid, elsewhere, pipes_of(elsewhere)).is_ours
+    finally:
+        subprocess.run(["umount", elsewhere], check=True)

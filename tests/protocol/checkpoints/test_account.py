@@ -8,9 +8,9 @@ from supervisor.protocol.checkpoints.account import (
     Decisions,
     Newest,
     Older,
-    Place,
     ProgressAccount,
     ReportedCheckpoint,
+    SeenDirectory,
     Unexplained,
     find_loss,
     find_passed_over,
@@ -24,37 +24,48 @@ NEWEST = ReportedCheckpoint(1200, "step-0000001200.a3", HOME, DISK, 3)
 REFUSAL, REMEDY = "cannot train digits", "mount the disk"
 
 
-def judged(chosen: int | None, place: Place, decisions: Decisions = Decisions()) -> Newest | Older | Unexplained:  # noqa: B008
+NOTHING_DECIDED = Decisions()
+
+
+def judged(
+    chosen: int | None, place: SeenDirectory, decisions: Decisions = NOTHING_DECIDED
+) -> Newest | Older | Unexplained:
     return judge(NEWEST, chosen, place, decisions, REFUSAL, REMEDY)
 
 
 @pytest.mark.parametrize(
     ("newest", "place"),
     [
-        (None, Place(HOME, None, DISK)),
-        (NEWEST, Place(HOME, 1200, DISK)),
-        (NEWEST, Place(HOME, 1300, ROOT)),
-        (NEWEST, Place("/data/new", 1200, ROOT)),
-        (NEWEST, Place(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))),
+        (None, SeenDirectory(HOME, None, DISK)),
+        (NEWEST, SeenDirectory(HOME, 1200, DISK)),
+        (NEWEST, SeenDirectory(HOME, 1300, ROOT)),
+        (NEWEST, SeenDirectory("/data/new", 1200, ROOT)),
+        (NEWEST, SeenDirectory(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))),
     ],
     ids=["first start", "it is there", "the folder is on another disk", "in another directory", "in quarantine"],
 )
-def test_nothing_is_missing(newest: ReportedCheckpoint | None, place: Place) -> None:
+def test_nothing_is_missing(newest: ReportedCheckpoint | None, place: SeenDirectory) -> None:
     assert find_loss(newest, place, REFUSAL, REMEDY) is None
 
 
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (Place(HOME, None, ROOT), "(xfs at /data), but the folder is now on ext4 at / and holds no checkpoint; mount"),
-        (Place(HOME, 900, ROOT), "but the folder is now on ext4 at / and its newest checkpoint is of step 900"),
-        (Place(HOME, None, DISK), "and no checkpoint is there now; mount the disk"),
-        (Place("/data/digit", None, DISK), "checkpoint_dir is now /data/digit, which holds no checkpoint; set"),
-        (Place("/data/digit", 40, DISK), "checkpoint_dir is now /data/digit, which has step 40 as its newest; set"),
+        (
+            SeenDirectory(HOME, None, ROOT),
+            "(xfs at /data), but the folder is now on ext4 at / and holds no checkpoint; mount",
+        ),
+        (SeenDirectory(HOME, 900, ROOT), "but the folder is now on ext4 at / and its newest checkpoint is of step 900"),
+        (SeenDirectory(HOME, None, DISK), "and no checkpoint is there now; mount the disk"),
+        (SeenDirectory("/data/digit", None, DISK), "checkpoint_dir is now /data/digit, which holds no checkpoint; set"),
+        (
+            SeenDirectory("/data/digit", 40, DISK),
+            "checkpoint_dir is now /data/digit, which has step 40 as its newest; set",
+        ),
     ],
     ids=["not mounted", "an old copy below the mount point", "deleted", "one letter", "another run's folder"],
 )
-def test_a_loss_waits_and_names_step_place_and_remedies(place: Place, words: str) -> None:
+def test_a_loss_waits_and_names_step_place_and_remedies(place: SeenDirectory, words: str) -> None:
     loss = find_loss(NEWEST, place, REFUSAL, REMEDY)
 
     assert loss is not None
@@ -65,7 +76,7 @@ def test_a_loss_waits_and_names_step_place_and_remedies(place: Place, words: str
 
 @pytest.mark.parametrize("mount", [DISK, None])
 def test_without_the_newest_on_the_same_file_system_it_was_deleted(mount: str | None) -> None:
-    verdict = judged(900, Place(HOME, 900, mount))
+    verdict = judged(900, SeenDirectory(HOME, 900, mount))
 
     assert isinstance(verdict, Older)
     assert verdict.because is OlderBecause.DELETED
@@ -75,18 +86,18 @@ def test_without_the_newest_on_the_same_file_system_it_was_deleted(mount: str | 
 @pytest.mark.parametrize(
     ("place", "decisions", "because"),
     [
-        (Place(HOME, None, ROOT), Decisions(begin_at=900), OlderBecause.OPERATOR),
-        (Place(HOME, None, ROOT), Decisions(begin_at=0), OlderBecause.OPERATOR),
-        (Place(HOME, 1200, DISK), Decisions(suspects=(NEWEST.name,)), OlderBecause.SUSPECT),
-        (Place(HOME, 1200, DISK), Decisions(unfit=(NEWEST.name,)), OlderBecause.UNFIT),
-        (Place(HOME, 1200, DISK), Decisions(below_step=1000), OlderBecause.ROLLED_BACK),
+        (SeenDirectory(HOME, None, ROOT), Decisions(begin_at=900), OlderBecause.OPERATOR),
+        (SeenDirectory(HOME, None, ROOT), Decisions(begin_at=0), OlderBecause.OPERATOR),
+        (SeenDirectory(HOME, 1200, DISK), Decisions(suspects=(NEWEST.name,)), OlderBecause.SUSPECT),
+        (SeenDirectory(HOME, 1200, DISK), Decisions(unfit=(NEWEST.name,)), OlderBecause.UNFIT),
+        (SeenDirectory(HOME, 1200, DISK), Decisions(below_step=1000), OlderBecause.ROLLED_BACK),
         *(
-            (Place(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "why", because)), Decisions(), because)
+            (SeenDirectory(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "why", because)), Decisions(), because)
             for because in (OlderBecause.DAMAGED, OlderBecause.UNREADABLE, OlderBecause.SUPERSEDED)
         ),
     ],
 )
-def test_an_older_start_has_its_reason(place: Place, decisions: Decisions, because: OlderBecause) -> None:
+def test_an_older_start_has_its_reason(place: SeenDirectory, decisions: Decisions, because: OlderBecause) -> None:
     verdict = judged(900, place, decisions)
 
     assert isinstance(verdict, Older)
@@ -99,16 +110,16 @@ def test_an_older_start_has_its_reason(place: Place, decisions: Decisions, becau
     ids=["none", "a rollback of later steps", "an older suspect"],
 )
 def test_a_choice_that_passes_over_the_newest_without_a_reason_waits(decisions: Decisions) -> None:
-    assert isinstance(judged(900, Place(HOME, 1200, DISK), decisions), Unexplained)
+    assert isinstance(judged(900, SeenDirectory(HOME, 1200, DISK), decisions), Unexplained)
 
 
 @pytest.mark.parametrize("decisions", [Decisions(suspects=(NEWEST.name,)), Decisions(below_step=1000)])
 def test_a_decision_does_not_excuse_a_disk_that_is_not_mounted(decisions: Decisions) -> None:
-    assert isinstance(judged(900, Place(HOME, 900, ROOT), decisions), Unexplained)
+    assert isinstance(judged(900, SeenDirectory(HOME, 900, ROOT), decisions), Unexplained)
 
 
 def test_nothing_but_an_operator_begins_anew() -> None:
-    in_quarantine = Place(HOME, None, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))
+    in_quarantine = SeenDirectory(HOME, None, DISK, RejectedCheckpoint(NEWEST.name, "damaged"))
 
     assert isinstance(judged(None, in_quarantine), Unexplained)
     assert isinstance(judged(None, in_quarantine, Decisions(begin_at=0)), Older)
@@ -154,7 +165,7 @@ def test_an_older_start_always_has_evidence(
     passed_over: RejectedCheckpoint | None,
     decisions: Decisions,
 ) -> None:
-    place = Place(directory, highest, mount, passed_over)
+    place = SeenDirectory(directory, highest, mount, passed_over)
 
     verdict = judged(chosen, place, decisions)
 

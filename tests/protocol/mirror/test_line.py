@@ -96,6 +96,7 @@ def test_keys_read_back():
     assert decode_epoch(5, encode_epoch(epoch)) == epoch
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "key",
     ["epoch/4", "epoch/00004", "e0004/step-1.a1/x", "e4/step-0000000001.a1/x", "e0004/step-0000000001.a1/a/b", "", "x"]

@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 from supervisor.config import load_config
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import effects, events
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import PendingFlush, State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
+from supervisor.protocol.wire.messages import Then
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.timeline import KEPT, Timeline, describe_effect, describe_event
@@ -113,6 +114,25 @@ async def test_an_internal_error_is_logged_with_the_timeline_and_supervision_goe
     assert runner.state is State.BACKOFF
     assert "internal error" in (runner.reason or "")
     assert "internal error" in runner.timeline.last_entries(1)[0].event
+
+
+@pytest.mark.integration
+async def test_a_broken_invariant_is_logged_with_event_and_facts_counted_and_survived(runner: Runner):
+    runner.post(events.StartRequested())
+    pid = runner.executor.pid
+    runner.facts.current.flush = PendingFlush(1, Then.GO_ON)  # which nothing leads to in RUNNING
+    runner.facts.deadline_at = 1e12
+
+    with capture_logs() as logged:
+        runner.post(events.NoticeEnded())
+
+    (broken,) = [each for each in logged if each["event"] == "invariant.broken"]
+    assert broken["invariant"] == "a_flush_is_pending_only_where_it_can_be_answered"
+    assert "NoticeEnded()" in broken["on"] and "deadline_at=1000000000000.0" in broken["before"]
+    assert "deadline_at=None" in broken["after"]
+    assert runner.executor.counters.invariants_broken == 1
+    assert "report a defect of the daemon: a_flush_is" in runner.timeline.last_entries(1)[0].effects[-1]
+    assert (runner.state, runner.executor.pid) == (State.RUNNING, pid)
 
 
 @pytest.mark.integration

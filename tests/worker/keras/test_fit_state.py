@@ -588,3 +588,15 @@ def test_outer_variable_that_can_not_be_saved_is_named(tmp_path: Path, capsys: p
     fitted(tmp_path, keep, epochs=1, interval="1 steps")
 
     assert "do not include LambdaCallback.seen of test_outer_variable_that" in capsys.readouterr().err
+
+
+def test_other_metrics_than_before_begin_anew_and_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LookupError):
+        fitted(tmp_path, StopsAt(4), model=small(metrics=["mae"]), epochs=1, interval="1 steps")
+
+    model = fitted(tmp_path, model=small(metrics=["mse", "mae"]), epochs=1, interval="1 steps")
+
+    assert "cannot restore some state of metrics: the checkpoint has 4 variables of them, the model has 6" in (
+        capsys.readouterr().err
+    )
+    assert int(model.optimizer.iterations.numpy()) == 6

@@ -228,3 +228,25 @@ def test_memory_and_device_errors_do_not_blame_the_checkpoint_and_a_nan_is_never
     assert "model.weight, optimizer.state.0.momentum_buffer are not finite" in errors
     assert "model.weight is float32 [3, 2] in the checkpoint and float64 [3, 2] in the program" in errors
     assert "model.weight is float32 [3, 2] in the checkpoint and float32 [4, 2] in the program" in errors
+
+
+def test_edits_of_a_script_are_said_with_what_is_used_now(start: Start, tmp_path: Path) -> None:
+    printed, errors = start(CHILDREN / "torch_edits.py", tmp_path).communicate(timeout=200)
+    used = dict(line.split(": ") for line in printed.splitlines())
+    said = {part.partition("\n")[0]: part for part in errors.split("--- ")[1:]}
+    edited = {name for name, text in said.items() if "sets other values than the one" in text}
+
+    assert edited == {"rate:1", "rate:2", "class:1", "betas:1", "schedule:2", "seed:1"}, errors
+    assert {name for name, text in said.items() if "other data than before" in text} == {"data:2", "data:3"}, errors
+    assert used["rate:1"] == "0.003" and used["rate:2"] == used["rate:3"] == "0.0001"
+    assert "optimizer.param_groups[0]['lr'] is 0.003, from the checkpoint; the script says 0.0001" in said["rate:1"]
+    assert "write `if run.step == 1: optimizer.param_groups[0]['lr'] = 0.0001` at the beginning" in said["rate:1"]
+    assert "the class of optimizer is AdamW, the script's; the checkpoint was trained with Adam" in said["class:1"]
+    assert "optimizer.param_groups[0]['betas'] is (0.9, 0.999), from the checkpoint" in said["betas:1"]
+    assert "optimizer.param_groups[0]['betas'] = (0.8, 0.99)`" in said["betas:1"]
+    assert "scheduler.gamma is 0.5, from the checkpoint; the script says 0.1" in said["schedule:2"]
+    assert "the seed of torch is 2, was 1: random numbers go on from the checkpoint's state" in said["seed:1"]
+    assert used["sgd:1"] == "65"
+    assert "optimizer is a SGD, and the optimizer in the checkpoint has no dampening, momentum" in said["sgd:1"]
+    assert "content of the data is another one" in said["data:2"]
+    assert "number of examples of the data is 20, was 24" in said["data:3"]

@@ -8,6 +8,7 @@ again; what that one did since has to count as newer, and no job commits more th
 """
 
 import json
+import math
 import re
 import sqlite3
 import time
@@ -22,14 +23,16 @@ def apply(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE attempts ADD COLUMN older_text TEXT")
     for program, content in connection.execute("SELECT program, content FROM memories").fetchall():
         try:
-            memory = json.loads(content)
+            memory = _loads(content)
             known = memory.pop("known", None)
             memory["begin_at"] = 0 if memory.pop("from_scratch", False) is True else None
         except (ValueError, TypeError, AttributeError, RecursionError):
             continue  # damaged: it is ignored where it is read, too
-        connection.execute("UPDATE memories SET content = ? WHERE program = ?", (json.dumps(memory), program))
+        connection.execute(
+            "UPDATE memories SET content = ? WHERE program = ?", (json.dumps(memory, allow_nan=False), program)
+        )
         if (account := _account_of(known)) is not None:
-            connection.execute("INSERT INTO progress VALUES (?, ?)", (program, json.dumps(account)))
+            connection.execute("INSERT INTO progress VALUES (?, ?)", (program, json.dumps(account, allow_nan=False)))
 
 
 def _account_of(known: object) -> dict[str, object] | None:
@@ -44,3 +47,13 @@ def _account_of(known: object) -> dict[str, object] | None:
     if (attempt := _ATTEMPT.search(name)) is not None:
         newest["attempt"] = int(attempt[1])
     return {"newest": newest, "revision": int(time.time())}
+
+
+def _loads(content: str) -> dict[str, object]:
+    """JSON in which a number that is none, as earlier versions wrote them, counts as not known."""
+    return dict(json.loads(content, parse_constant=lambda _: None, parse_float=_finite))
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None

@@ -37,9 +37,10 @@ def apply(connection: sqlite3.Connection) -> None:
             counters = _objects(memory.pop("counters", []), _COUNTER)
             memory["deaths"] = _objects(memory.get("deaths", []), _DEATH)
             facts = {_NAMES.get(name, name): value for name, value in memory.items() if value is not None}
+            encoded = (json.dumps(facts, allow_nan=False), json.dumps({"counters": counters}, allow_nan=False))
         except (ValueError, TypeError, AttributeError, RecursionError):
             continue  # damaged: nothing of it would be read
-        values = (program, json.dumps(facts), json.dumps({"counters": counters}), *others)
+        values = (program, *encoded, *others)
         connection.execute("INSERT INTO job_states VALUES (?, ?, ?, ?, ?, ?)", values)
     connection.execute("DROP TABLE memories")
 

@@ -5,6 +5,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.host.guarded_open import guarded_folder, open_guarded
@@ -46,6 +47,7 @@ class LogFile:
         self._retry_at = 0.0
         self._renaming = threading.Lock()  # held by whoever renames or deletes backups
         self._not_compressed: str | None = None  # why; set by another thread
+        self._rotated = compression.Rotated()
 
     def write(self, data: bytes) -> None:
         """Appends `data`; rotates when the file is full, between lines where possible."""
@@ -174,15 +176,23 @@ class LogFile:
                     with contextlib.suppress(FileNotFoundError):
                         self._rename(_backup_name(self.path.name, number), number + 1, suffix, folder)
             self._rename(self.path.name, 1, "", folder)
+        if self._descriptor is not None:
+            self._rotated.note(os.fstat(self._descriptor), self.backups)
         self._open()
         if self.compress:
             with contextlib.suppress(RuntimeError):  # the host has no thread to spare: later, with the next one
-                compression.schedule(self.compress_backups)
+                compression.schedule(self.compress_in_turns, self.path)
 
     def compress_backups(self) -> None:
-        """Compresses the backups that are not yet, in whatever thread; `error` says why one could not be."""
+        """Compresses the backups that are not yet, in the caller's thread."""
+        for _ in self.compress_in_turns():
+            pass
+
+    def compress_in_turns(self) -> Iterator[None]:
+        """Compresses the backups that are not yet, in whatever thread, in turns; `error` says why one could not be."""
+        self._rotated.maxbytes = self.maxbytes
         try:
-            compression.compress_backups(self.path, self.backups, self.users, self._renaming)
+            yield from compression.compress_backups(self.path, self.backups, self.users, self._renaming, self._rotated)
             self._not_compressed = None
         except OSError as error:
             why = error.strerror or str(error)
