@@ -36,6 +36,7 @@ from supervisor.protocol.checkpoints import foreign, manifest, quarantine, selec
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import BundleError
+from supervisor.protocol.formats import NewerFormat
 from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch
 from supervisor.protocol.mirror.keys import decode_epoch
 from supervisor.protocol.tensorbundle import entry, sstable, verify
@@ -256,8 +257,10 @@ BEGUN = json.dumps({"epoch": None, "begins": 3, "object": EPOCH.decode()}).encod
 INPUTS = {
     "control pipe": Input(MESSAGES, read_messages),
     "last words": Input(MESSAGES, in_file(layout.LAST_WORDS, read_words)),
-    "manifest": Input((MANIFEST.to_bytes(),), lambda content, _: manifest.parse_manifest(content), (ManifestError,)),
-    "signed manifest": Input((MANIFEST.to_bytes(),), read_signed_manifest, (ManifestError,)),
+    "manifest": Input(
+        (MANIFEST.to_bytes(),), lambda content, _: manifest.parse_manifest(content), (ManifestError, NewerFormat)
+    ),
+    "signed manifest": Input((MANIFEST.to_bytes(),), read_signed_manifest, (ManifestError, NewerFormat)),
     "index": Input((TABLE,), read_table, (BundleError, OSError)),
     "entry of an index": Input((RECORD, RECORD * 3), read_tensor_entry, (BundleError, OSError)),
     "pointer": Input(
@@ -294,9 +297,9 @@ INPUTS = {
     "skipped.json": Input(
         (b'{"format": 1, "left_out": [{"epoch": 0, "batch": 7, "step": 9, "reason": "nan"}]}',),
         in_file(layout.SKIPPED, divergence.read_skipped),
-        (ValueError,),
+        (ValueError, NewerFormat),
     ),
-    "epoch that a folder says is held": Input((HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held)),
+    "epoch that a folder says is held": Input((HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held), (NewerFormat,)),
     "epoch in a store": Input((EPOCH,), lambda content, _: decode_epoch(3, content), (ProtocolError,)),
     "state.json in a worker": Input(
         (json.dumps(STATE).encode(),),
