@@ -113,7 +113,7 @@ class Histories:
     def __init__(self, folder: Path, seed: int) -> None:
         self.random, self.seed = random.Random(seed), seed
         self.folder, self.store = folder, folder / "store"
-        self.store.mkdir()
+        (self.store / MIRRORED).mkdir(parents=True)  # a store of files is never made by itself
         self.here = Host("here", folder / "here", self.store, JOBS)
         self.there = Host("there", folder / "there", self.store, (MIRRORED,))
         self.told = {job: Told() for job in JOBS}

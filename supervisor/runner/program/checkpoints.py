@@ -190,7 +190,7 @@ class CheckpointSelector:
     def _is_elsewhere(self, effect: effects.SelectCheckpoint, here: Selection) -> bool:
         """Whether checkpoints are missing because the directory's disk is not mounted: nothing is fetched to there."""
         newest, seen, directory = effect.newest, here.seen, str(self._job.checkpoint_dir)
-        if newest is None or newest.directory != directory or newest.mount == seen.mount:
+        if newest is None or newest.directory != directory or newest.mount in (None, seen.mount):
             return False
         loss = find_loss(newest, SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over), "", "")
         return loss is not None and loss.waits
