@@ -13,7 +13,10 @@ from supervisor.host.logs.files.file import LogFile, truncate_with_backups
 ALICE, BOB = 41001, 41002  # no such users: the kernel knows numbers
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be led to what is another's")
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be led to what is another's"),
+]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from supervisor.host.processes import marks
 from tests.system.harness import Daemon, let_others_in
 
 pytestmark = [
+    pytest.mark.hostile,
     pytest.mark.integration,
     pytest.mark.skipif(os.geteuid() != 0, reason="starts processes as other users, which takes root"),
 ]
