@@ -364,8 +364,8 @@ class Histories:
                 lambda: self.status(MIRRORED, there)["job"]["mirror"]["newest_step"] > newest, "it uploads", there
             )
         in_store = self.lose(there)
-        shutil.rmtree(there.folder / "state")
-        shutil.rmtree(there.disk)
+        for folder in (there.folder / "state", there.disk):  # the logger leaves by itself, and tidies up meanwhile
+            self.until(lambda folder=folder: remove(folder), "the disk of the lost host is gone", there)
         there.disk.mkdir()
         for key in [each for each in self.told[MIRRORED].attempts if each[0] == there.name]:
             del self.told[MIRRORED].attempts[key]
@@ -432,6 +432,12 @@ class Histories:
                 for host in (self.here, self.there):
                     if host.runs:
                         host.daemon.stop()
+
+
+def remove(folder: Path) -> bool:
+    """Whether a folder is gone now."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 @contextlib.contextmanager
