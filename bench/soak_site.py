@@ -144,7 +144,7 @@ class Site:
         self.kinds = kinds
         self.rounds: dict[str, int] = {}
         self._sections: dict[str, str] = {"": FLOOD.format(folder=folder)}
-        for name in ("notices", "jobs", "small", "state", "users", "users/logs", "store"):
+        for name in ("notices", "jobs", "small", "state", "users", "users/logs", "store", "store/any"):
             (folder / name).mkdir()
         self.canaries = Canaries(folder / "roots")
         self.canaries.plant()

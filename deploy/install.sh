@@ -277,9 +277,15 @@ upgrade() {
 
 # The new release takes over in the process of the old: for systemd the service goes on, and so do the jobs.
 replace_daemon() {
-    "$PREFIX/current/bin/supervisorctl" -c "$CONFIG/supervisord.conf" reload ||
-        fail "the daemon does not answer, so the old release runs on (back to it: ln -sfn $before $PREFIX/current);" \
-            "the new one comes with systemctl restart stepkeeper"
+    said=$("$PREFIX/current/bin/supervisorctl" -c "$CONFIG/supervisord.conf" reload) || case $said in
+        *"Restarted supervisord") ;;  # status 1: it names jobs whose changed sections would lose steps
+        *)
+            [ -z "$said" ] || say "$said"
+            fail "the daemon does not answer, so the old release runs on (back to it: ln -sfn $before $PREFIX/current);" \
+                "the new one comes with systemctl restart stepkeeper"
+            ;;
+    esac
+    say "$said"
     waited=0
     until is_replaced; do
         [ "$waited" -lt 600 ] || fail "the new release does not answer; journalctl -u stepkeeper says why"

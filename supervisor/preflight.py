@@ -7,11 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor.config import Config, ProgramConfig
+from supervisor.config import Config, JobConfig, ProgramConfig
 from supervisor.host.ledger.ledger import LedgerError, check_state_folder
+from supervisor.host.ledger.wanted_file import FILE, peek_wanted
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError, current_folder, find_command
+from supervisor.protocol.checkpoints.account import ProgressAccount, SeenDirectory, find_loss
+from supervisor.protocol.checkpoints.directory import view_directory
+from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.mirror.store_folder import why_not_there
 from supervisor.protocol.mounts import mount_of, remarks_on
 
@@ -47,6 +51,7 @@ def daemon_obstacles(config: Config) -> list[str]:
 def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]:
     """What would keep programs from running, and what checkpoints can't rely on where they are to lie."""
     remarks: list[str] = []
+    wanted = peek_wanted(config.supervisord.state_dir / FILE)
     for name, program in config.programs.items():
         place = (
             f"{config.path}: [program:{name}]" if program.listener is None else f"{config.path}: [eventlistener:{name}]"
@@ -58,8 +63,10 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
         ]
         if program.job is not None and not any(each.startswith("checkpoint_dir") for each in found):
             found += _storage_remarks(program.job.checkpoint_dir)
+            account = ProgressAccount() if wanted is None else wanted.progress.get(name, ProgressAccount())
+            found += _progress_remarks(name, program.job, account, is_ours=_is_own_user(program))
         mirror = program.job.mirror if program.job is not None and _is_own_user(program) else None
-        if mirror is not None and (why := why_not_there(mirror)) is not None:
+        if mirror is not None and (why := why_not_there(mirror, run_of(name))) is not None:
             found.append(f"mirror: {why}")
         remarks += [f"{place} {each}" for each in found]
     return remarks
@@ -155,6 +162,23 @@ def _storage_remarks(folder: Path) -> list[str]:
     except OSError as error:
         return [f"checkpoint_dir: cannot look at {folder}: {error.strerror}"]
     return [f"checkpoint_dir: {each}" for each in (() if mount is None else remarks_on(mount))]
+
+
+def _progress_remarks(name: str, job: JobConfig, account: ProgressAccount, *, is_ours: bool) -> list[str]:
+    """That the checkpoint directory lacks the newest checkpoint that the daemon knows of: `update` would refuse it.
+
+    What is in the folder of another user (not `is_ours`) is listed and not read.
+    """
+    newest, directory = account.newest, str(job.checkpoint_dir)
+    if newest is None or newest.directory == directory or job.mirror is not None:
+        return []
+    try:
+        seen = view_directory(job.checkpoint_dir, newest.name if is_ours else None)
+    except OSError as error:
+        return [f"checkpoint_dir: cannot look for {newest.name} in {directory}: {error.strerror}"]
+    place = SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
+    loss = find_loss(newest, place, f"cannot go on with {name}", f"update --discard {name} applies it as it is")
+    return [] if loss is None else [f"checkpoint_dir: {loss.text}"]
 
 
 def _why_not_folder(path: Path) -> str:

@@ -47,6 +47,7 @@ def remarks(folder: Path, *lines: str) -> list[str]:
         (["command=/bin/cat", "checkpoint_dir=test.conf/x"], "cannot use {0}/test.conf/x: Not a directory"),
         (["command=/bin/cat", "checkpoint_dir=c", "mirror=file://{0}/gone"], "{0}/gone is not there; mount its disk"),
         (["command=/bin/cat", "checkpoint_dir=c", "mirror=file://{0}/package"], None),
+        (["command=/bin/cat", "checkpoint_dir=c", "mirror=file://{0}/empty"], "make the folder {0}/empty/x"),
         (["entrypoint=package.gone:train", "checkpoint_dir=c", "directory=."], "there is no {0}/package/gone.py"),
         (["entrypoint=package.there:train", "checkpoint_dir=c", "directory=."], None),
         (["entrypoint=elsewhere:train", "checkpoint_dir=c", "directory=."], None),
@@ -62,6 +63,7 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
     (tmp_path / "package" / "there.py").touch()
     (tmp_path / "plain.py").write_text("print(1)")
     (tmp_path / "uses.py").write_text("import worker\nworker.Run()")
+    (tmp_path / "empty").mkdir()
 
     found = [
         each for each in remarks(tmp_path, *(line.format(tmp_path) for line in lines)) if "is in memory" not in each
@@ -292,3 +294,34 @@ def test_a_state_folder_of_a_newer_version_is_an_obstacle_and_stays_as_it_is(tmp
 
     assert says in obstacle
     assert {path.name: path.read_bytes() for path in state.iterdir()} == before
+
+
+PROGRESS = '{"programs": {}, "removed": [], "progress": {"x": {"newest": %s, "revision": 3}}}'
+NEWEST = '{"step": 300, "name": "step-0000000300.a1", "directory": "/old"}'
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_said"),
+    [
+        (PROGRESS % NEWEST, True),
+        (PROGRESS % "null", False),
+        (PROGRESS % NEWEST.replace("/old", "HERE"), False),
+        (PROGRESS % '{"step": "many"}', False),
+        ("garbage", False),
+        (None, False),
+    ],
+)
+def test_a_directory_that_lacks_the_newest_checkpoint_is_named(tmp_path: Path, recorded: str | None, is_said: bool):
+    state = tmp_path / "state"
+    state.mkdir()
+    if recorded is not None:
+        (state / "wanted.json").write_text(recorded.replace("HERE", str(tmp_path / "c")))
+    section = "[program:x]\ncommand=/bin/cat\ncheckpoint_dir=c\n"
+    config = loaded(tmp_path, f"[supervisord]\nstate_dir={state}\n{section}")
+
+    found = [each for each in program_remarks(config, os.environ) if "was committed in" in each]
+
+    assert len(found) == is_said
+    for each in found:
+        assert "cannot go on with x: step 300 (step-0000000300.a1) was committed in /old" in each
+        assert f"checkpoint_dir is now {tmp_path}/c, which holds no checkpoint; set checkpoint_dir back to /old" in each

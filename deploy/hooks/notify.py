@@ -38,6 +38,7 @@ WHAT = {
     "failed": "has failed and is not started again",
     "relaunched": "was started again",
     "refused": "has a checkpoint that was refused",
+    "unsaved": "has ended, and its last steps are not saved",
     "done": "has finished training",
     "notice": "is on a host that goes away",
 }
@@ -45,11 +46,12 @@ SHOWN = (
     *("text", "reason", "cause", "checkpoint", "source", "kind", "certainty", "deadline_s"),
     *("state", "step", "attempt"),
 )
-URGENT = ("failed", "refused", "notice")
+URGENT = ("failed", "refused", "unsaved", "notice")
 TAGS = {
     "failed": "rotating_light",
     "relaunched": "repeat",
     "refused": "warning",
+    "unsaved": "warning",
     "done": "white_check_mark",
     "notice": "hourglass",
 }

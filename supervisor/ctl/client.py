@@ -19,7 +19,9 @@ CONNECT_PAUSE_S = 0.02
 DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
 
-SLOW_COMMANDS = frozenset({"start", "stop", "checkpoint", "checkpoints", "export", "update"})
+SLOW_COMMANDS = frozenset(
+    {"start", "stop", "checkpoint", "checkpoints", "export", "update", "add", "shutdown", "reload"}
+)
 """Commands that answer when the work is done, for which there is no time limit: a flush may take minutes."""
 
 

@@ -174,7 +174,9 @@ def test_tab_completes_actions_and_programs(daemon):
     [
         ("supervisorctl chec", {"checkpoint", "checkpoints"}),
         ("supervisorctl -s {url} stop ", {"digits", "web", "all"}),
-        ("supervisorctl -s {url} start ", {"digits", "web", "all", "--from-scratch"}),
+        ("supervisorctl -s {url} start ", {"digits", "web", "all", "--from-scratch", "--from-step"}),
+        ("supervisorctl -s {url} restart ", {"digits", "web", "all", "--rolling", "--discard"}),
+        ("supervisorctl -s {url} update ", {"digits", "web", "all", "--discard"}),
     ],
 )
 def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line, expected):

@@ -236,3 +236,28 @@ def test_with_another_number_of_nodes_every_example_is_seen_once(cluster: Cluste
     rows = [row for nodes in (1, 2, 3) for given in seen.given(nodes) for row in given]
     assert sorted(rows) == list(range(396))
     assert all(seen.given(nodes) for nodes in (1, 2, 3))
+
+
+@pytest.mark.minutes
+def test_a_checkpoint_dir_on_each_nodes_own_disk(cluster: Cluster) -> None:
+    gang = Gang(cluster, "own-disk")
+    gang.conf.write_text(gang.conf.read_text().replace(str(gang.folder), f"{cluster.disk}/own-disk"))
+    job = gang.begin()
+    end_of(gang, job, "FAILED")
+    assert "must be shared by all nodes of the gang" in job.output
+    assert job.field("ExitCode") == "70:0"
+    assert gang.starts(job) == []
+
+
+@pytest.mark.minutes
+def test_a_batch_script_that_is_killed(cluster: Cluster) -> None:
+    gang = Gang(cluster, "script", steps=4000)
+    job = gang.begin()
+    until_training(gang, job)
+    before = gang.newest()
+    assert cluster.nodes[0].kill("supervisor.slurm_batch")
+    job.until_state("FAILED")
+    job.until(lambda: not cluster.leftovers(), "nothing runs on any node")
+    assert (job.field("ExitCode"), job.field("Restarts")) == ("0:9", "0")
+    assert gang.newest() > before
+    assert gang.newest() % 7, "of the flush, and not one of those that come every 7 steps"

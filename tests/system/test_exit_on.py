@@ -39,6 +39,7 @@ def test_a_sigterm_before_training_is_done_is_not_taken_for_its_end(tmp_path: Pa
 
 
 def test_done_waits_until_the_last_checkpoint_is_in_the_mirror(tmp_path: Path) -> None:
+    (tmp_path / "store" / "digits").mkdir(parents=True)
     daemon = Daemon(tmp_path, job("digits", tmp_path, f"mirror=file://{tmp_path}/store", STEPS=5), "exit_on=done")
 
     assert ends(daemon) == 0
@@ -48,6 +49,7 @@ def test_done_waits_until_the_last_checkpoint_is_in_the_mirror(tmp_path: Path) -
 
 def test_training_whose_last_checkpoint_is_not_in_the_mirror_is_not_done(tmp_path: Path) -> None:
     store = tmp_path / "store"
+    (store / "digits").mkdir(parents=True)
     digits = job("digits", tmp_path, f"mirror=file://{store}", STEPS=60, STEP_S=0.02, EVERY=1000)
     with Daemon(tmp_path, digits, "exit_on=fatal, done") as daemon:
         daemon.until_step("digits", 5)

@@ -72,7 +72,7 @@ def test_update_takes_what_was_removed_into_use(tmp_path: Path) -> None:
 
         actions = daemon.call("update")["actions"]
 
-        assert actions == [{"name": "a", "action": "added"}]
+        assert [(each["name"], each["action"]) for each in actions] == [("a", "added")]
         daemon.until_state("a", "RUNNING")
 
 

@@ -82,7 +82,7 @@ def test_stop_that_a_full_disk_forgets_is_no_success_and_is_recorded_when_there_
             daemon.call("stop", name="y")  # may take the last bit of room, that of the file it replaces
         fill(state)
 
-        with pytest.raises(Refused, match=r"x was told to stop, but that cannot be recorded in .* full") as refused:
+        with pytest.raises(Refused, match=r"x was stopped, but that cannot be recorded in .* full") as refused:
             daemon.call("stop", name="x")
 
         assert refused.value.code == "FAILED"
@@ -126,6 +126,7 @@ def test_disk_that_becomes_read_only_is_said_and_update_add_and_remove_are_no_su
         assert "cannot write the ledger" in (ledger_error(daemon) or "")
         assert daemon.status("x")["state"] == "RUNNING"
         assert daemon.call("update")["actions"] == []
+    assert daemon.events("changes.not_written") == ["changes.not_written"], "said once, and in the log that is written"
 
 
 def test_disk_that_fails_is_said_and_nothing_is_forgotten_when_it_works_again(

@@ -14,10 +14,10 @@ from tests.system.harness import Daemon, Refused, job
 
 
 def mirrored(name: str, host: Path, url: str, keys: str = "", **environment: object) -> str:
-    """A job with a mirror; the folder of a `file://` store is made, as an operator does."""
+    """A job with a mirror; its folder in a `file://` store is made, as an operator does."""
     folder = Path(url.removeprefix("file://"))
     if url.startswith("file://") and not folder.exists():
-        folder.mkdir()
+        (folder / name).mkdir(parents=True)
     return job(name, host, f"mirror = {url}\n{keys}", **environment)
 
 
@@ -111,7 +111,7 @@ def test_without_store_and_checkpoints_it_waits_and_does_not_begin_anew(tmp_path
         assert list((host / "j").glob("step-*")) == []
 
         blocked.unlink()
-        blocked.mkdir()
+        (blocked / "j").mkdir(parents=True)
         daemon.until_state("j", "SUCCEEDED")
 
 

@@ -82,6 +82,11 @@ def test_a_store_whose_disk_is_not_there_is_waited_for_and_not_made(tmp_path: Pa
         assert (store.parent.exists(), list((host / "j").glob("step-*"))) == (False, [])
 
         store.mkdir(parents=True)
+        daemon.until(
+            lambda: "is empty, as a mount point" in daemon.status("j")["description"], "the mount point is there"
+        )
+        assert list(store.iterdir()) == []
+        (store / "j").mkdir()
         daemon.until_state("j", "SUCCEEDED")
 
     assert f"cannot use mirror file://{store}: {store} is not there; mount its disk" in waits["description"]

@@ -188,3 +188,26 @@ def test_page_asks_for_the_password_and_works_with_it(tmp_path: Path, port: int,
         row(known, "loud<b>").get_by_text("RUNNING").wait_for(timeout=WAIT_MS)
         press(known, row(known, "loud<b>"), "stop", confirm=True)
         row(known, "loud<b>").get_by_text("STOPPED").wait_for(timeout=WAIT_MS)
+
+
+def test_a_restart_that_can_not_save_is_refused_with_its_words_until_the_user_insists(
+    tmp_path: Path, port: int, page: Any
+) -> None:
+    section = job("count", tmp_path, "flush_timeout=1\nstopwaitsecs=1", STEPS=1_000_000, EVERY=50, STEP_S=0.01)
+    with Daemon(tmp_path, server(port) + section) as daemon:
+        pid = daemon.until_step("count", 60)["pid"]
+        page.goto(f"http://127.0.0.1:{port}/")
+        row(page, "count").get_by_text("RUNNING").wait_for()
+        os.kill(pid, signal.SIGSTOP)
+
+        press(page, row(page, "count"), "restart", confirm=True)
+        page.locator("dialog").get_by_text("no checkpoint came within 1 s (flush_timeout); count trains on").wait_for()
+        page.locator('dialog button[value=""]').click()
+        page.locator("#said").get_by_text("count trains on").wait_for()
+        assert daemon.status("count")["pid"] == pid
+
+        press(page, row(page, "count"), "restart", confirm=True)
+        page.locator("dialog").get_by_text("Restart it nevertheless?").wait_for()
+        page.locator("dialog button[value=yes]").click()
+        page.locator("#said").get_by_text("will be trained again").wait_for()
+        daemon.until(lambda: daemon.status("count")["pid"] not in (None, pid), "it is restarted")

@@ -39,7 +39,7 @@ def test_a_changed_checkpoint_dir_waits_until_it_is_set_back(tmp_path: Path) -> 
     with Daemon(tmp_path, section) as daemon:
         daemon.until_step("j", 30)
         daemon.write(section.replace("data/j", "data/jj"))
-        daemon.call("update")
+        daemon.call("update", discard=True)
 
         reason = until_waiting(daemon, "checkpoint_dir is now")
         assert f"was committed in {tmp_path}/data/j (" in reason

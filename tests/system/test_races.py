@@ -56,7 +56,9 @@ def test_stop_returns_though_somebody_starts_the_program_during_its_flush(tmp_pa
 
         daemon.call("start", name="count")
 
-        assert stop.result() == {"name": "count"}
+        told = stop.result()
+        assert (told["name"], told["is_loss"]) == ("count", False)
+        assert told["text"] == f"stopped at step {told['step']}, saved in {told['checkpoint']}"
         again = daemon.status("count")
         assert again["state"] == "RUNNING"
         assert again["pid"] != first
@@ -113,9 +115,8 @@ def test_update_flushes_side_by_side(tmp_path: Path):
 
         daemon.call("update")
 
-        assert daemon.events("flush.asked", "checkpoint.committed") == 4 * ["flush.asked"] + 4 * [
-            "checkpoint.committed"
-        ]
+        side_by_side = [*(4 * ["flush.asked"]), *(4 * ["checkpoint.committed"])]
+        assert daemon.events(*set(side_by_side)) == [*side_by_side, *side_by_side], "training on, then to stop"
 
 
 def test_reload_with_an_unusable_file_is_refused_and_everything_goes_on(tmp_path: Path):

@@ -33,6 +33,11 @@ class HookKeys(SectionModel):
         "Command run for each checkpoint that is refused: damaged, rolled back, or unfit for the program.",
         shown=SHOWN,
     )
+    hook_unsaved: Command = key(
+        None,
+        "Command run when a job was to save before it ended (a stop, a shutdown, an update), and could not.",
+        shown=SHOWN,
+    )
     hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
     hook_notice: Command = key(None, "Command run when a program is told that the host is going away.", shown=SHOWN)
 
@@ -42,6 +47,7 @@ class HookKeys(SectionModel):
             "failed": self.hook_failed,
             "relaunched": self.hook_relaunched,
             "refused": self.hook_refused,
+            "unsaved": self.hook_unsaved,
             "done": self.hook_done,
             "notice": self.hook_notice,
         }

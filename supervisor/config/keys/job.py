@@ -147,8 +147,8 @@ class JobConfig(SectionModel):
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
         "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or "
-        "`file:///FOLDER`, a folder that exists; the job's name is added. A host without a checkpoint, or with older "
-        "ones only, begins from the newest in the store (docs/mirror.md). Needs the extra `mirror`.",
+        "`file:///FOLDER` (make FOLDER/JOB at its first use); the job's name is added. A host without a checkpoint, or "
+        "with older ones only, begins from the newest in the store (docs/mirror.md). Needs the extra `mirror`.",
         shown="none",
     )
     mirror_keep: Positive = key(

@@ -1,14 +1,22 @@
 """The commands about which programs the daemon supervises: `avail`, `reread`, `update`, `add` and `remove`."""
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import structlog
 
 from supervisor.config import ConfigError
 from supervisor.config.broken_sections import BrokenSection
 from supervisor.control.base.context import CommandContext, ProgramName, require_recorded
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
+from supervisor.core.program.facts import ALIVE
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.runner.fleet.programs import Changes
+from supervisor.runner.fleet.programs import Changes, UpdateAction
+from supervisor.runner.program.runner import Runner
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +40,12 @@ class AvailablePrograms:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRequest:
-    """`names`: of programs and groups; None: all of them."""
+    """`names`: of programs and groups; None: all of them. `discard`: also jobs that would lose steps are stopped, as
+    they can't save, or as their new checkpoint_dir lacks their newest checkpoint; otherwise they are left as they are.
+    """
 
     names: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateAction:
-    """What `update` did to a program or group: added, updated, removed, or a text that says what went wrong."""
-
-    name: str
-    action: str
+    discard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,13 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
         new = {_name_in(each) for each in broken if not each.kept}
         named = _programs_of(context, tuple(name for name in request.names if name not in new))
     try:
-        actions = await context.programs.update(named)
+        actions = await context.programs.update(named, discard=request.discard)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     if actions:
-        done = f"{', '.join(sorted({name for name, _ in actions})):.500} updated"
+        done = f"{', '.join(sorted({each.name for each in actions})):.500} updated"
         await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
-    return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions), broken, read.remarks)
+    return UpdateAnswer(tuple(actions), broken, read.remarks)
 
 
 def _concerns(broken: BrokenSection, names: tuple[str, ...]) -> bool:
@@ -135,14 +138,60 @@ async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     return ProgramName(name)
 
 
-async def remove(context: CommandContext, request: ProgramName) -> ProgramName:
+@dataclass(frozen=True, slots=True)
+class UnsavedJob:
+    """A job whose last steps are not saved, and what is known of them."""
+
+    name: str
+    text: str
+    unsaved_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A program or group that was removed. `unsaved`: the jobs in it whose last steps are in no checkpoint."""
+
+    name: str
+    unsaved: tuple[UnsavedJob, ...] = ()
+
+
+async def remove(context: CommandContext, request: ProgramName) -> Removed:
     """Ceases to supervise a program, or a group, of which nothing runs, until it is added again."""
     name, programs = request.name, context.programs
     members = groups.members(programs, groups.group_of(name))
     meant = [name] if name in programs.runners else [each.name for each in members]
     if not meant:
         raise CommandError(Code.BAD_NAME, name)
+    runners = [programs.runners[each] for each in meant]
     if (running := await programs.remove(meant)) is not None:
         raise CommandError(Code.STILL_RUNNING, running)
     await require_recorded(context, context.ledger.until_recorded(), f"{name} was removed", "would supervise it again")
-    return ProgramName(name)
+    return Removed(name, unsaved_jobs(runners, "ended"))
+
+
+async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[UnsavedJob, ...]:
+    """The jobs that would lose steps if their changed sections were applied now; those that train save first."""
+    found = await context.programs.find_losses(names)
+    jobs = [(context.programs.runners[name].progress, name, why) for name, why in sorted(found.items())]
+    for _, name, why in jobs:
+        log.error("job.not_saved", program=name, why=why)
+    return tuple(UnsavedJob(name, why, 0 if progress is None else progress.unsaved) for progress, name, why in jobs)
+
+
+async def until_stopped(context: CommandContext) -> tuple[UnsavedJob, ...]:
+    """Waits until every job has stopped and that is recorded; those of them whose last steps are not saved."""
+    runners = list(context.programs.runners.values())
+    running = [each for each in runners if each.config.job is not None and each.state in ALIVE]
+    await asyncio.gather(*(runner.until_gone() for runner in running))
+    await context.ledger.until_recorded()  # if that fails the log says so, and the next daemon looks at the disk
+    return unsaved_jobs(running)
+
+
+def unsaved_jobs(runners: Iterable[Runner], ended: str = "stopped") -> tuple[UnsavedJob, ...]:
+    """Of programs that have stopped, the jobs whose last steps are in no checkpoint. `ended`: how, in a word."""
+    known = [(runner.name, runner.progress_of(runner.attempt)) for runner in runners]
+    return tuple(
+        UnsavedJob(name, progress.describe_end(ended), progress.unsaved)
+        for name, progress in known
+        if progress is not None and not progress.is_safe
+    )

@@ -40,7 +40,9 @@ def wire_state_or_unknown(runner: Runner) -> tuple[str, int]:
 def full_description(runner: Runner, *warnings: str | None) -> str:
     """Where the program stands, and whatever else should be known about it."""
     refused = runner.executor.refused_words(time.monotonic())
-    return ", ".join(filter(None, [_description(runner), str(runner.listener_status or ""), *refused, *warnings]))
+    not_applied = None if runner.not_applied is None else f"its section is not applied: {runner.not_applied}"
+    parts = [_description(runner), str(runner.listener_status or ""), not_applied, *refused, *warnings]
+    return ", ".join(filter(None, parts))
 
 
 def _description(runner: Runner) -> str:

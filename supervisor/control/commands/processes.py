@@ -19,7 +19,33 @@ class SignalRequest:
     signal: Annotated[str, {"description": "Its name, as HUP or SIGHUP, or number."}]
 
 
-async def send_signal(context: CommandContext, request: SignalRequest) -> ProgramName:
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """A program that was sent a signal. `text`: of a job that may end on it, how far it is and what of that is saved;
+    `unsaved_steps`: those that are in no checkpoint yet.
+    """
+
+    name: str
+    text: str | None = None
+    unsaved_steps: int = 0
+
+
+HARMLESS_SIGNALS = frozenset(
+    {
+        signal.SIGCHLD,
+        signal.SIGCONT,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGURG,
+        signal.SIGWINCH,
+    }
+)
+"""Signals that end no process that does not ask for it (signal(7))."""
+
+
+async def send_signal(context: CommandContext, request: SignalRequest) -> Signalled:
     """Sends a signal, by name or number, to a program's process."""
     runner = find_program(context, request.name)
     name = f"SIG{request.signal.upper().removeprefix('SIG')}"
@@ -30,7 +56,11 @@ async def send_signal(context: CommandContext, request: SignalRequest) -> Progra
         raise CommandError(Code.BAD_SIGNAL, request.signal) from error
     if not runner.executor.send_signal(number):
         raise CommandError(Code.NOT_RUNNING, runner.name)
-    return ProgramName(runner.name)
+    progress = None if number in HARMLESS_SIGNALS else runner.progress
+    await context.ledger.until_recorded()
+    if progress is None:
+        return Signalled(runner.name)
+    return Signalled(runner.name, progress.describe_present(), progress.unsaved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,30 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """`wait`: answer when the process has exited; otherwise at once."""
+    """`wait`: answer when the process has exited; otherwise at once. `only_if_saved`: a job that trains saves first,
+    and if that fails it is not stopped but trains on (NOT_SAVED), as for a restart that can wait.
+    """
 
     name: str
     wait: bool = True
+    only_if_saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A program that was stopped. These are of a job, else null: `text`: how far it came and what of that is saved;
+    `step`: the last one that it did; `safe_step`: of its newest `checkpoint`, at which the next start begins.
+
+    `unsaved_steps`: will be trained again; `is_loss`: this stop ended training whose last steps are not saved.
+    """
+
+    name: str
+    text: str | None = None
+    step: int | None = None
+    safe_step: int | None = None
+    checkpoint: str | None = None
+    unsaved_steps: int = 0
+    is_loss: bool = False
 
 
 async def start(context: CommandContext, request: StartRequest, turn: StartTurn | None = None) -> ProgramName:
@@ -154,20 +174,44 @@ def _mirror_silence(runner: Runner) -> str | None:
     return f"{', '.join(mirror_activity(mirror.status))}; it starts by itself once the store answers"
 
 
-async def stop(context: CommandContext, request: StopRequest) -> ProgramName:
-    """Flushes and stops a program; with `wait` (the default) returns when its process has exited."""
+async def stop(context: CommandContext, request: StopRequest) -> Stopped:
+    """Flushes and stops a program; with `wait` (the default) returns when its process has exited, and says what of a
+    job's training is saved.
+    """
     runner = find_program(context, request.name)
     await runner.adoption_settled.wait()
-    attempt = runner.attempt
+    if request.only_if_saved and (why := await runner.save_and_train_on("restart")) is not None:
+        raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
+    attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
-    recorded = asyncio.create_task(context.ledger.until_recorded())
     if request.wait or not runs:
         await runner.startable.wait()
-    if not runs:
-        await require_recorded(context, recorded, f"{runner.name} does not run", "would start it")
-        raise CommandError(Code.NOT_RUNNING, runner.name)
-    if request.wait:
+    if request.wait and runs:
         await runner.wait_until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
-    await require_recorded(context, recorded, f"{runner.name} was told to stop", "would start it again")
-    return ProgramName(runner.name)
+    ends = not request.wait and runner.state in ALIVE
+    progress = runner.progress if ends else runner.progress_of(attempt)
+    done = "told to stop" if ends else "stopped"
+    if progress is not None:
+        done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
+    said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
+    await require_recorded(context, context.ledger.until_recorded(), said, "would start it again")
+    if not runs:
+        raise CommandError(Code.NOT_RUNNING, runner.name)
+    if progress is None:
+        return Stopped(runner.name)
+    return Stopped(
+        runner.name,
+        done,
+        progress.step,
+        progress.safe_step,
+        progress.checkpoint,
+        progress.unsaved,
+        is_loss=is_alive and not ends and not progress.is_safe,
+    )
+
+
+def _trains_on(runner: Runner) -> str:
+    """What follows from a stop that was refused."""
+    begins = f"from step {runner.progress.safe_step}" if runner.progress is not None else ""
+    return f"{runner.name} trains on; restart --discard restarts it {begins}"

@@ -98,7 +98,8 @@ class ProgramStatus:
     `wire_state` and `wire_code` are the state in Supervisor's words and numbers. `wanted`: whether it should run;
     `cgroup`: the control group that holds all its processes, null where there is none and its descendants are only
     watched; `can_outlive`: which of them can outlive a program that they are to end with, in words; `says`: the status
-    text it sent itself; `durable_s`: how long a job's flush is expected to take.
+    text it sent itself; `durable_s`: how long a job's flush is expected to take; `not_applied`: why the last
+    update left it as it was, though its section has changed.
     """
 
     name: str
@@ -121,6 +122,7 @@ class ProgramStatus:
     says: str | None
     wanted: bool
     warning: str | None
+    not_applied: str | None
     durable_s: float | None
     notice: NoticeStatus | None
     listener: ListenerStatus | None
@@ -173,6 +175,7 @@ def _status_or_line(
             pid=runner.executor.pid,
             cgroup=None,
             can_outlive=None,
+            not_applied=runner.not_applied,
             started_wall_at=None,
             ended_wall_at=None,
             exit_code=None,
@@ -209,6 +212,7 @@ def _status(
         wire_state=word,
         wire_code=code,
         description=full_description(runner, log_error, warning),
+        not_applied=runner.not_applied,
         pid=runner.executor.pid,
         cgroup=_path_text(runner.executor.cgroup),
         can_outlive=runner.executor.can_outlive,

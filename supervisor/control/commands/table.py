@@ -19,6 +19,7 @@ from supervisor.control.commands import (
     status,
     top,
 )
+from supervisor.control.commands.configuration import UnsavedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,6 @@ class DaemonVersion:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """An answer without content: the work is done after it."""
-
-
 async def pid(context: CommandContext) -> DaemonPid:
     """Gives the daemon's process id."""
     return DaemonPid(os.getpid())
@@ -78,18 +74,34 @@ async def version(context: CommandContext) -> DaemonVersion:
     return DaemonVersion(__version__)
 
 
-async def reload(context: CommandContext) -> Accepted:
+@dataclass(frozen=True, slots=True)
+class ShutdownRequest:
+    """`wait`: answer when all programs have stopped, with what is not saved; otherwise at once."""
+
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonLeaves:
+    """The daemon ends, or is replaced. `unsaved`: the jobs that would lose steps, or have, as far as that is known."""
+
+    unsaved: tuple[UnsavedJob, ...] = ()
+
+
+async def reload(context: CommandContext) -> DaemonLeaves:
     """Replaces the daemon by a new one that reads the configuration; programs whose section did not change keep
-    running."""
-    await configuration.reread_with(context, is_whole=True)  # with an unusable file the present daemon stays
+    running. Names the jobs that can't be saved before the next daemon applies their changed sections.
+    """
+    changes = await configuration.reread_with(context, is_whole=True)  # with an unusable file the present daemon stays
+    unsaved = await configuration.jobs_at_risk(context, (*changes.changed, *changes.removed))
     context.reload()
-    return Accepted()
+    return DaemonLeaves(unsaved)
 
 
-async def shutdown(context: CommandContext) -> Accepted:
+async def shutdown(context: CommandContext, request: ShutdownRequest) -> DaemonLeaves:
     """Flushes and stops all programs, then ends the daemon."""
     context.shut_down()
-    return Accepted()
+    return DaemonLeaves(await configuration.until_stopped(context) if request.wait else ())
 
 
 COMMANDS: Mapping[str, Command] = {

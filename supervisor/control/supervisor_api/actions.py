@@ -64,7 +64,7 @@ async def daemon_pid(context: CommandContext) -> int:
 
 async def shut_down(context: CommandContext) -> bool:
     """Flushes and stops everything, then ends the daemon; true at once."""
-    await with_faults(table.shutdown(context))
+    await with_faults(table.shutdown(context, table.ShutdownRequest()))
     return True
 
 
@@ -180,8 +180,17 @@ async def stop(context: CommandContext, name: str, wait: bool = True) -> bool | 
     runner = find_runner(context, name)
     if _word(runner) == "STOPPING" and not _starts_again(runner):
         raise RpcFault(FaultCode.NOT_RUNNING, name)
-    await with_faults(start_stop.stop(context, StopRequest(runner.name, wait)))
+    await _stop(context, runner.name, wait)
     return True
+
+
+async def _stop(context: CommandContext, name: str, wait: bool) -> None:
+    """Stops a program. Raises RpcFault also if it has stopped but its last steps are not saved: FAILED is the fault
+    whose text stock clients show as it is.
+    """
+    stopped = await with_faults(start_stop.stop(context, StopRequest(name, wait)))
+    if stopped.is_loss:
+        raise RpcFault(FaultCode.FAILED, f"{name}: {stopped.text}")
 
 
 async def stop_group(context: CommandContext, name: str, wait: bool = True) -> list[Struct]:
@@ -199,7 +208,7 @@ async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: b
     for each in in_order:
         await each.adoption_settled.wait()  # only then it is known whether a worker of an earlier daemon runs
     chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
-    return await run_side_by_side([(each, start_stop.stop(context, StopRequest(each.name, wait))) for each in chosen])
+    return await run_side_by_side([(each, _stop(context, each.name, wait)) for each in chosen])
 
 
 async def signal(context: CommandContext, name: str, signal: str) -> bool | list[Struct]:

@@ -68,6 +68,8 @@ from supervisor.protocol.wire.messages import Phase, Then
 
 ANSWER_S = 10.0  # a training worker answers from its control thread at once, or without one between two steps
 
+UNIDENTIFIED = "it did not report its status to the daemon that adopted it"
+
 
 @leads_to(State.ADOPTING, State.STARTING, State.RUNNING, State.STOPPING)
 def attempt_found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effects:
@@ -123,6 +125,7 @@ def identity_timeout(facts: ProgramFacts, event: Event, now: float) -> Effects:
         return _go_on_training(facts, now)
     if _is_unneeded(facts):
         facts.current.decided_end = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it reported its status")
+        facts.current.flush_failure = UNIDENTIFIED
         return terminate(facts, event, now)
     if facts.current.decided_end is not None:
         return terminate(facts, event, now)
@@ -177,6 +180,7 @@ def hurry_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Sends the stop signal; there is no time for a flush."""
     if facts.current.decided_end is None or _is_unneeded(facts):
         facts.current.decided_end = (stop_cause(facts), "stopped at once, before it reported its status")
+        facts.current.flush_failure = UNIDENTIFIED
     return terminate(facts, event, now)
 
 

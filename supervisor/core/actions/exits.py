@@ -18,6 +18,7 @@ from supervisor.core.actions.transitions import (
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.storage import is_waited_for
+from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
@@ -42,14 +43,20 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
 
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
-    """Records why the attempt ended, and does what follows from that."""
-    record = RecordEnd(facts.attempt, cause, text)
+    """Records why the attempt ended and how far it had come, and does what follows from that."""
+    how = restart.describe_exit(event.code, event.signal)
+    facts.ended = account.saved_progress(facts, f"the worker ended first ({how})")
+    left_unsaved = _left_unsaved(facts) or facts.current.flush_failure is not None
+    unsaved = facts.ended if left_unsaved and facts.ended is not None and not facts.ended.is_safe else None
+    if unsaved is not None:
+        text = f"{text}; {unsaved.consequence()}"
+    record = RecordEnd(facts.attempt, cause, text, unsaved)
     if cause is Cause.DONE:
         facts.reason = text if text != DONE else None
         enter(facts, State.SUCCEEDED)
         return [record, *record_stop(facts, event, now)]
     if facts.closing or not facts.wanted:
-        facts.reason = text if _left_unsaved(facts) else None
+        facts.reason = text if left_unsaved else None
         enter(facts, State.STOPPED)
         return [record]
     if facts.current.start_afresh:
@@ -64,7 +71,7 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return [record, *_follow_plain(facts, event, cause, text, now)]
     if (blamed := record_death(facts, cause)) is not None:
         text = f"{text}; {blamed}"
-        record = RecordEnd(facts.attempt, cause, text)
+        record = RecordEnd(facts.attempt, cause, text, unsaved)
     return [record, *persist_hang_history(facts), *_follow_job(facts, event, cause, text, now)]
 
 

@@ -71,6 +71,8 @@ def hurry_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Cuts short the flush before a stop; a flush after which training goes on is left alone."""
     if facts.current.flush is not None and facts.current.flush.then is Then.GO_ON:
         return []
+    if facts.current.flush is not None and not facts.current.flush.committed:
+        facts.current.flush_failure = "the stop was hurried"
     return terminate(facts, event, now)
 
 
@@ -82,7 +84,9 @@ def flush_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
         return []
     if facts.current.flush is not None and not facts.current.flush.committed:
         cause = facts.current.decided_end[0] if facts.current.decided_end else Cause.STOPPED
-        facts.current.decided_end = (cause, f"no checkpoint within {facts.policy.flush_timeout:g} s (flush_timeout)")
+        limit = f"{facts.policy.flush_timeout:g} s (flush_timeout)"
+        facts.current.decided_end = (cause, f"no checkpoint within {limit}")
+        facts.current.flush_failure = f"no checkpoint came within {limit}"
     return terminate(facts, event, now)
 
 

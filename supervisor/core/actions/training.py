@@ -60,7 +60,7 @@ def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
 
 def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
-    facts.current.saved_step, facts.current.save_error = event.step, None
+    facts.current.saved_step, facts.current.save_error, facts.current.flush_failure = event.step, None, None
     facts.current.step = max(event.step, facts.current.step or 0)  # progress is reported now and then
     account.record_commit(facts, event.step, event.wall_at)
     facts.hang_detector.save_ended(now)
@@ -107,7 +107,7 @@ def checkpoint_mirrored(facts: ProgramFacts, event: CheckpointMirrored, now: flo
 
 def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
     """Records the failed save as a sign of life."""
-    facts.current.save_error = event.error
+    _record_failed_save(facts, event)
     facts.current.progressed_at = now
     facts.hang_detector.save_ended(now)
     facts.deadline_at = running_deadline(facts, now)
@@ -118,13 +118,19 @@ def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, no
 def save_failed_in_flush(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
     """Ends the flush if training goes on; a worker that was told to stop exits with its own status."""
     flush = facts.current.flush
-    facts.current.save_error = event.error
+    _record_failed_save(facts, event)
     facts.hang_detector.save_ended(now)
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
         facts.current.progressed_at = now
         schedule_flush_retry(facts, now)
         enter_running(facts, now)
     return []
+
+
+def _record_failed_save(facts: ProgramFacts, event: CheckpointSaveFailed) -> None:
+    facts.current.save_error = event.error
+    if event.step is not None:
+        facts.current.step = max(event.step, facts.current.step or 0)
 
 
 def done_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from supervisor.core.program.events import CheckpointMirrored, CheckpointSelected, StorageSeen
 from supervisor.core.program.facts import ProgramFacts
+from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import (
     Decisions,
     Loss,
@@ -72,6 +73,29 @@ def record_mirrored(facts: ProgramFacts, mirrored: CheckpointMirrored) -> None:
     if known is None or known.name != mirrored.name:
         known = ReportedCheckpoint(name.step, mirrored.name, directory, attempt=name.attempt)
     facts.account = facts.account.changed_to(replace(known, mirror=mirrored.url, epoch=mirrored.epoch))
+
+
+def saved_progress(facts: ProgramFacts, ended_by: str | None = None) -> SavedProgress | None:
+    """The progress of the present attempt, or of the last one; None for a plain program.
+
+    `ended_by`: how its process ended, in words, if that is known; it is the reason where nothing else is.
+    """
+    if not facts.policy.is_job:
+        return None
+    current, newest = facts.current, facts.account.newest
+    if newest is not None:
+        safe_step, checkpoint = newest.step, newest.name
+    elif current.saved_step is not None:
+        safe_step, checkpoint = current.saved_step, str(CheckpointName(current.saved_step, facts.attempt))
+    else:
+        safe_step, checkpoint = current.start_step or 0, None
+    why = current.flush_failure
+    if why is None and current.save_error is not None:
+        why = f"the save failed: {current.save_error}"
+    is_known = current.step is not None or current.flush_failure is None
+    known = (step for step in (current.step, current.saved_step) if step is not None and is_known)
+    step = max(known, default=None)
+    return SavedProgress(facts.attempt, step, safe_step, checkpoint, why or ended_by, is_known)
 
 
 def _place(facts: ProgramFacts, seen: CheckpointSelected | StorageSeen) -> SeenDirectory | None:

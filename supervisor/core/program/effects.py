@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.wire.messages import Then
 
@@ -126,11 +127,15 @@ class RecordWanted:
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd:
-    """Store how the attempt ended: its cause, and a text for people."""
+    """Store how the attempt ended: its cause, and a text for people.
+
+    `unsaved`: it was to save before it ended, and its last steps are in no checkpoint.
+    """
 
     attempt: int
     cause: str
     text: str
+    unsaved: SavedProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,11 +230,12 @@ class CheckpointMirrored:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaveFailed:
-    """A checkpoint did not reach the disk, so these flush requests got none."""
+    """A checkpoint of `step` did not reach the disk, so these flush requests got none."""
 
     attempt: int
     error: str
     flushes: tuple[int, ...] = ()
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Notice
 from supervisor.core.program.events import CheckpointSelected
+from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import Older, ProgressAccount
 from supervisor.protocol.wire.messages import Then
 
@@ -141,6 +142,7 @@ class AttemptFacts:
     decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
     older: Older | None = None  # it began from an older checkpoint than the newest, and why
     save_error: str | None = None  # why its last save failed, unless one has succeeded since
+    flush_failure: str | None = None  # why the flush before its end brought no checkpoint, if the core knows
 
     # while a notice holds
     early_flush_requested: bool = False  # the one before the time in which a long pause may come
@@ -178,6 +180,7 @@ class ProgramFacts:
 
     # the checkpoint directory
     account: ProgressAccount = field(default_factory=ProgressAccount)  # the newest one that was ever reported
+    ended: SavedProgress | None = None  # how far the last attempt of a job that has ended had come
     mount: str | None = None  # the file system that it was on when the last attempt began
     begin_at: int | None = None  # an operator chose the step at which the next start that succeeds begins; 0: anew
     storage: StorageWait | None = None  # it failed, and no step was done since

@@ -9,7 +9,7 @@ from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
 from supervisor.core.failures.suspects import MAX_DEATHS, Death
 from supervisor.core.program.events import CheckpointSelected
-from supervisor.core.program.facts import OnOom, ProgramFacts, State
+from supervisor.core.program.facts import ALIVE, OnOom, ProgramFacts, State
 from supervisor.protocol.checkpoints.account import Older
 from supervisor.protocol.damage import OlderBecause
 from supervisor.protocol.wire.limits import Items, Range
@@ -26,10 +26,10 @@ class PersistedFacts:
 
     Names and units are those of ProgramFacts and what it consists of. `backoff_left_s`: seconds of a back-off that are
     left, None outside of one, and `reason` why it waits. These are of `attempt`: `origin` (path, step and place of its
-    checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `made_progress`, `start_limit_s` (the
-    age at which it has to train; None if that is startup_timeout) and `older` (why it begins from an older checkpoint
-    than the newest). Of a plain program, only `worked_paths` is stored. The account of progress is not among them: the
-    ledger keeps it in two places.
+    checkpoint), `from_checkpoint`, `restore_begun`, `start_step`, `saved_step`, `step` (once it has ended),
+    `made_progress`, `start_limit_s` (the age at which it has to train; None if that is startup_timeout) and `older`
+    (why it begins from an older checkpoint than the newest). Of a plain program, only `worked_paths` is stored. The
+    account of progress is not among them: the ledger keeps it in two places.
 
     The ledger encodes it with the wire's codec, so a field needs nothing but its line here, with a default for ledgers
     that lack it, and its limits; another meaning or name needs a migration.
@@ -65,6 +65,7 @@ class PersistedFacts:
     mount: str | None = None
     begin_at: int | None = None
     worked_paths: Annotated[tuple[str, ...], Items(MAX_NAMES)] = ()
+    step: int | None = None
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
@@ -106,6 +107,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         mount=facts.mount,
         begin_at=facts.begin_at,
         worked_paths=facts.worked_paths,
+        step=facts.current.step if facts.state not in ALIVE else None,
     )
 
 
@@ -145,6 +147,7 @@ def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s
     )
     facts.current.restore_begun = memory.restore_begun or memory.start_step is not None
     facts.current.made_progress, facts.current.start_limit_s = memory.made_progress, memory.start_limit_s
+    facts.current.step = memory.step
     facts.current.older = None if memory.older is None else Older(*memory.older)
     if memory.origin is not None:
         path, step, place = memory.origin

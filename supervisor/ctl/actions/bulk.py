@@ -21,6 +21,7 @@ FAULTS: dict[str, tuple[str, ExitStatus]] = {
     "BAD_ARGUMENTS": ("bad arguments", ExitStatus.ERROR),
     "FAILED": ("failed", ExitStatus.ERROR),
     "NOT_A_JOB": ("not a job", ExitStatus.ERROR),
+    "NOT_SAVED": ("not saved", ExitStatus.ERROR),
     "SHUTDOWN_STATE": ("supervisor shutting down", ExitStatus.ERROR),
 }
 """What a refusal is called on a program's line, mostly in Supervisor's words, and its exit status."""
@@ -40,11 +41,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class BulkCommand:
-    """A command for programs, the line for a result, and the refusals that are not failures."""
+    """A command for programs, the line for a result, and the refusals that are not failures.
+
+    `is_failure`: whether a result is one nevertheless.
+    """
 
     command: str
     line: Callable[[Outcome], str]
     forgiven: frozenset[str] = frozenset()
+    is_failure: Callable[[Outcome], bool] = lambda outcome: False
 
 
 def run_bulk(terminal: Terminal, command: BulkCommand, names: list[str], **arguments: object) -> ExitStatus:
@@ -68,10 +73,11 @@ def collect_outcomes(
         return status, objects
     for answer in terminal.client.call_each(command.command, list(written), **arguments):
         outcome = _outcome(answer, written)
-        status = max(status, _exit_status(outcome.refusal, command.forgiven))
+        status = max(status, _exit_status(outcome, command))
+        objects.append({"name": answer["name"], **outcome.result, "error": answer["error"]})
         if terminal.as_json:
-            objects.append({"name": answer["name"], **outcome.result, "error": answer["error"]})
-        elif outcome.refusal is None:
+            continue
+        if outcome.refusal is None:
             terminal.print_line(f"{outcome.name}: {command.line(outcome)}")
         else:
             _print_refusal(terminal, outcome.name, outcome.refusal)
@@ -86,8 +92,11 @@ def _outcome(answer: dict[str, Any], written: dict[str, str]) -> Outcome:
     return Outcome(written.get(name, name), {}, Refusal(str(error["code"]), str(error["message"])))
 
 
-def _exit_status(refusal: Refusal | None, forgiven: frozenset[str]) -> ExitStatus:
-    if refusal is None or refusal.code in forgiven:
+def _exit_status(outcome: Outcome, command: BulkCommand) -> ExitStatus:
+    refusal = outcome.refusal
+    if refusal is None:
+        return ExitStatus.ERROR if command.is_failure(outcome) else ExitStatus.OK
+    if refusal.code in command.forgiven:
         return ExitStatus.OK
     return FAULTS[refusal.code][1] if refusal.code in FAULTS else ExitStatus.ERROR
 

@@ -8,6 +8,7 @@ from supervisor.ctl.client import Refusal
 from supervisor.ctl.naming import ALL, program_of
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
+DISCARD = "--discard"
 _CHANGES = {"added": "available", "changed": "changed", "removed": "disappeared"}
 _DONE = {"removed": "removed", "updated": "updated", "added": "added"}
 
@@ -43,6 +44,8 @@ def reread(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     lines = sorted(f"{name}: {word}" for key, word in _CHANGES.items() for name in answer[key])
     terminal.print_result(answer, [*(lines or ["No config updates to processes"]), *_broken_lines(answer)])
     _print_remarks(terminal, answer)
+    for name, why in answer.get("not_applied", {}).items() if not terminal.as_json else ():
+        terminal.print_remark(f"the last update did not apply the section of {name}: {why}")
     return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
 
 
@@ -63,19 +66,33 @@ def _print_remarks(terminal: Terminal, answer: Mapping[str, Any]) -> None:
 
 def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Applies the configuration; programs whose section did not change keep running."""
-    names = {} if not arguments or ALL in arguments else {"names": [program_of(each) for each in arguments]}
+    discard, chosen = DISCARD in arguments, [each for each in arguments if each != DISCARD]
+    request: dict[str, object] = {"discard": True} if discard else {}
+    if chosen and ALL not in chosen:
+        request["names"] = [program_of(each) for each in chosen]
     try:
-        answer = terminal.client.call("update", **names)
+        answer = terminal.client.call("update", **request)
     except Refusal as error:
         if error.code not in ("BAD_NAME", "SHUTDOWN_STATE"):
             raise
         is_leaving = error.code == "SHUTDOWN_STATE"
         terminal.print_line("ERROR: already shutting down" if is_leaving else f"ERROR: no such group: {error}")
         return ExitStatus.ERROR
-    lines = [f"{each['name']}: {_action_text(each['name'], each['action'])}" for each in answer["actions"]]
+    lines = [line for each in answer["actions"] for line in _action_lines(each)]
     terminal.print_result(answer, [*lines, *_broken_lines(answer)])
     _print_remarks(terminal, answer)
-    return ExitStatus.ERROR if answer.get("broken") else ExitStatus.OK
+    is_refused = any(each["action"] == "refused" for each in answer["actions"])
+    has_lost = any(each.get("is_loss") for each in answer["actions"])
+    is_failure = answer.get("broken") or is_refused or (has_lost and not discard)
+    return ExitStatus.ERROR if is_failure else ExitStatus.OK
+
+
+def _action_lines(action: Mapping[str, Any]) -> list[str]:
+    """What the update did to one program."""
+    name, text = action["name"], action.get("text")
+    if action["action"] == "refused":
+        return [f"{name}: ERROR (not applied)", f"    {text}"]
+    return [f"{name}: {text or _action_text(name, action['action'])}"]
 
 
 def _action_text(name: str, action: str) -> str:
@@ -102,9 +119,9 @@ def _each(
         raise UsageError(f"Error: {command} requires the name of a program or a group")
     status, objects = ExitStatus.OK, list[dict[str, Any]]()
     for name in names:
-        error = None
+        error, answer = None, dict[str, Any]()
         try:
-            terminal.client.call(command, name=program_of(name))
+            answer = terminal.client.call(command, name=program_of(name))
             line = f"{name}: {done} process group"
         except Refusal as refusal:
             if refusal.code not in refusals:
@@ -112,9 +129,11 @@ def _each(
             text, failure = refusals[refusal.code]
             line, status = text.format(name), max(status, failure)
             error = {"code": refusal.code, "message": str(refusal)}
-        objects.append({"name": program_of(name), "error": error})
+        objects.append({**answer, "name": program_of(name), "error": error})
         if not terminal.as_json:
             terminal.print_line(line)
+            for job in answer.get("unsaved", ()):
+                terminal.print_remark(f"{job['name']} {job['text']}")
     if terminal.as_json:
         terminal.print_json({"programs": objects})
     return status

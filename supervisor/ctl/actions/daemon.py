@@ -20,14 +20,14 @@ def version(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 def reload(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Replaces the daemon by a new one that reads the configuration; unchanged programs keep running."""
     no_arguments("reload", arguments)
-    return _end_daemon(terminal, "reload", "Restarted supervisord", if_already_leaving=ExitStatus.ERROR)
+    return _end_daemon(terminal, "reload", "Restarted supervisord", ExitStatus.ERROR)
 
 
 def shutdown(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Flushes and stops all programs, and ends the daemon."""
+    """Flushes and stops all programs, and ends the daemon; returns when they have stopped."""
     no_arguments("shutdown", arguments)
     try:
-        return _end_daemon(terminal, "shutdown", "Shut down", if_already_leaving=ExitStatus.OK)
+        return _end_daemon(terminal, "shutdown", "Shut down", ExitStatus.OK, wait=True)
     except Unreachable as error:
         if error.missing or error.refused:
             raise Unreachable(
@@ -36,16 +36,19 @@ def shutdown(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         raise
 
 
-def _end_daemon(terminal: Terminal, command: str, line: str, *, if_already_leaving: ExitStatus) -> ExitStatus:
+def _end_daemon(
+    terminal: Terminal, command: str, line: str, if_already_leaving: ExitStatus, **arguments: object
+) -> ExitStatus:
     try:
-        answer = terminal.client.call(command)
+        answer = terminal.client.call(command, **arguments)
     except Refusal as error:
         if error.code != "SHUTDOWN_STATE":
             raise
         terminal.print_line("ERROR: already shutting down")
         return if_already_leaving
-    terminal.print_result(answer, [line])
-    return ExitStatus.OK
+    unsaved = answer.get("unsaved", ())
+    terminal.print_result(answer, [*(f"{job['name']}: {job['text']}" for job in unsaved), line])
+    return ExitStatus.ERROR if unsaved else ExitStatus.OK
 
 
 def opened(terminal: Terminal, arguments: Arguments) -> Terminal:

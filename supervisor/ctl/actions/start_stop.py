@@ -1,11 +1,12 @@
 """Actions on running programs: start, stop, restart, signal, clear."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from supervisor.ctl.actions.base import Arguments, UsageError
-from supervisor.ctl.actions.bulk import BulkCommand, collect_outcomes, run_bulk
-from supervisor.ctl.naming import ALL, Program, by_priority, is_many, select_programs
+from supervisor.ctl.actions.bulk import BulkCommand, Outcome, collect_outcomes, run_bulk
+from supervisor.ctl.naming import ALL, Program, by_priority, is_many, program_of, select_programs
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
 DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
@@ -13,13 +14,22 @@ UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until the proces
 ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
 
 ROLLING = "--rolling"
+DISCARD = "--discard"
 FROM_SCRATCH = "--from-scratch"
 FROM_STEP = "--from-step"
 
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
 """These are not failures: a program to stop was down already, or one to start was up."""
 
-_STOP = BulkCommand("stop", lambda _: "stopped", _RACE)
+
+def _told(outcome: Outcome, done: str) -> str:
+    """What the daemon said of a job, which no other program has."""
+    return str(outcome.result.get("text") or done)
+
+
+_DISCARDING_STOP = BulkCommand("stop", lambda outcome: _told(outcome, "stopped"), _RACE)
+_STOP = replace(_DISCARDING_STOP, is_failure=lambda outcome: bool(outcome.result.get("is_loss")))
+"""A job that has lost steps is a failure, unless the user has said that they may be lost."""
 
 
 def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -65,29 +75,49 @@ def stop(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Stops the named programs, then starts them; those that were down are only started."""
-    names = [each for each in arguments if each != ROLLING]
+    """Stops the named programs, then starts them; those that were down are only started. A job that can't save is left
+    as it is, unless its last steps may be lost (--discard).
+    """
+    discard, is_rolling = DISCARD in arguments, ROLLING in arguments
+    names = [each for each in arguments if each not in (DISCARD, ROLLING)]
     if not names:
         raise UsageError("Error: restart requires a process name")
-    if len(names) < len(arguments):
-        return _restart_rolling(terminal, names)
-    down, stopped = collect_outcomes(terminal, _STOP, _select(terminal, arguments, UP_CODES, last_first=True))
+    if is_rolling:
+        return _restart_rolling(terminal, names, discard)
+    down, stopped = _stop_saved(terminal, _select(terminal, names, UP_CODES, last_first=True), discard)
+    refused = _not_saved(stopped)
     up, started = collect_outcomes(
-        terminal, BulkCommand("start", lambda _: "started", _RACE), _select(terminal, arguments, None)
+        terminal,
+        BulkCommand("start", lambda _: "started", _RACE),
+        [name for name in _select(terminal, names, None) if program_of(name) not in refused],
     )
     if terminal.as_json:
         terminal.print_json({"stopped": stopped, "started": started})
     return max(down, up)
 
 
-def _restart_rolling(terminal: Terminal, names: Arguments) -> ExitStatus:
+def _stop_saved(terminal: Terminal, names: Arguments, discard: bool) -> tuple[ExitStatus, list[dict[str, Any]]]:
+    """Stops programs to start them again; unless `discard`, jobs that can't save are not stopped."""
+    if discard:
+        return collect_outcomes(terminal, _DISCARDING_STOP, names)
+    return collect_outcomes(terminal, _STOP, names, only_if_saved=True)
+
+
+def _not_saved(stops: list[dict[str, Any]]) -> set[str]:
+    """The jobs that were not stopped, as they can't save."""
+    return {each["name"] for each in stops if each["error"] is not None and each["error"]["code"] == "NOT_SAVED"}
+
+
+def _restart_rolling(terminal: Terminal, names: Arguments, discard: bool) -> ExitStatus:
     """Stops and starts one program after the other; if one does not start, leaves the others as they are."""
     status, stopped, started = ExitStatus.OK, list[dict[str, Any]](), list[dict[str, Any]]()
     left = list(dict.fromkeys(_select(terminal, names, UP_CODES)))
     while left and status is ExitStatus.OK:
         name = left.pop(0)
-        status, told = collect_outcomes(terminal, _STOP, [name])
+        status, told = _stop_saved(terminal, [name], discard)
         stopped += told
+        if _not_saved(told):
+            left.insert(0, name)
         if status is ExitStatus.OK:
             status, told = collect_outcomes(terminal, BulkCommand("start", lambda _: "started", _RACE), [name])
             started += told
@@ -106,7 +136,13 @@ def send_signal(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     signal, *names = arguments
     forgiven = _RACE if any(map(is_many, names)) else frozenset[str]()
     chosen = _select(terminal, names, ALIVE_CODES)
-    return run_bulk(terminal, BulkCommand("signal", lambda _: "signalled", forgiven), chosen, signal=signal)
+    command = BulkCommand("signal", _signalled, forgiven)
+    return run_bulk(terminal, command, chosen, signal=signal)
+
+
+def _signalled(outcome: Outcome) -> str:
+    text = outcome.result.get("text")
+    return f"signalled; {text}" if text else "signalled"
 
 
 def clear(terminal: Terminal, arguments: Arguments) -> ExitStatus:

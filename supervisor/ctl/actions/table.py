@@ -158,10 +158,11 @@ TABLE: Mapping[str, Action] = {
     "reread": Action(configuration.reread, {"reread": "Read the configuration and list what `update` would change."}),
     "restart": Action(
         start_stop.restart,
-        options=(start_stop.ROLLING,),
+        options=(start_stop.ROLLING, start_stop.DISCARD),
         usage={
             "restart NAME ...": "Stop programs, then start them; does not read the configuration again (see update).",
-            "restart all": "Stop all programs, then start them all.",
+            "restart all": "Stop all programs, then start them all. A job that can't save is left training.",
+            "restart --discard NAME ...": "Restart jobs that can't save too; their last steps are trained again.",
             "restart --rolling NAME ...": "Restart one after the other; if one fails, leave the rest as they are.",
             "restart --rolling all": "Restart all programs that are up, one after the other.",
         },
@@ -177,7 +178,7 @@ TABLE: Mapping[str, Action] = {
     ),
     "shutdown": Action(
         daemon.shutdown,
-        {"shutdown": "Save and stop all programs, side by side, and end the daemon."},
+        {"shutdown": "Save and stop all programs, side by side, and end the daemon; names jobs that lose steps."},
         question="Really shut the remote supervisord process down y/N? ",
     ),
     "signal": Action(
@@ -256,8 +257,10 @@ TABLE: Mapping[str, Action] = {
             "update": "Read the configuration and apply it; unchanged programs keep running.",
             "update NAME ...": "Read the configuration and apply it to some programs only.",
             "update all": "Apply it to all programs, like update.",
+            "update --discard [NAME ...]": "Apply it to jobs that would lose steps by it, too.",
         },
         names=True,
+        options=(configuration.DISCARD,),
     ),
     "version": Action(daemon.version, {"version": "Show the daemon's version."}),
 }

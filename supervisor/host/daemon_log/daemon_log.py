@@ -169,10 +169,28 @@ def _foreground_handler(journal_stream: str, supervisor_format: bool, lines: log
     return plain
 
 
+class _ChangesHandler(logging.handlers.RotatingFileHandler):
+    """Says in the daemon's log when its own file can't be written, once until it can."""
+
+    _fails = False
+    _error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failed_before, self._fails = self._fails, False
+        super().emit(record)  # calls handleError on the way
+        if self._fails and not failed_before:
+            error, remedy = str(self._error), "make its disk writable, or set changes_logfile"
+            structlog.get_logger().error(
+                "changes.not_written", path=self.baseFilename, error=error, effect="in this log only", remedy=remedy
+            )
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Remembers why the record was not written."""
+        self._fails, self._error = True, sys.exc_info()[1]
+
+
 def _changes_handler(file: ChangesFile) -> logging.Handler:
-    handler = logging.handlers.RotatingFileHandler(
-        file.path, maxBytes=file.maxbytes, backupCount=file.backups, encoding="utf-8"
-    )
+    handler = _ChangesHandler(file.path, maxBytes=file.maxbytes, backupCount=file.backups, encoding="utf-8")
     handler.addFilter(logging.Filter(CHANGES))
     handler.setFormatter(_CachedFormatter(_formatter(_json_renderer())))
     return handler

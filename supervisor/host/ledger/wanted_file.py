@@ -126,12 +126,7 @@ def read_wanted(path: Path) -> Wanted | None:
     """
     check_wanted_format(path)
     try:
-        body = parse_object(durable.read_file(path, MAX_BYTES))
-        check_format(body, FORMAT, FILE)
-        wanted, damaged = decode_stored(body, Wanted, FILE)
-        is_whole = isinstance(body.get("programs"), dict) and isinstance(body.get("removed"), list)
-        if not is_whole:
-            raise ProtocolError(f"{FILE} lacks programs or removed")
+        wanted, damaged = _decode(path)
     except OSError:
         return None
     except ValueError as error:
@@ -143,6 +138,24 @@ def read_wanted(path: Path) -> Wanted | None:
     if damaged:
         log.error("wanted.damaged", path=str(path), damaged=damaged, effect="for these the ledger's content counts")
     return wanted
+
+
+def peek_wanted(path: Path) -> Wanted | None:
+    """As `read_wanted`, for somebody who is not the daemon: changes nothing, and what can't be read is None."""
+    try:
+        return _decode(path)[0]
+    except (OSError, ValueError):
+        return None
+
+
+def _decode(path: Path) -> tuple[Wanted, tuple[str, ...]]:
+    """The content, and which parts of it are damaged. Raises OSError, and ValueError if it is no such file."""
+    body = parse_object(durable.read_file(path, MAX_BYTES))
+    check_format(body, FORMAT, FILE)
+    wanted, damaged = decode_stored(body, Wanted, FILE)
+    if not (isinstance(body.get("programs"), dict) and isinstance(body.get("removed"), list)):
+        raise ProtocolError(f"{FILE} lacks programs or removed")
+    return wanted, damaged
 
 
 def check_wanted_format(path: Path) -> None:

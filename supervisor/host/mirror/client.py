@@ -160,6 +160,8 @@ class MirrorClient:
             self._process = None
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+        # closes the pipes now: left to asyncio, that may come after the end of the loop, and is an error then
+        process._transport.close()  # type: ignore[attr-defined]
         last = self._words.strip().splitlines()[-1:] or ["it gave no reason"]
         for waiting in self._waiting.values():
             if not waiting.done():

@@ -130,6 +130,11 @@ def decode_epoch(number: int, content: bytes) -> Epoch:
     return Epoch(number, parent, body.holder, body.began_wall_at, body.token)
 
 
+def run_of(program: str) -> str:
+    """The prefix of a program's run below the URL that its section names."""
+    return program.replace(":", ".")
+
+
 def store_url(text: str) -> str:
     """Where an object store keeps something: `s3://bucket/prefix`, `gs://`, `az://`, or `file:///folder`.
 

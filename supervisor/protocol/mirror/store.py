@@ -50,7 +50,7 @@ class Store:
     """
 
     def __init__(self, url: str, run: str = "") -> None:
-        self._url = url
+        self._url, self._run = url, run
         self._below = f"{run}/" if run else ""
         self._require_folder()
         options: dict[str, Any] = {
@@ -72,7 +72,7 @@ class Store:
 
     def _require_folder(self) -> None:
         """A disk may be unmounted at any time, and the library would make the folder anew. Raises StoreError."""
-        if (why := why_not_there(self._url)) is not None:
+        if (why := why_not_there(self._url, self._run)) is not None:
             raise StoreError(why)
 
     def list_keys(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:

@@ -1,8 +1,9 @@
 """Whether the folder of a `file://` mirror is there, on the disk that it belongs to.
 
 Such a folder is never made: below a mount point without its disk it would be an empty store, and a run that is shown an
-empty store begins at step 0. That the folder exists proves nothing where it is the mount point itself, so what
-/etc/fstab says of it, or of a folder above it, has to be mounted too.
+empty store begins at step 0. A mount point without its disk is itself an empty folder, so an empty one is not believed
+either: at the first use of a store an operator makes the first run's folder in it. Once there is anything in it, runs
+make their own. What /etc/fstab says of the folder, or of one above it, has to be mounted whatever lies there.
 """
 
 import contextlib
@@ -12,24 +13,33 @@ from urllib.parse import unquote, urlsplit
 from supervisor.protocol.mounts import MOUNTINFO, parse_mountinfo, unescape
 
 FSTAB = Path("/etc/fstab")
-REMEDY = "mount its disk; if this store is used for the first time, make the folder"
 
 
-def why_not_there(url: str) -> str | None:
-    """Why the folder of a `file://` URL can't be used as a store, in words; None if it can, or if it is another URL."""
+def why_not_there(url: str, run: str = "") -> str | None:
+    """Why the folder of a `file://` URL can't be used as a store, in words; None if it can, or if it is another URL.
+
+    `run`: the folder in it of the run that is going to be written; empty: the URL leads to the run, which is read.
+    """
     parts = urlsplit(url)
     if parts.scheme != "file":
         return None
     folder = Path(unquote(parts.path))
+    remedy = f"mount its disk; if this store is used for the first time, make the folder {folder / run}"
     try:
-        is_folder = folder.is_dir()  # this mounts what is mounted on demand
+        why = _why_not(folder, run)
     except OSError as error:
-        return f"cannot use mirror {url}: {folder}: {error.strerror}; {REMEDY}"
-    if not is_folder:
-        why = "is not a folder" if folder.exists() else "is not there"
-        return f"cannot use mirror {url}: {folder} {why}; {REMEDY}"
+        why = f"{folder}: {error.strerror}"
+    return None if why is None else f"cannot use mirror {url}: {why}; {remedy}"
+
+
+def _why_not(folder: Path, run: str) -> str | None:
+    """Raises OSError."""
+    if not folder.is_dir():  # this mounts what is mounted on demand
+        return f"{folder} is not a folder" if folder.exists() else f"{folder} is not there"
     if (point := _missing_mount(folder)) is not None:
-        return f"cannot use mirror {url}: {point} is not mounted, and {FSTAB} says that it is a mount point; {REMEDY}"
+        return f"{point} is not mounted, and {FSTAB} says that it is a mount point"
+    if run and next(folder.iterdir(), None) is None:
+        return f"{folder} is empty, as a mount point without its disk is"
     return None
 
 

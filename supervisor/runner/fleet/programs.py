@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
-from supervisor.config import Config, ProgramConfig
+from supervisor.config import Config, JobConfig, ProgramConfig
 from supervisor.config.broken_sections import BrokenSection, leave_out_broken
 from supervisor.config.load import SectionsBroken
 from supervisor.core.failures.restart import Cause
@@ -18,7 +18,8 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
-from supervisor.host.processes import marks
+from supervisor.host.processes import credentials, marks
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
@@ -34,6 +35,8 @@ from supervisor.runner.fleet.ordering import (
 from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.program.runner import Runner
 
+LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is away may never answer
+
 log = structlog.get_logger()
 
 
@@ -41,7 +44,8 @@ log = structlog.get_logger()
 class Changes:
     """What a new configuration would change, by program name, and the sections that can't be loaded.
 
-    `remarks`: what is to be said of the file, and was not said before.
+    `remarks`: what is to be said of the file, and was not said before. `not_applied`: why the last update did not apply
+    changes of these programs.
     """
 
     added: tuple[str, ...]
@@ -49,6 +53,22 @@ class Changes:
     removed: tuple[str, ...]
     broken: tuple[BrokenSection, ...] = ()
     remarks: tuple[str, ...] = ()
+    not_applied: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAction:
+    """What an update did to a program: `action` is added, stopped, updated, removed or refused.
+
+    `text`: why it was refused, or how far a job that was stopped had come and what of that is saved; null otherwise.
+    `unsaved_steps`: of that job, will be trained again; `is_loss`: there are some, or nobody knows how many.
+    """
+
+    name: str
+    action: str
+    text: str | None = None
+    unsaved_steps: int = 0
+    is_loss: bool = False
 
 
 class Programs:
@@ -191,23 +211,33 @@ class Programs:
         for text in remarks:
             log.warning("configuration.remark", text=text)
         self._remarks = frozenset(config.warnings)
+        for name, runner in self.runners.items():
+            if config.programs.get(name) == runner.config:
+                runner.not_applied = None
         return replace(self.changes(), broken=broken, remarks=remarks)
 
-    async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
+    async def update(self, names: Iterable[str] | None = None, *, discard: bool = False) -> list[UpdateAction]:
         """Makes the programs what the configuration last read says, side by side, touching only what differs.
 
-        `names` limits it to some. Gives (name, what was done), programs by name. New ones start, and old ones stop, in
-        the order of their priority. A program that was stopped by its operator is changed and stays stopped.
+        `names` limits it to some. Gives what was done, programs by name. New ones start, and old ones stop, in
+        the order of their priority. A program that was stopped by its operator is changed and stays stopped. A job that
+        would lose steps is left as it is (refused), unless `discard` says that they may be lost.
         """
         async with self._updating:
             configured, changes = self._configured, self.changes()
             before = self._groups()
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
+            refused = {} if discard else await self.find_losses(chosen)
+            for name, why in refused.items():
+                self.runners[name].not_applied = why
+                log.error("configuration.not_applied", program=name, why=why)
+            actions = {name: [UpdateAction(name, "refused", why)] for name, why in refused.items()}
+            applied = [name for name in chosen if name not in refused]
             last = await asyncio.to_thread(takeover.last_attempts, self._services)
-            begin = {configured[name].group for name in chosen if name in configured} - before
+            begin = {configured[name].group for name in applied if name in configured} - before
             self._services.listeners.publish([event_types.group_added(group) for group in sorted(begin)])
-            in_order = sorted(chosen, key=lambda name: start_order(configured.get(name) or self.runners[name].config))
+            in_order = sorted(applied, key=lambda name: start_order(configured.get(name) or self.runners[name].config))
             turns = StartTurns(len(in_order))
             renewals = {
                 name: self._replace(name, configured.get(name), last.get(name, 0), turn)
@@ -216,8 +246,48 @@ class Programs:
             stops_first = list(reversed(renewals))
             done = await turns.run_all(renewals[name] for name in stops_first)
             self._publish_removed_groups(before)
-            actions = dict(zip(stops_first, done, strict=True))
-            return [(name, action) for name in chosen for action in actions[name]]
+            actions |= dict(zip(stops_first, done, strict=True))
+            return [action for name in chosen for action in actions[name]]
+
+    async def find_losses(self, names: Iterable[str]) -> dict[str, str]:
+        """Why applying the configuration would lose steps, by job. Those that train save first, and train on."""
+        found: dict[str, str] = {}
+
+        async def look(runner: Runner) -> None:
+            new, stays = self._configured.get(runner.name), f"{runner.name} goes on under its old section"
+            if new is not None and new.job is not None:
+                missing = await self._find_missing_newest(runner, new, new.job)
+                if missing is not None:
+                    found[runner.name] = f"{missing}; {stays}"
+                    return
+            if (why := await runner.save_and_train_on("update")) is not None:
+                begins = 0 if runner.progress is None else runner.progress.safe_step
+                remedy = f"update --discard {runner.name} applies it and goes on from step {begins}"
+                found[runner.name] = f"{why}; {stays}; {remedy}"
+
+        await asyncio.gather(*(look(self.runners[name]) for name in names if name in self.runners))
+        return found
+
+    async def _find_missing_newest(self, runner: Runner, program: ProgramConfig, job: JobConfig) -> str | None:
+        """Why the job could not go on from its newest checkpoint in its new checkpoint_dir; None if it can."""
+        newest, directory, old = runner.facts.account.newest, str(job.checkpoint_dir), runner.config.job
+        if newest is None or newest.directory == directory or _has_mirrored(runner, job, newest):
+            return None
+        if old is not None and old.checkpoint_dir == job.checkpoint_dir:
+            return None  # whatever is missing there is not for this update to say
+        if program.user is not None:
+            await credentials.look_up(program.user)
+        refusal = f"cannot apply the section of {runner.name}"
+        try:
+            look = self._services.checkpoints.look(job.checkpoint_dir, user=program.user, expected=newest.name)
+            seen = await asyncio.wait_for(look, LOOK_TIMEOUT_S)
+        except TimeoutError:
+            return f"{refusal}: checkpoint_dir {directory} did not answer within {LOOK_TIMEOUT_S:g} s"
+        except (OSError, RuntimeError) as error:
+            return f"{refusal}: cannot look at checkpoint_dir {directory}: {getattr(error, 'strerror', None) or error}"
+        place = SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
+        loss = find_loss(newest, place, refusal, f"update --discard {runner.name} applies it as it is")
+        return None if loss is None else loss.text
 
     async def remove(self, names: Iterable[str]) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.
@@ -332,20 +402,24 @@ class Programs:
                 sorted(name for name in configured.keys() & used.keys() if configured[name] != used[name].config)
             ),
             removed=tuple(sorted(used.keys() - configured.keys())),
+            not_applied={name: each.not_applied for name, each in used.items() if each.not_applied is not None},
         )
 
-    async def _replace(self, name: str, config: ProgramConfig | None, last_attempt: int, turn: StartTurn) -> list[str]:
+    async def _replace(
+        self, name: str, config: ProgramConfig | None, last_attempt: int, turn: StartTurn
+    ) -> list[UpdateAction]:
         """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
         old = self.runners.get(name)
+        stopped = UpdateAction(name, "stopped")
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
-            await old.retire("update")
+            stopped = await _retire_for_update(old)
             last_attempt = max(last_attempt, old.attempt)
             del self.runners[name]
         self._services.ledger.record_added(name)
         if config is None:
             self._services.ledger.forget_program(name)
-            return ["stopped", "removed"]
+            return [stopped, UpdateAction(name, "removed")]
         runner = self.runners[name] = Runner(config, self._services)
         runner.on_change = self._on_state_change
         runner.set_wanted(old.wanted if old is not None else config.autostart)
@@ -356,7 +430,26 @@ class Programs:
             turn.give_up()
             runner.adoption_settled.set()
             runner.startable.set()
-        return ["added"] if old is None else ["stopped", "updated"]
+        return [UpdateAction(name, "added")] if old is None else [stopped, UpdateAction(name, "updated")]
+
+
+async def _retire_for_update(runner: Runner) -> UpdateAction:
+    """Flushes and stops a program, whose section changes; what is said of that."""
+    await runner.adoption_settled.wait()
+    attempt, was_alive = runner.attempt, runner.state in ALIVE
+    await runner.retire("update")
+    progress = runner.progress_of(attempt) if was_alive else None
+    if progress is None:
+        return UpdateAction(runner.name, "stopped")
+    text, is_loss = progress.describe_end(), not progress.is_safe
+    return UpdateAction(runner.name, "stopped", text, progress.unsaved, is_loss=is_loss)
+
+
+def _has_mirrored(runner: Runner, job: JobConfig, newest: ReportedCheckpoint) -> bool:
+    """Whether the job's mirror, which its new section names too, has the newest checkpoint."""
+    mirror, old = runner.executor.mirror, runner.config.job
+    same = old is not None and old.mirror == job.mirror
+    return same and mirror is not None and mirror.newest is not None and mirror.newest.step >= newest.step
 
 
 def _removed_names(ledger: Ledger) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Runs the hooks of one program: failed, relaunched, a checkpoint refused, done, a notice."""
+"""Runs the hooks of one program: failed, relaunched, a checkpoint refused, steps not saved, done, a notice."""
 
 import platform
 import time
@@ -42,6 +42,10 @@ class HookNotifier(ProgramObserver):
                 self._ended = effect
                 if effect.cause == Cause.DONE:
                     self._run_hook("done")
+                if effect.unsaved is not None:
+                    lost = effect.unsaved
+                    steps: dict[str, HookFact] = {"safe_step": lost.safe_step, "unsaved_steps": lost.unsaved}
+                    self._run_hook("unsaved", **steps, checkpoint=lost.checkpoint, text=lost.describe_end())
             case effects.Spawn() if self._ended is not None:
                 if self._ended.cause not in (Cause.DONE, Cause.STOPPED):
                     self._run_hook("relaunched", cause=str(self._ended.cause), text=self._ended.text)

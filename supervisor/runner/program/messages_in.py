@@ -8,7 +8,7 @@ from functools import partial
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
-from supervisor.core.program.effects import Effect
+from supervisor.core.program.effects import Effect, RecordEnd
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
@@ -36,7 +36,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
             committed_at = time.time() - (message.ago_s or 0.0)
             return events.CheckpointCommitted(message.attempt, message.step, message.flushes, committed_at)
         case messages.SaveFailed():
-            return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes)
+            return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes, message.step)
         case messages.Done(attempt):
             return events.DoneReported(attempt)
         case messages.Failed():
@@ -85,6 +85,10 @@ class MessageRecorder(ProgramObserver):
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts
     ) -> None:
+        for effect in decided:
+            if isinstance(effect, RecordEnd) and (lost := effect.unsaved) is not None:
+                steps = {"last_step": lost.step, "saved_step": lost.safe_step, "steps_to_repeat": lost.unsaved}
+                self._log.error("training.not_saved", attempt=lost.attempt, **steps, why=lost.why)
         if not isinstance(event, events.CheckpointSelected) or event.attempt != facts.attempt:
             return
         if (older := facts.current.older) is not None:

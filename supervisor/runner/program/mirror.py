@@ -35,6 +35,7 @@ from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced, Wanted
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.observers import ProgramObserver
@@ -97,7 +98,7 @@ class JobMirror(ProgramObserver):
         """Whether a flush is over only once its checkpoint is in the store."""
         self.attempt = 0
         """The highest attempt in the name of a remote checkpoint."""
-        run = config.name.replace(":", ".")
+        run = run_of(config.name)
         self._url = f"{config.job.mirror.rstrip('/')}/{run}"
         settings = MirrorSettings(
             url=config.job.mirror,
@@ -116,7 +117,7 @@ class JobMirror(ProgramObserver):
         self._is_anew = False  # the start gives up all that the store has beyond it
         self._may_begin = False  # an attempt has trained, or takes nothing from anybody
         self._is_held = False  # the newest epoch was this host's when the store was last asked
-        self._seen: CheckpointName | None = None  # the newest that counted then, also if it was passed over
+        self._seen: CheckpointName | None = None  # the newest that counted then, whether it may be used or not
         self._is_selecting = False
         self._starts = 0  # how many attempts have begun; what an earlier one asked says nothing about a later one
         self._asking: tuple[str, str | None, float] | None = None  # verb, checkpoint, since when
@@ -370,7 +371,7 @@ class JobMirror(ProgramObserver):
     def _lose_run(self, fenced: RunFenced) -> None:
         """Another host goes on with the run."""
         self._epoch, self._wanted, self.error = None, None, str(fenced)
-        self._has_start = self._may_begin = self._is_resuming = self._is_finishing = False
+        self._has_start = self._may_begin = self._is_held = self._is_resuming = self._is_finishing = False
         self._lacking = []
         self._known = 0  # the next start looks anew, and may take the run back
         self.failures += 1

@@ -17,13 +17,14 @@ from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import Cause, allowed_retries
 from supervisor.core.job import Job
 from supervisor.core.listeners.wire_states import WireState, wire_state
-from supervisor.core.program import effects, events
+from supervisor.core.program import account, effects, events
 from supervisor.core.program.facts import (
     ALIVE,
     PendingFlush,
     ProgramFacts,
     State,
 )
+from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.host.ledger.ledger import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials, marks
@@ -59,6 +60,8 @@ class Runner:
         self.timeline = Timeline()
         self.waits_for: str | None = None
         """What has to be ready before it is started, in words, while it is held back."""
+        self.not_applied: str | None = None
+        """Why the last update did not apply its section, which has changed."""
         self.is_resuming = False
         """Whether the first start goes on where an earlier daemon stopped; after an operator's it is one anew."""
         self.was_done = False
@@ -171,7 +174,53 @@ class Runner:
             return self.executor.requests.flush_answers[flush_id]
         if self.flush is not None and self.flush.id == flush_id:
             return None
-        return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
+        facts = self._job.facts
+        limit = f"within {facts.policy.flush_timeout:g} s (flush_timeout)" if facts.notice is None else "in time"
+        why = limit if self.state is State.RUNNING else f"and the program is {self.state} now"
+        return messages.SaveFailed(self.attempt, 0, f"no checkpoint came {why}", (flush_id,))
+
+    @property
+    def progress(self) -> SavedProgress | None:
+        """How far the present attempt, or the last one, has come, and what of that is saved; None: no job."""
+        return account.saved_progress(self._job.facts)
+
+    def progress_of(self, attempt: int) -> SavedProgress | None:
+        """How far an attempt that has ended had come; None for a plain program, or if it is long past."""
+        ended = self._job.facts.ended
+        if ended is not None and ended.attempt == attempt:
+            return ended
+        return self.progress if self.attempt == attempt else None
+
+    async def save_and_train_on(self, reason: str) -> str | None:
+        """Before an end that can wait: has a job that trains save, and train on. Returns why steps would be lost.
+
+        None if nothing would be: it has saved, or nothing of it trains.
+        """
+        if self.config.job is None:
+            return None
+        await self.adoption_settled.wait()
+        await self.wait_until(lambda: None if self.state is State.ADOPTING else True)
+        attempt = self.attempt
+        if not self._trains_on(attempt) or self._job.facts.current.done_reported:
+            return None
+        self.post(events.FlushRequested(reason))
+        if self.flush is None:
+            return None
+        flush_id = self.flush.id
+        answer: messages.Committed | messages.SaveFailed
+        answer = await self.wait_until(lambda: self.flush_answer(flush_id))
+        if isinstance(answer, messages.Committed) or not self._trains_on(attempt):
+            return None
+        came = flush_id in self.executor.requests.flush_answers
+        return f"the save failed: {answer.error}" if came else answer.error
+
+    async def until_gone(self) -> None:
+        """Returns when no process of it is left."""
+        await self.wait_until(lambda: None if self.state in ALIVE else True)
+
+    def _trains_on(self, attempt: int) -> bool:
+        is_training = self.state in (State.RUNNING, State.FLUSHING)
+        return is_training and self.attempt == attempt and not self.is_stopping
 
     async def restore_state(self, last_attempt: int) -> None:
         """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 def client(tmp_path: Path, user: str | None = None, bytes_per_s: float | None = None) -> MirrorClient:
     if not (tmp_path / "store").exists():
-        (tmp_path / "store").mkdir()
+        (tmp_path / "store" / "j").mkdir(parents=True)
     settings = MirrorSettings(f"file://{tmp_path}/store", "j", tmp_path / "j", 5, bytes_per_s)
     return MirrorClient(settings, dict(os.environ), user=user)
 
@@ -108,7 +108,7 @@ async def test_credentials_of_a_profile_are_read_anew_after_an_error(tmp_path: P
 async def test_the_process_has_the_rights_of_the_jobs_user(tmp_path: Path):
     let_others_in(tmp_path)
     nobody = pwd.getpwnam("nobody")
-    for each in ("j", "store"):
+    for each in ("j", "store", "store/j"):
         (tmp_path / each).mkdir()
         os.chown(tmp_path / each, nobody.pw_uid, nobody.pw_gid)
     mirror = client(tmp_path, "nobody")

@@ -54,8 +54,18 @@ def test_what_is_mounted_as_fstab_says_can_be_used(tmp_path: Path, fstab: Path):
     assert why_not_there("file:///proc/self") is None
 
 
-def test_a_folder_that_goes_away_later_is_not_made_by_a_write(tmp_path: Path, fstab: Path):
+def test_a_mount_point_without_its_disk_is_no_store_until_somebody_makes_the_runs_folder(tmp_path: Path, fstab: Path):
     (tmp_path / "store").mkdir()
+    url = f"file://{tmp_path}/store"
+
+    assert f"make the folder {tmp_path}/store/j" in (why_not_there(url, "j") or "")
+    (tmp_path / "store" / "j").mkdir()
+    assert why_not_there(url, "j") is None
+    assert why_not_there(url, "another") is None, "this is the store: it makes its own"
+
+
+def test_a_folder_that_goes_away_later_is_not_made_by_a_write(tmp_path: Path, fstab: Path):
+    (tmp_path / "store" / "j").mkdir(parents=True)
     store = Store(f"file://{tmp_path}/store", "j")
     assert store.create("epoch/0001", b"{}")
     (tmp_path / "store").rename(tmp_path / "away")

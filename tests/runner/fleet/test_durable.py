@@ -44,7 +44,7 @@ __all__ = ["programs"]
 
 def durable_job(folder: Path, url: str, keys: str = "", **environment: object) -> str:
     if not (folder / "store").exists():
-        (folder / "store").mkdir()
+        (folder / "store" / "count").mkdir(parents=True)
     text = f"mirror = {url}\ndurable = remote\n{keys}"
     return job("count", folder, text, STEPS=1_000_000, EVERY=1_000_000, **environment)
 
@@ -175,6 +175,7 @@ async def test_store_that_was_emptied_is_filled_again(tmp_path: Path, programs: 
     runner.post(FlushRequested("test"))
     first = await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
     shutil.rmtree(tmp_path / "store" / "count")
+    (tmp_path / "store" / "another run").mkdir()
     runner.post(FlushRequested("test"))
     await asyncio.wait_for(
         runner.wait_until(lambda: ((mirror.newest or first) > first and not mirror.waits) or None), PATIENCE_S
@@ -229,7 +230,7 @@ async def test_upload_that_an_earlier_daemon_left_is_finished_before_the_provide
     await asyncio.wait_for(made.runners["count"].wait_until(lambda: mirror.error), PATIENCE_S)
     acknowledged_before, described = provider.acknowledged.is_set(), full_description(made.runners["count"])
     (tmp_path / "store").unlink()
-    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "count").mkdir(parents=True)
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
 
     assert not acknowledged_before

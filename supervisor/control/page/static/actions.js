@@ -6,11 +6,12 @@ import { element } from "./dom.js";
 const SIGNALS = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "KILL"];
 const DOWN = ["STOPPED", "EXITED", "FATAL", "UNKNOWN"];
 
-export function say(text) {
+// `stays`: until something else is said.
+export function say(text, stays = false) {
   const said = document.getElementById("said");
   said.textContent = text;
   clearTimeout(say.timer);
-  if (text) say.timer = setTimeout(() => (said.textContent = ""), 15000);
+  if (text && !stays) say.timer = setTimeout(() => (said.textContent = ""), 15000);
 }
 
 function confirmed(question, choices = null) {
@@ -28,10 +29,23 @@ function confirmed(question, choices = null) {
   );
 }
 
+// A job that can't save trains on, unless the user says that its last steps may be lost.
+async function restart(name) {
+  let stopped;
+  try {
+    stopped = await call("stop", { name, only_if_saved: true });
+  } catch (error) {
+    if (error.code !== "NOT_SAVED" || !(await confirmed(`${name}: ${error.message}. Restart it nevertheless?`))) throw error;
+    stopped = await call("stop", { name });
+  }
+  await call("start", { name, wait: false });
+  return stopped;
+}
+
 const ACTIONS = {
   start: { does: (name) => call("start", { name, wait: false }) },
   stop: { asks: "Stop", does: (name) => call("stop", { name }) },
-  restart: { asks: "Restart", does: (name) => call("stop", { name }).then(() => call("start", { name, wait: false })) },
+  restart: { asks: "Restart", does: restart },
   checkpoint: { does: (name) => call("checkpoint", { name }) },
   signal: { asks: "Which signal to send to", choices: SIGNALS, does: (name, signal) => call("signal", { name, signal }) },
   clear: { asks: "Empty the logs of", does: (name) => call("clear", { name }) },
@@ -55,9 +69,10 @@ export function buttons(program) {
       say(`${action} ${program.name}…`);
       try {
         const result = await does(program.name, answer);
-        say(`${action} ${program.name}: done${result.checkpoint ? ` (${result.checkpoint})` : ""}`);
+        const done = result.text ?? `done${result.checkpoint ? ` (${result.checkpoint})` : ""}`;
+        say(`${action} ${program.name}: ${done}`, result.is_loss);
       } catch (error) {
-        say(`${action} ${program.name}: ${error.message}`);
+        say(`${action} ${program.name}: ${error.message}`, error.code === "NOT_SAVED");
       }
     });
     row.append(button);

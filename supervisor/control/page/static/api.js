@@ -7,7 +7,7 @@ export async function call(command, request = {}) {
     body: JSON.stringify(request),
   });
   const answer = await response.json().catch(() => ({}));
-  if (answer.error) throw new Error(answer.error.message || answer.error.code);
+  if (answer.error) throw Object.assign(new Error(answer.error.message || answer.error.code), { code: answer.error.code });
   if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
   return answer.result;
 }
