@@ -162,18 +162,27 @@ def _decode_or_error(line: bytes) -> Message | ProtocolError:
         return error
 
 
+_PLAIN = (str, int, float, type(None))
+_DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {}
+
+
 def _to_json(value: Any) -> Any:
     """A value in JSON's types: sets in an order that does not change, paths as text."""
-    if is_dataclass(value):
-        items = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
-        return {name: _to_json(item) for name, item, default in items if not (item is None and default is None)}
+    if isinstance(value, _PLAIN):  # first, as there are most of them: the file of what is wanted has all jobs
+        return value
     if isinstance(value, Mapping):
         return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, frozenset):
         return sorted(_to_json(item) for item in value)
     if isinstance(value, tuple | list):
         return [_to_json(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    if not is_dataclass(value):
+        return str(value) if isinstance(value, Path) else value
+    kind: Any = type(value)
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = tuple((field.name, field.default) for field in fields(kind))
+    items = ((name, getattr(value, name), default) for name, default in _DEFAULTS[kind])
+    return {name: _to_json(item) for name, item, default in items if not (item is None and default is None)}
 
 
 _FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
