@@ -115,7 +115,8 @@ class Ledger:
             return None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), RECORD_WAIT_S)
-            return None if self._wanted.is_written else self._writer.failure_text
+        if self._wanted.is_written:  # whatever keeps the ledger from being written
+            return None
         return self._writer.failure_text or f"its disk did not answer within {RECORD_WAIT_S:g} s"
 
     # --- writes: queued, never wait, never raise ---------------------------------------------------------------------
