@@ -91,13 +91,18 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def edit(shell: Shell) -> None:
-    """Puts README's section in the place of the one that --init wrote, with its folders below the test's."""
+    """Puts README's section in the place of the one that --init wrote, with its folders below the test's.
+
+    The checkpoint_dir stays, as the job has trained there: `update` refuses another one.
+    """
     path = shell.folder / "supervisord.conf"
     (section,) = blocks("ini")
     section = section.replace("/srv/resnet/venv/bin/python", sys.executable)
     section = section.replace("= /srv", f"= {shell.folder.parent}")
     head, _, written = path.read_text().partition("[program:train]")
-    assert "checkpoint_dir" in written
+    kept = re.search(r"^checkpoint_dir.*$", written, re.MULTILINE)
+    assert kept is not None
+    section = re.sub(r"^checkpoint_dir.*$", lambda _: kept[0], section, flags=re.MULTILINE)
     path.write_text(head + section)
 
 
