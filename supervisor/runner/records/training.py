@@ -68,8 +68,8 @@ class TrainingStatus(ProgramObserver):
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint
                 self.total_steps, self.changed, self.replicas = message.total_steps, message.changed, message.replicas
-                if message.checkpoint is None:
-                    self.checkpoint = None  # it begins from scratch: an earlier one is no longer the job's
+                if self.checkpoint is not None and self.checkpoint.step > message.step:
+                    self.checkpoint = None  # it begins from an older one, or anew: a newer one is given up
             case messages.Progress():
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps

@@ -16,3 +16,13 @@ def test_checkpoint_is_known_through_attempts_until_training_begins_from_scratch
     training.on_message(messages.Restored(3, 0, None, 0.0), 0.0)
 
     assert training.checkpoint is None, "a crash would lose all that this attempt has done"
+
+
+def test_a_checkpoint_that_a_start_has_given_up_is_no_longer_shown():
+    training = TrainingStatus()
+    training.on_message(messages.Committed(1, 49, "step-0000000049.a1", 10, 0.1, 0.1), 0.0)
+    training.reset_for_attempt()
+
+    training.on_message(messages.Restored(2, 40, "step-0000000040.a1", 0.1), 0.0)
+
+    assert training.checkpoint is None
