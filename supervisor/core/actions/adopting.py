@@ -235,7 +235,7 @@ def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
         return
     facts.current.saved_step = event.committed_step
     facts.current.step = max(event.committed_step, facts.current.step or 0)
-    account.record_commit(facts, event.committed_step, None)
+    account.record_commit(facts, event.committed_step)
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step
         facts.failures.refill_budgets()

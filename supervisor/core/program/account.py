@@ -54,13 +54,14 @@ def record_start(facts: ProgramFacts) -> None:
         facts.account = facts.account.changed_to(None)  # anew, or from a checkpoint that is not the job's own
 
 
-def record_commit(facts: ProgramFacts, step: int, wall_at: float | None) -> None:
-    """Records a commit of the present attempt."""
+def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, name: str | None = None) -> None:
+    """Records a commit of the present attempt. `name`: of the checkpoint, where that is not the attempt's own."""
     directory, before = facts.policy.checkpoint_dir, facts.account.newest
     if directory is None or (before is not None and before.step > step):
         return
-    name = str(CheckpointName(step, facts.attempt))
-    committed = ReportedCheckpoint(step, name, directory, facts.mount, facts.attempt, wall_at)
+    stated = None if name is None else parse_name(name)
+    own = stated if stated is not None and stated.step == step else CheckpointName(step, facts.attempt)
+    committed = ReportedCheckpoint(step, str(own), directory, facts.mount, own.attempt, wall_at)
     facts.account = facts.account.changed_to(committed)
 
 

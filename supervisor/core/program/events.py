@@ -207,13 +207,14 @@ class StepsDone:
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
     """A checkpoint of `step` is on the disk and answers the flush requests with these ids. `wall_at`: since when, in
-    Unix seconds.
+    Unix seconds. `name`: its folder's, which has the chief's attempt in a gang; None: that of this attempt.
     """
 
     attempt: int
     step: int
     flushes: tuple[int, ...] = ()
     wall_at: float | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
             return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
         case messages.Committed():
             committed_at = time.time() - (message.ago_s or 0.0)
-            return events.CheckpointCommitted(message.attempt, message.step, message.flushes, committed_at)
+            checkpoint = message.checkpoint
+            return events.CheckpointCommitted(message.attempt, message.step, message.flushes, committed_at, checkpoint)
         case messages.SaveFailed():
             return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes, message.step)
         case messages.Done(attempt):

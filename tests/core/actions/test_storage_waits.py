@@ -244,6 +244,17 @@ def test_what_another_host_has_put_into_the_mirror_is_waited_for() -> None:
     assert "its mirror s3://team/digits has it" in str(job.facts.current.decided_end)
 
 
+def test_a_rank_of_a_gang_records_the_checkpoint_that_the_chief_has_named() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000100.a1", 100, None, 100, DISK), 6.0)
+    job.handle(StepsDone(2, 120), 7.0)
+    job.handle(CheckpointCommitted(2, 120, name="step-0000000120.a9"), 8.0)
+    assert (job.facts.account.newest or pytest.fail()).name == "step-0000000120.a9"
+
+    job.handle(CheckpointCommitted(2, 130, name="step-0000000999.a9"), 9.0)
+    assert (job.facts.account.newest or pytest.fail()).name == "step-0000000130.a2", "a name of another step is none"
+
+
 def test_an_older_checkpoint_in_the_mirror_changes_nothing() -> None:
     job = trained_to(100)
     before = job.facts.account
