@@ -44,7 +44,7 @@ class OlderBecause(StrEnum):
     SUSPECT = "suspect"  # attempts keep dying right after restoring it
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
-    SUPERSEDED = "superseded"  # another host has gone on with the run from an earlier one
+    LEFT_BEHIND = "left-behind"  # another host has gone on with the run from an earlier one
     DELETED = "deleted"  # or moved, by somebody, from the same directory on the same file system
 
 

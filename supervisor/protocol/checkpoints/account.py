@@ -14,7 +14,7 @@ the job, not to a directory, and whatever was chosen is held against it, in `jud
     older, and nothing explains it          Unexplained: nothing trains before the storage is back or a person decides
 
 A reason needs evidence. *operator*: a start request named the step. *rolled-back*, *does-not-fit*, *damaged* and
-*superseded*: the newest checkpoint is in quarantine, which says why. *unreadable*: it is there, and was waited for.
+*left-behind*: the newest checkpoint is in quarantine, which says why. *unreadable*: it is there, and was waited for.
 *suspect*: it is there, and attempts keep dying from it. *deleted*: the same directory on the same file system holds
 older ones only, so somebody deleted the newest, or moved it; an unmounted disk, or a copy, is on another file system.
 
@@ -195,7 +195,7 @@ _WORDS = {
     OlderBecause.SUSPECT: "suspect, as attempts keep dying right after restoring it",
     OlderBecause.DAMAGED: "damaged",
     OlderBecause.UNREADABLE: "not readable",
-    OlderBecause.SUPERSEDED: "left behind, as another host has gone on with this run",
+    OlderBecause.LEFT_BEHIND: "left behind, as another host has gone on with this run",
 }
 
 

@@ -246,8 +246,8 @@ class CheckpointSelector:
             why = "another host has gone on with this run from an earlier checkpoint"
             reasons = tuple((each, why) for each in found.left_behind)
             directory = self._job.checkpoint_dir
-            superseded = OlderBecause.SUPERSEDED
-            refused = await self._services.checkpoints.quarantine(directory, reasons, superseded, self._user)
+            left_behind = OlderBecause.LEFT_BEHIND
+            refused = await self._services.checkpoints.quarantine(directory, reasons, left_behind, self._user)
             self._record_refused(effect.attempt, refused)
             return found
         if found.attempt >= effect.attempt:

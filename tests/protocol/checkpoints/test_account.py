@@ -93,7 +93,7 @@ def test_without_the_newest_on_the_same_file_system_it_was_deleted(mount: str | 
         (SeenDirectory(HOME, 1200, DISK), Decisions(below_step=1000), OlderBecause.ROLLED_BACK),
         *(
             (SeenDirectory(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "why", because)), Decisions(), because)
-            for because in (OlderBecause.DAMAGED, OlderBecause.UNREADABLE, OlderBecause.SUPERSEDED)
+            for because in (OlderBecause.DAMAGED, OlderBecause.UNREADABLE, OlderBecause.LEFT_BEHIND)
         ),
     ],
 )
