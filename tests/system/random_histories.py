@@ -59,6 +59,8 @@ environment=MARK="{mark}",PYTHONPATH="{root}"
 {keys}
 """
 PATIENCE_S = 90.0
+REFUSES_TO_START = 71  # EX_OSERR: it can't use what is in its state folder
+SETTLED_S = 3.0  # a worker that was told to leave has left by then
 STATES_OF_REST = ("STOPPED", "FAILED", "EXITED", "SUCCEEDED")
 
 
@@ -324,6 +326,11 @@ class Histories:
             file.write_bytes(self.random.randbytes(3000))
         home, away = self.here.disk / job, self.here.disk / f"{job}.away"
         home.rename(away)
+        if how == "other version" and file.name == "ledger.sqlite3":
+            self.here.daemon.launch()
+            assert self.here.daemon.process is not None
+            assert self.here.daemon.process.wait(PATIENCE_S) == REFUSES_TO_START, self.story()
+            file.rename(file.with_suffix(".other"))  # as it says
         self.here.daemon.start(PATIENCE_S)
         self.wait_a_moment(job)
         if home.exists():
@@ -332,7 +339,7 @@ class Histories:
 
     def project_is_copied_and_a_daemon_started_in_the_copy(self, job: str) -> None:
         """The workers of the original are not the copy's."""
-        before = {name: status["pid"] for name, status in self.look(self.here).items()}
+        before = self.settled_pids()
         copy = self.folder / "copy"
         command = ["cp", "-a", "--reflink=auto", str(self.here.folder), str(copy)]
         subprocess.run(command, check=False, capture_output=True)  # pipes and sockets among it
@@ -346,9 +353,21 @@ class Histories:
             if other.process is not None and other.process.poll() is None:
                 other.stop()
             shutil.rmtree(copy, ignore_errors=True)
-        after = {name: status["pid"] for name, status in self.look(self.here).items()}
+        after = self.pids()
         if before != after:
             raise AssertionError(f"a daemon in a copy ended workers of the original: {before}, {after}\n{self.story()}")
+
+    def pids(self) -> dict[str, int | None]:
+        return {name: status["pid"] for name, status in self.look(self.here).items()}
+
+    def settled_pids(self) -> dict[str, int | None]:
+        """The workers, once none is on its way out, as after a SIGTERM of before."""
+        before, since = self.pids(), time.monotonic()
+        while time.monotonic() - since < SETTLED_S:
+            time.sleep(0.1)
+            if (now := self.pids()) != before:
+                before, since = now, time.monotonic()
+        return before
 
     def another_host_takes_over_and_is_lost(self, job: str) -> None:
         """The mirrored job goes on elsewhere, while this host is down with its disk; then that host is lost."""
