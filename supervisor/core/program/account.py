@@ -2,7 +2,8 @@
 
 `facts.account` changes here only: a commit raises it, and an attempt that has restored an older checkpoint lowers it,
 with the reason in `facts.current.older`. An attempt that dies before it has restored anything changes nothing, so the
-next one is judged anew. The runner writes each change to the disk before it carries out what follows from it.
+next one is judged anew. The runner hands each change to the ledger before it carries out what follows from it, and
+answers to commands wait until it is on the disk.
 """
 
 from dataclasses import replace
