@@ -204,10 +204,16 @@ class Histories(RuleBasedStateMachine):
         if commits:
             self.commit(step + steps)
 
+    @precondition(lambda self: self.job.state is State.RUNNING and self.job.facts.current.start_step is not None)
+    @rule()
+    def restore_is_reported_again(self) -> None:
+        self.post(events.TrainingRestored(self.job.facts.attempt, self.job.facts.current.start_step or 0))
+
     @precondition(lambda self: self.job.state is State.RUNNING)
     @rule(steps=st.integers(1, 30))
     def train_on(self, steps: int) -> None:
-        step = (self.job.facts.current.step or 0) + steps
+        facts = self.job.facts.current
+        step = max(facts.step or 0, facts.saved_step or 0) + steps
         self.post(events.StepsDone(self.job.facts.attempt, step))
         self.commit(step)
 

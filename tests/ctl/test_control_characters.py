@@ -50,7 +50,7 @@ def told(daemon) -> None:
     attempt = {
         "attempt": 1, "started_wall_at": 1.7e9, "ended_wall_at": 1.7e9, "ran_s": 1.0, "from_step": 0, "to_step": 1,
         "checkpoints": 0, "lost_steps": 0, "text": HOSTILE, "cause": "crash",
-        "refused": [["x", HOSTILE]], "changed": [],
+        "refused": [["x", HOSTILE]], "changed": [], "older_because": None, "older_text": None,
     }  # fmt: skip
     daemon.answers["history"] = {"attempts": [attempt]}
     daemon.logs["a", "stdout"] = f"{HOSTILE}\n".encode()

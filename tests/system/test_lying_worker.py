@@ -83,7 +83,7 @@ def test_no_number_that_is_not_finite_is_shown_now_or_by_the_next_daemon(tmp_pat
         _assert_all_finite(daemon)
     with closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite3")) as ledger:  # as an earlier version left it
         ledger.execute("INSERT OR REPLACE INTO checkpoints VALUES ('liar', 1, 'x', 5, 1, 1.7e308, 9e999, 1.0)")
-        ledger.execute("INSERT OR REPLACE INTO silences VALUES ('liar', 'step', 9e999)")
+        ledger.execute("INSERT OR REPLACE INTO longest_silences VALUES ('liar', 'step', 9e999)")
         ledger.execute("UPDATE accounts SET spent_s = '{\"training\": Infinity}' WHERE program = 'liar'")
         ledger.commit()
     with Daemon(tmp_path, sections) as daemon:

@@ -43,16 +43,29 @@ def loss_at(facts: ProgramFacts, seen: StorageSeen) -> Loss | None:
 
 
 def record_start(facts: ProgramFacts) -> None:
-    """Records where the attempt has begun: the account is never behind that, and falls to it for a reason."""
+    """Records where the attempt has begun: the account is never behind that, and falls to it for a reason.
+
+    A worker reports this again, to a daemon that adopts it or with more to say. What it has committed since stays.
+    """
+    if facts.current.saved_step is not None or _is_own_commit(facts):
+        return
     directory, before, chosen = facts.policy.checkpoint_dir, facts.account.newest, facts.current.checkpoint
     folder, _, name = ((chosen.path if chosen is not None else None) or "").rpartition("/")
     own = parse_name(name) if directory is not None and folder == directory else None
     if own is not None and directory is not None:
+        if before is not None and own.step < before.step and facts.current.older is None:
+            return
         known = before if before is not None and before.name == name else ReportedCheckpoint(own.step, name, directory)
         restored = replace(known, directory=directory, mount=facts.mount, attempt=own.attempt)
         facts.account = facts.account.changed_to(restored)
     elif facts.current.older is not None:
         facts.account = facts.account.changed_to(None)  # anew, or from a checkpoint that is not the job's own
+
+
+def _is_own_commit(facts: ProgramFacts) -> bool:
+    """Whether the newest checkpoint is of the present attempt, also if what an earlier daemon knew of it is lost."""
+    newest = facts.account.newest
+    return newest is not None and newest.attempt == facts.attempt
 
 
 def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, name: str | None = None) -> None:
