@@ -110,12 +110,13 @@ class Ledger:
         return self._writer.left_out(program)
 
     async def until_recorded(self) -> str | None:
-        """Waits until what is wanted is on the disk; returns why it isn't, or None. It is tried again all the time."""
-        if self._wanted.is_written:
+        """Waits until what is wanted now is on the disk; returns why it is not, or None. It is tried again for ever."""
+        awaited = self._wanted.changes
+        if self._wanted.has_written(awaited):
             return None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), RECORD_WAIT_S)
-        if self._wanted.is_written:  # whatever keeps the ledger from being written
+        if self._wanted.has_written(awaited):  # whatever keeps the ledger from being written, or has changed since
             return None
         return self._writer.failure_text or f"its disk did not answer within {RECORD_WAIT_S:g} s"
 

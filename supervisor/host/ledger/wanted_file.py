@@ -62,9 +62,13 @@ class WantedFile:
         self._written = 0
 
     @property
-    def is_written(self) -> bool:
-        """Whether all changes so far are on the disk."""
-        return self._written == self._changes
+    def changes(self) -> int:
+        """How many changes there were so far."""
+        return self._changes
+
+    def has_written(self, changes: int) -> bool:
+        """Whether the first so many changes are on the disk."""
+        return self._written >= changes
 
     @property
     def content(self) -> Wanted:
