@@ -110,8 +110,10 @@ async def test_a_mirror_starts_with_an_empty_environment_and_has_the_jobs_as_its
     for each in ("j", "store"):
         (tmp_path / each).mkdir()
         os.chown(tmp_path / each, who.uid, who.gid)
+    (tmp_path / "store" / "j").mkdir()  # as at the first use of a store
+    os.chown(tmp_path / "store" / "j", who.uid, who.gid)
     own = {"LD_LIBRARY_PATH": str(tmp_path), "AWS_SECRET_ACCESS_KEY": "secret", "STRANGE": "\udcff"}
-    mirror = MirrorClient(MirrorSettings(f"file://{tmp_path}/store/j", tmp_path / "j", 5), {}, own, "nobody")
+    mirror = MirrorClient(MirrorSettings(f"file://{tmp_path}/store", "j", tmp_path / "j", 5), {}, own, "nobody")
 
     await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)
     process = Path(f"/proc/{mirror.pid}")

@@ -234,12 +234,13 @@ def configuration(home: Path, variables: dict[str, str]) -> str:
     said = ",".join(f'{name}="{value}"' for name, value in {**variables, "PATH": f"{home}:/usr/bin:/bin"}.items())
     (home / "python3").write_text("#!/bin/sh\nexec sleep 600\n")  # a job of this name gets a standby
     (home / "python3").chmod(0o755)
+    (home / "train.py").touch()
     keys = (
         f"environment={said}\ncheckpoint_dir={home}/job\nmirror=file://{home}/store\nstandby=auto\nstop_command=/bin/true\n"
         "healthcheck_command=/bin/true\nhealthcheck_interval=1\nstopwaitsecs=20\n"
     )
     other = f"[program:q]\ncommand={home}/python3 other.py\nuser={OTHER}\nenvironment={said}\n"
-    return f"[program:p]\ncommand={home}/python3 train.py\nuser={USER}\ndirectory=/\n{keys}\n{other}"
+    return f"[program:p]\ncommand={home}/python3 train.py\nuser={USER}\ndirectory={home}\n{keys}\n{other}"
 
 
 @pytest.fixture
