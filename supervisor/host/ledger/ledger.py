@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.attempts import AttemptRecord, LastEnd, OpenAttempt, attempt_history
@@ -76,6 +77,7 @@ class Ledger:
             )
         }
         """By program: what records its attempt that has no end yet."""
+        left = _rows_of(connection, "SELECT * FROM job_states")
         self._progress_queued: set[str] = set()  # programs whose account waits to be written
         self._writer = LedgerWriter(connection, pruning or Pruning(), path, self._wanted.write, self._vital)
         if self._wanted.was_there:
@@ -86,7 +88,7 @@ class Ledger:
         """Where the time of jobs went."""
         self.output_begins = OutputBeginsTable(self._writer, self._select)
         """Where in its logs the output of each attempt begins."""
-        self.job_states = JobStates(self._writer, self._select, self._boot_id)
+        self.job_states = JobStates(self._writer, self._select, self._boot_id, left)
         """What each job's failures taught: back-off, suspects, hang limits."""
         self.series = SeriesTable(self._writer, self._select)
         """The metrics of each job over its steps."""
@@ -429,6 +431,16 @@ def check_state_folder(state_dir: Path) -> None:
     """Raises LedgerError if another version wrote what is in the folder and this one can't use it. Changes nothing."""
     check_version(state_dir / LEDGER)
     check_wanted_format(state_dir / FILE)
+
+
+def _rows_of(connection: sqlite3.Connection, sql: str) -> list[dict[str, Any]]:
+    """Raises LedgerError."""
+    try:
+        cursor = connection.execute(sql)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+    except sqlite3.Error as error:
+        raise LedgerError(f"cannot read the ledger: {error}; if this stays so, move its file away") from error
 
 
 def _stored_wanted(connection: sqlite3.Connection) -> Wanted:

@@ -130,7 +130,8 @@ class PersistedStateStore(ProgramObserver):
             return False
         self._has_restored = True
         with contextlib.suppress(LedgerError):
-            recalled = await asyncio.to_thread(self._services.ledger.job_states.load, self._config.name)
+            states, name = self._services.ledger.job_states, self._config.name
+            recalled = await asyncio.to_thread(states.load, name) if states.has_to_read(name) else states.load(name)
             if recalled is not None:
                 self._job.recall_persisted(recalled.facts, asyncio.get_running_loop().time(), recalled.ago_s)
                 is_last = recalled.facts.attempt == self._job.facts.attempt
