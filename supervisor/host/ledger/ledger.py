@@ -5,7 +5,6 @@ in the caller's thread and see every write that was queued before them. Times ar
 """
 
 import asyncio
-import contextlib
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -116,11 +115,14 @@ class Ledger:
         awaited = self._wanted.changes
         if self._wanted.has_written(awaited):
             return None
-        with contextlib.suppress(TimeoutError):
+        late = None
+        try:
             await asyncio.wait_for(asyncio.wrap_future(self._writer.written()), RECORD_WAIT_S)
+        except TimeoutError:
+            late = f"its disk did not answer within {RECORD_WAIT_S:g} s"
         if self._wanted.has_written(awaited):  # whatever keeps the ledger from being written, or has changed since
             return None
-        return self._writer.failure_text or f"its disk did not answer within {RECORD_WAIT_S:g} s"
+        return self._writer.failure_text or late  # without either, the ledger has it
 
     # --- writes: queued, never wait, never raise ---------------------------------------------------------------------
 
