@@ -123,8 +123,8 @@ def _words(facts: ProgramFacts, place: SeenDirectory) -> tuple[str, str]:
     name = facts.policy.name
     left = place.highest_step
     onward = "" if left is None else f"to go on from what is left, supervisorctl start --from-step {left} {name}; "
-    remedy = (
-        f"mount the disk or put the folder back, and it goes on by itself; {onward}"
-        f"to give up what was trained, supervisorctl start --from-scratch {name}"
-    )
+    newest = facts.account.newest
+    is_moved = newest is not None and newest.directory != place.directory  # then the text has a remedy of its own
+    back = "" if is_moved else "mount the disk or put the folder back, and it goes on by itself; "
+    remedy = f"{back}{onward}to give up what was trained, supervisorctl start --from-scratch {name}"
     return f"cannot train {name}", remedy

@@ -219,6 +219,7 @@ def test_another_directory_in_the_configuration_is_not_trained_in_without_the_ne
 
     assert later.handle(CheckpointSelected(3, None, None, mount=DISK), 2.0) == [Kill(3)]
     assert "checkpoint_dir is now /data/new" in str(later.facts.current.decided_end)
+    assert "mount the disk" not in str(later.facts.current.decided_end), "the disk is not what is wrong"
 
 
 @pytest.mark.parametrize("step", [100, 120])
