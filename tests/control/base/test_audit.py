@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import xmlrpc.client
 from collections.abc import Iterator
 from pathlib import Path
@@ -297,7 +298,7 @@ def test_the_log_of_changes_is_rotated_reopened_and_can_be_left_out(folder: Path
 
 def test_refusals_to_one_user_are_limited_and_counted(monkeypatch: pytest.MonkeyPatch):
     written: list[tuple[str, dict[str, Any]]] = []
-    now = [1000.0]
+    now = [time.monotonic()]
 
     class Lines:
         def warning(self, event: str, **facts: Any) -> None:
