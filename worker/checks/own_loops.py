@@ -88,6 +88,20 @@ class LoopJudge:
             )
         return found
 
+    def steps_behind_data(self) -> list[Finding]:
+        """The loops around a step behind the data of an epoch, or of the training, in which a restart makes it again.
+        Called outside of `epochs`, which knows when the body of an epoch ends."""
+        around = [
+            Finding(
+                f"the step behind the data in {_quoted(loop, frame)}",
+                f"a restart from its checkpoint makes it again; write "
+                f'"{self._loop_to_write(loop, frame, "epochs")}", which saves it at the end of the epoch',
+            )
+            for frame, loop in self._loops()
+            if self._pulls.reads_inside(frame.frame.f_code, loop.body[0].lineno, loop.body[-1].end_lineno or 0)
+        ]
+        return around or self.own_loops(reads=False)
+
     def own_numbers(self, exempt: frozenset[str]) -> list[Finding]:
         """The numbers of the loops over what the run gives that begin at 0 in the middle of an epoch, where they are
         used. Called at the first step. `exempt`: names."""

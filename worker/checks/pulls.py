@@ -67,6 +67,14 @@ class Pulls:
         """Whether the loop at this place of the source pulled from `batches`, `range` or `order`."""
         return any(_is_at(site, code, line, column) for site in self._readers)
 
+    def reads_inside(self, code: types.CodeType, first: int, last: int) -> bool:
+        """Whether something between two lines pulled from `batches`, `range` or `order`."""
+        return any(own is code and first <= _line_at(code, offset) <= last for own, offset in self._readers)
+
+
+def _line_at(code: types.CodeType, offset: int) -> int:
+    return list(code.co_positions())[offset // 2][0] or 0
+
 
 def _standing_loops() -> set[Site]:
     frame: types.FrameType | None = sys._getframe(2)

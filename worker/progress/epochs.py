@@ -187,7 +187,7 @@ class EpochLoop:
         if self._reading is not None:
             if self._consumed is None and not self._pulls.reads_ahead:
                 raise RuntimeError(self._explain_second_step(self._reading))
-        elif (self._in_epochs or (self._data_ended and self._reads_epoch)) and not self._pulls.reads_ahead:
+        elif self._in_epochs and not self._pulls.reads_ahead:
             if self._body_step:
                 raise RuntimeError(self._explain_second_step(None))
             self._body_step = True
@@ -201,7 +201,7 @@ class EpochLoop:
             self._report_reading_ahead()
 
     def _check_loops_behind_data(self) -> None:
-        """Names the loops around a step behind the data of the whole training that begin anew after a restart."""
+        """Names the loops around a step behind the data in which a restart would make it again."""
         raise NotImplementedError
 
     def _report_reading_ahead(self) -> None:

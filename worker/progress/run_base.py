@@ -176,8 +176,8 @@ class RunBase(IndexLoops):
         return [*breaks, *loops, *judge.own_numbers(names)]
 
     def _check_loops_behind_data(self) -> None:
-        frames = script_frames(sys._getframe(1), self._entered)
-        self._report_findings(self._judge_loops(frames))
+        judge = LoopJudge(script_frames(sys._getframe(1), self._entered), self, self._pulls)
+        self._report_findings(judge.steps_behind_data())
 
     def _report_findings(self, findings: Sequence[Finding]) -> None:
         """Names what would not come back after a restart; ends a strict training."""

@@ -81,7 +81,7 @@ def while_epochs(trainer: Trainer) -> None:
     while trainer.run.epoch < 3:
         for number in trainer.run.range(2):
             trainer.steps([trainer.run.epoch, number])
-        trainer.steps("tail")
+        trainer.does("tail")
 
 
 def range_of_epochs(trainer: Trainer) -> None:
@@ -333,6 +333,44 @@ def test_program_that_says_its_position_may_make_any_steps(tmp_path: Path) -> No
     *expected, moments = train(script, tmp_path / "undisturbed")
     for moment in range(1, moments + 1):
         assert train_with_deaths(script, tmp_path / str(moment), [moment]) == tuple(expected)
+
+
+def tail_of_a_while(trainer: Trainer) -> None:
+    while trainer.run.epoch < 3:
+        for _ in trainer.run.range(2):
+            trainer.run.step_done()
+        trainer.run.step_done()
+
+
+def tail_of_a_range(trainer: Trainer) -> None:
+    for _epoch in range(trainer.run.epoch, 3):
+        for _ in trainer.run.range(2):
+            trainer.run.step_done()
+        trainer.run.step_done()
+
+
+@pytest.mark.parametrize("script", [tail_of_a_while, tail_of_a_range])
+def test_step_behind_the_data_is_named_where_nobody_knows_when_the_epoch_ends(
+    script: Script, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train(script, tmp_path)[1] == 9
+
+    assert "cannot resume exactly: the step behind the data in" in (said := capfd.readouterr().err)
+    assert "in trainer.run.epochs(" in said
+
+
+def test_second_phase_that_follows_the_run_is_not_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def script(trainer: Trainer) -> None:
+        for epoch in range(trainer.run.epoch, 2):
+            for number in trainer.run.range(2):
+                trainer.steps([epoch, number])
+        while trainer.run.step < 7:
+            trainer.steps("more")
+
+    *expected, moments = train(script, tmp_path / "undisturbed")
+    for moment in range(1, moments + 1):
+        assert train_with_deaths(script, tmp_path / str(moment), [moment]) == tuple(expected)
+    assert "cannot resume exactly" not in capfd.readouterr().err
 
 
 def prefetched(batches: Iterator[Any], ahead: int) -> Iterator[Any]:
