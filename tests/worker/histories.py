@@ -68,7 +68,8 @@ def train(script: Script, folder: Path, dies_at: int | None = None, **settings: 
     """Runs a script in a folder: what was done in the end, the steps, and the moments of this process."""
     history = History()
     random.seed(3), np.random.seed(3)
-    with FilesRun(history, directory=folder, **{"interval": "1 steps", **settings}) as run:
+    given = {"interval": "1 steps", "leave_out": [history, "done", "moments"], **settings}
+    with FilesRun(history, directory=folder, **given) as run:
         trainer = Trainer(run, history, dies_at)
         script(trainer)
     return history.done, run.step, trainer.moments

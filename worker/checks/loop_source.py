@@ -77,7 +77,7 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
         chain = chain[:1]
     found = []
     for number, each in enumerate(chain):
-        function = _function_of(each)
+        function = function_of(each)
         if function is None:
             continue
         after = entered.line if entered is not None and each.f_code is entered.code else 0
@@ -92,7 +92,8 @@ def module_of(frame: types.FrameType) -> ast.Module | None:
     return _parse(frame.f_code.co_filename)
 
 
-def _function_of(frame: types.FrameType) -> Function | None:
+def function_of(frame: types.FrameType) -> Function | None:
+    """The source of the function that runs in a frame; None if there is none."""
     tree = module_of(frame)
     if tree is None or frame.f_code.co_name == "<module>":
         return tree
@@ -140,12 +141,6 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
     if not frame.loops:
         return None
     return {each.id for each in ast.walk(frame.loops[0]) if isinstance(each, ast.Name)}
-
-
-def takes_batches(loop: Loop) -> bool:
-    """Whether a loop runs over `run.batches` or `run.steps`."""
-    over = loop.test if isinstance(loop, ast.While) else loop.iter
-    return any(isinstance(each, ast.Attribute) and each.attr in ("batches", "steps") for each in ast.walk(over))
 
 
 def assigned_values(function: Function, name: str) -> list[ast.expr]:

@@ -45,6 +45,8 @@ class EpochLoop:
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
         self._put_back: Callable[[], None] | None = None
         self._put_back_generators: Callable[[], None] | None = None  # as the restored checkpoint has them
+        self._before_head: bytes | None = None  # a digest of the generators when the first body began
+        self._head_draws = False  # what stands before the batches of the first epoch drew random numbers
         self._reads_epoch = False  # the script asked where to begin
         self._reading: str | None = None  # the method over which a loop is open, such as "run.batches"
         self._consumed: Position | None = None  # behind what it has handed out, whose step is not done
@@ -230,9 +232,14 @@ class EpochLoop:
         """The body of an epoch begins. If a restart runs its head again, that must not change the state."""
         if self._resumed_within and self._put_back is None:
             self._put_back = self._copy_saved_state()
+        if self.step == 0:
+            self._before_head = self._digest_generators()
 
     def _end_head(self) -> None:
         """The head of an epoch's body is done: its batches follow."""
+        if self._before_head is not None:
+            self._head_draws = self._head_draws or self._before_head != self._digest_generators()
+            self._before_head = None
         put_back, self._put_back, self._resumed_within = self._put_back, None, False
         if put_back is not None:
             put_back()
@@ -256,6 +263,10 @@ class EpochLoop:
             self._position = Position(self._last_epoch + 1)
         elif self._data_ended and (self._reads_epoch or self._last_epoch is not None):
             self._end_epoch()
+
+    def _digest_generators(self) -> bytes:
+        """What changes when the script draws random numbers outside of compiled functions."""
+        return repr(random_generators.read(self._own_generators)).encode()
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""

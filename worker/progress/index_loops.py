@@ -12,6 +12,8 @@ from worker.state.state_file import Position
 class IndexLoops(EpochLoop):
     """A training that may go through numbers and indices of its own."""
 
+    _given_order: Any = None  # the script's own array or list
+
     def _check_loops(self) -> None:
         """Raises RuntimeError if a loop around the one that begins now would begin again after a restart."""
         raise NotImplementedError
@@ -90,5 +92,6 @@ class IndexLoops(EpochLoop):
         except NotSaveable as error:
             raise TypeError(f"cannot save the order of an epoch{error}; give run.order numbers") from error
         self._agree_on_order(digest)
+        self._given_order = given
         self.state.order = copy.deepcopy(kept)  # the script may shuffle its own in place
         return self.state.order

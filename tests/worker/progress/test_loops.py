@@ -195,6 +195,17 @@ def test_order_is_none_of_the_scripts_values(tmp_path: Path) -> None:
     train(script, tmp_path)
 
 
+def test_order_that_has_a_name_is_not_named(tmp_path: Path) -> None:
+    def script(trainer: Trainer) -> None:
+        run = trainer.run
+        for _ in run.epochs(2):
+            order = np.random.permutation(2000)
+            for number, several in enumerate(run.order(order, batch_size=1000), run.batch):
+                run.step_done(first=order[number] + several[0])
+
+    assert train(script, tmp_path, strict=True)[1] == 4
+
+
 @pytest.mark.parametrize("entries", [{1: 2}, "text", iter([1]), {1, 2}, 1.5])
 def test_what_has_no_order_is_refused(entries: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"run\.order\(np\.random\.permutation\(n\)\)"):
