@@ -5,6 +5,7 @@ Imports no TensorFlow.
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,6 +16,7 @@ import torch
 
 from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
+from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
@@ -108,6 +110,7 @@ class Run(FilesRun):
         Raises TypeError or ValueError for data that can't be resumed in the middle of an epoch.
         """
         self._require_with("run.batches")
+        refuse_loop_around(sys._getframe(1))
         self._check_loops()
         plan = plan_batches(data, batch_size, seed, options)
         self._data, self._loader = plan.describe(), data
