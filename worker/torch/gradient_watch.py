@@ -30,7 +30,8 @@ class GradientWatch:
         for name, part in models_first:
             for tensor in _trained(part):
                 self._parameters.setdefault(id(tensor), (name, tensor))
-        self._before: dict[int, tuple[torch.Tensor, int]] = {}  # each gradient at the step's end, and its version
+        self._before: dict[int, tuple[int, int]] = {}  # what identifies each gradient at the step's end
+        self._seen: set[int] = set()  # whose first backward pass of this step is over
         self._carried: set[int] = set()
         self._used: set[int] = set()
         self._has_stepped = self._has_cleared = False
@@ -63,11 +64,11 @@ class GradientWatch:
 
     def _watch(self) -> None:
         """Watches the next step."""
-        self._before, self._carried, self._used = {}, set(), set()
+        self._before, self._seen, self._carried, self._used = {}, set(), set(), set()
         self._has_stepped = self._has_cleared = False
         for key, (_, tensor) in self._parameters.items():
             if tensor.grad is not None:
-                self._before[key] = tensor.grad, tensor.grad._version
+                self._before[key] = _identity(tensor.grad)
                 self._handles.append(tensor.register_hook(lambda _, key=key: self._on_backward(key)))
         if self._before:
             self._handles.append(register_optimizer_step_pre_hook(self._on_optimizer_step))
@@ -75,23 +76,20 @@ class GradientWatch:
     def _on_backward(self, key: int) -> None:
         """A backward pass is about to add to a gradient."""
         _, tensor = self._parameters[key]
-        gradient, version = self._before[key]
-        if tensor.grad is None or tensor.grad is not gradient:
-            self._carried.discard(key)
-            self._has_cleared = True
-        elif tensor.grad._version == version:
-            if _is_not_zero(gradient):
+        gradient, before = tensor.grad, self._before[key]
+        if key not in self._seen:
+            self._seen.add(key)
+            if gradient is None or _identity(gradient) != before:
+                self._has_cleared = True
+            elif _is_not_zero(gradient):
                 self._carried.add(key)
-        elif key in self._carried and not _is_not_zero(gradient):
-            self._carried.discard(key)  # cleared in place meanwhile
+        elif key in self._carried and (gradient is None or not _is_not_zero(gradient)):
+            self._carried.discard(key)  # cleared after another model's backward pass
 
     def _on_optimizer_step(self, optimizer: Any, *_: Any) -> None:
         self._has_stepped = True
-        for group in optimizer.param_groups:
-            for tensor in group["params"]:
-                key = id(tensor)
-                if key in self._carried and tensor.grad is self._before[key][0]:
-                    self._used.add(key)
+        tensors = (tensor for group in optimizer.param_groups for tensor in group["params"])
+        self._used |= {id(tensor) for tensor in tensors if id(tensor) in self._carried and tensor.grad is not None}
 
     def _remove(self) -> None:
         for handle in self._handles:
@@ -109,6 +107,11 @@ def _trained(part: Any) -> Iterable[torch.Tensor]:
     else:
         return ()
     return (each for each in tensors if isinstance(each, torch.Tensor) and each.requires_grad and each.is_leaf)
+
+
+def _identity(gradient: torch.Tensor) -> tuple[int, int]:
+    """Its memory and its version, without keeping it alive: one more copy of all gradients may be too much."""
+    return gradient.data_ptr() if gradient.layout is torch.strided else 0, gradient._version
 
 
 def _is_not_zero(gradient: torch.Tensor) -> bool:

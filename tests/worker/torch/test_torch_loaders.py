@@ -1,4 +1,4 @@
-"""DataLoaders of every kind resume exactly, with the random numbers of their data and those of training."""
+"""DataLoaders of every kind resume exactly, and so do the loops in place of those that libraries have."""
 
 import json
 import os
@@ -31,12 +31,17 @@ OF_LIBRARIES = (
 
 def read_in_parts(kinds: Sequence[str], packages: peer.Peer, folder: Path) -> tuple[dict[str, Any], str]:
     """What is read of each kind, and what was said on standard error."""
+    return run_child("torch_loaders.py", kinds, packages, folder)
+
+
+def run_child(child: str, arguments: Sequence[str], packages: peer.Peer, folder: Path) -> tuple[dict[str, Any], str]:
+    """What a child prints, and its standard error."""
     try:
         python = peer.binaries(packages) / "python"
     except peer.NotInstalled as error:
         pytest.skip(str(error))
     environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
-    command = [str(python), str(CHILDREN / "torch_loaders.py"), str(folder), *kinds]
+    command = [str(python), str(CHILDREN / child), str(folder), *arguments]
     done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
@@ -73,3 +78,16 @@ def test_every_kind_of_the_child_is_tested() -> None:
     kinds = set(re.findall(r'^    "([^"]+)":', source, re.MULTILINE))
 
     assert kinds == {*OF_TORCH, *STREAMS, *OF_LIBRARIES, "accelerated ends"}
+
+
+def test_loops_of_libraries_are_refused_in_their_words_and_what_is_to_be_written_is_exact(tmp_path: Path) -> None:
+    found, said = run_child("torch_library_loops.py", [], peer.LIBRARIES, tmp_path)
+
+    for name, text in found["texts"].items():
+        library = "transformers.Trainer.train" if name.startswith("called") else "lightning.Trainer.fit"
+        assert text.startswith(f"cannot resume {library} (torch_library_loops.py:"), name
+        assert "write the loop in the script" in text and "run.batches(" in text
+    for name, runs in found["loops"].items():
+        assert runs["parts"] == runs["whole"], name
+    assert "checkpoints do not include" not in said
+    assert "cannot resume exactly" not in said, "what is to be written has nothing that is named"
