@@ -36,6 +36,7 @@ SUPERVISOR = Peer("supervisor", ("supervisor==4.3.0", _PKG_RESOURCES))
 CIRCUS = Peer("circus", ("circus==0.19.0",))
 ORBAX = Peer("orbax-checkpoint", ("orbax-checkpoint==0.12.8",))  # brings JAX
 TORCH = Peer("torch", ("torch==2.13.0", "numpy", "scikit-learn", "xxhash", "google-crc32c", "pytorch-ignite==0.5.5"))
+JAX = Peer("jax", ("jax==0.10.2", "optax==0.2.8", "numpy", "xxhash", "google-crc32c", "tqdm"))
 CLIENTS = Peer(
     "clients",
     (
