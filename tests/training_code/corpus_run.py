@@ -75,7 +75,12 @@ def report(verdicts: dict[Entry, tuple[Verdict, str, float]], also_loses: bool) 
         if entry.outcome == Outcome.EXACT and verdict.remarks:
             false_names += [f"{where}: {remark}" for remark in verdict.remarks]
         if problem := verdict.problem(entry):
-            wrong.append(f"{where}: expected {entry.outcome} {entry.said!r}, got {problem}")
+            said = " ".join(problem.split())
+            wrong.append(
+                f"{where}: expected {entry.outcome} {entry.said!r}, got {said[:200]} … {said[-600:]}"
+                if len(said) > 800
+                else f"{where}: expected {entry.outcome} {entry.said!r}, got {said}"
+            )
         else:
             fine[str(entry.outcome)] += 1
         if also_loses and entry.outcome == Outcome.NAMED:
