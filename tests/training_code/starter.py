@@ -50,13 +50,20 @@ class Ended:
     stderr: str
 
 
+def python_of(framework: Framework) -> Path:
+    """The interpreter that has it. Raises peer.NotInstalled."""
+    return peer.binaries(_PEERS[framework]) / "python" if framework in _PEERS else Path(sys.executable)
+
+
 class Starter:
     """A process that has imported a framework. Raises peer.NotInstalled."""
 
     def __init__(self, framework: Framework) -> None:
-        python = peer.binaries(_PEERS[framework]) / "python" if framework in _PEERS else Path(sys.executable)
+        python = python_of(framework)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+        self.processor_s = 0.0
+        """What its forks have taken, without its imports."""
         self._process = subprocess.Popen(
             [str(python), str(HERE / "forks.py"), *_MODULES[framework], *_CHECKPOINTS],
             stdin=subprocess.PIPE,
@@ -112,6 +119,7 @@ class Starter:
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         reply = json.loads(self._process.stdout.readline())
+        self.processor_s += reply["processor_s"]
         texts = [each.read_text(errors="replace") for each in (stdout, stderr)]
         if reply["is_late"]:
             raise TimeoutError(f"{script.name} was not at its end after {SECONDS:g} s\n{texts[1][-2000:]}")
