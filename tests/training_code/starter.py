@@ -108,7 +108,7 @@ class Starter:
             "script": str(script),
             "folder": str(folder),
             "arguments": list(arguments),
-            "environment": launch.to_environment(),
+            "environment": {**launch.to_environment(), "XDG_STATE_HOME": str(folder / "state")},
             "stdout": str(stdout),
             "stderr": str(stderr),
             "strike": strike,

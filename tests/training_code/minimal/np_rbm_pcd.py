@@ -17,7 +17,7 @@ class RBM:
     topology = {}
 
     def __init__(self, visible, hidden, particles=8):
-        self.W = np.random.randn(visible, hidden) * 0.01
+        self.W = np.random.randn(visible, hidden)
         self.a = np.zeros(visible)
         self.b = np.zeros(hidden)
         self.chain = np.random.rand(particles, visible).round()
@@ -30,7 +30,7 @@ class RBM:
         p = sigmoid(h @ self.W.T + self.a)
         return (np.random.rand(*p.shape) < p).astype(float)
 
-    def update(self, v, lr=0.05, k=2):
+    def update(self, v, lr=0.1, k=1):
         positive, _ = self.sample_h(v)
         for _ in range(k):
             self.chain = self.sample_v(self.sample_h(self.chain)[1])
