@@ -25,6 +25,7 @@ from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.directory import UNFIT_REMEDY
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
+from worker.torch.epoch_head import copy_generators, copy_parts
 from worker.torch.loaders import BatchPlan, plan_batches
 from worker.torch.missing_state import find_missing, find_unread_loaders, keep_parts
 from worker.torch.saved_state import (
@@ -87,7 +88,6 @@ class Run(FilesRun):
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
         self._torch_files.check_finite(self._on_nan != "off")
         self._uses_batches = False
-        self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
 
     def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
@@ -108,7 +108,7 @@ class Run(FilesRun):
         self._uses_batches = True
         plan = plan_batches(data, batch_size, seed, options)
         self._data = plan.describe()
-        return self._over_epochs(lambda: self._rest_of_epoch(plan))
+        return self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
 
     def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
         epoch, batch = self._position.epoch, self._position.batch
@@ -117,10 +117,27 @@ class Run(FilesRun):
             self._consumed = Position(epoch, batch, consumed)
             yield examples
 
+    def _copy_saved_state(self) -> Callable[[], None]:
+        others, put_back_parts = super()._copy_saved_state(), copy_parts(self._torch_files.parts)
+
+        def put_back() -> None:
+            others()
+            put_back_parts()
+
+        return put_back
+
+    def _copy_generators(self) -> Callable[[], None]:
+        others, put_back_torch = super()._copy_generators(), copy_generators(self._torch_files.generators)
+
+        def put_back() -> None:
+            others()
+            put_back_torch()
+
+        return put_back
+
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        at, self._consumed = self._consumed or self._position, None
-        super().step_done(*unnamed, epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
+        self._end_step(unnamed, metrics)
 
     _remedy = (
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
