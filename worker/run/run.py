@@ -385,7 +385,8 @@ class Run(RunBase):
 
     def _keep(self, kept: Kept) -> None:
         tracked = tf.train.TrackableView(self._tracked).descendants()
-        kept.identities |= {id(each) for each in tracked if hasattr(each, "serialize") and hasattr(each, "deserialize")}
+        # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
+        kept.identities |= {id(each) for each in tracked if hasattr(type(each), "deserialize")}
 
     def _adapt_state(self, value: Any) -> HasState | None:
         return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))
