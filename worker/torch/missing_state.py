@@ -15,6 +15,7 @@ from worker.checks.reachability import (
     is_script_class,
     plain_referents,
 )
+from worker.checks.reached_values import Kept, keep_state_of
 from worker.state.random_generators import GENERATORS
 
 _NOT_FOLLOWED = (
@@ -152,6 +153,25 @@ def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
         ):
             attributes = getattr(item, "__dict__", {})
             waiting.extend((f"{path}.{name}", each) for name, each in attributes.items())
+
+
+def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
+    """Adds what the parts of a run hold to what is kept: tensors by identity, the rest by its name in the state."""
+    for part in parts.values():
+        if isinstance(part, torch.nn.Module):
+            kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
+        elif type(part).__module__.startswith("torch."):
+            kept.identities.add(id(part))
+        else:
+            keep_state_of(kept, part)
+
+
+def keep_attributes(kept: Kept, items: Iterable[Any]) -> None:
+    """Adds objects that are saved with all their attributes to what is kept."""
+    for item in items:
+        attributes = getattr(item, "__dict__", {})
+        kept.identities |= {id(item), *(id(value) for value in attributes.values())}
+        kept.attributes |= {(id(item), name) for name in attributes}
 
 
 def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:
