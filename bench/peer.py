@@ -50,6 +50,7 @@ LIBRARIES = Peer(
     ),
 )
 """Libraries whose loops train with PyTorch."""
+JAX = Peer("jax", ("jax==0.10.2", "optax==0.2.8", "numpy", "xxhash", "google-crc32c", "tqdm"))
 CLIENTS = Peer(
     "clients",
     (

@@ -109,6 +109,19 @@ def _referents(item: Any) -> Iterable[Any]:
     return ()
 
 
+def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
+    """Adds what the parts of a run hold to what is kept: tensors by identity, the rest by its name in the state."""
+    for part in parts.values():
+        if isinstance(part, torch.nn.Module):
+            kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
+        elif isinstance(part, torch.optim.Optimizer):
+            kept.identities |= {id(each) for each in (part, part.param_groups, *part.param_groups)}
+        elif type(part).__module__.startswith("torch."):
+            kept.identities.add(id(part))
+        else:
+            keep_state_of(kept, part)
+
+
 def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_processes: bool) -> list[Finding]:
     """The generators that a dataset of numbered examples holds, and objects in it: those that no checkpoint has.
 
@@ -153,17 +166,6 @@ def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
         ):
             attributes = getattr(item, "__dict__", {})
             waiting.extend((f"{path}.{name}", each) for name, each in attributes.items())
-
-
-def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
-    """Adds what the parts of a run hold to what is kept: tensors by identity, the rest by its name in the state."""
-    for part in parts.values():
-        if isinstance(part, torch.nn.Module):
-            kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
-        elif type(part).__module__.startswith("torch."):
-            kept.identities.add(id(part))
-        else:
-            keep_state_of(kept, part)
 
 
 def keep_attributes(kept: Kept, items: Iterable[Any]) -> None:

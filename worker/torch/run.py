@@ -26,7 +26,7 @@ from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.directory import UNFIT_REMEDY
 from worker.state.script_conditions import Condition
-from worker.state.state_file import Position
+from worker.torch.epoch_head import copy_generators, copy_parts
 from worker.torch.gradient_watch import GradientWatch
 from worker.torch.loaders import Plan, plan_batches
 from worker.torch.missing_state import (
@@ -99,7 +99,6 @@ class Run(FilesRun):
         self._loader: Any = None  # of the script, if it gave one
         watched = {} if "gradients" in map(str, self._leave_out) else parts
         self._gradients = GradientWatch(watched)
-        self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
 
     def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
@@ -121,7 +120,7 @@ class Run(FilesRun):
         self._check_loops()
         plan = plan_batches(data, batch_size, seed, options)
         self._data, self._loader = plan.describe(), data
-        return self._over_epochs(lambda: self._rest_of_epoch(plan))
+        return self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
 
     def _rest_of_epoch(self, plan: Plan) -> Iterator[Any]:
         if plan is not self._plan:
@@ -134,18 +133,29 @@ class Run(FilesRun):
             self._consumed = behind
             yield batch
 
+    def _copy_saved_state(self) -> Callable[[], None]:
+        others, put_back_parts = super()._copy_saved_state(), copy_parts(self._torch_files.parts)
+
+        def put_back() -> None:
+            others()
+            put_back_parts()
+
+        return put_back
+
+    def _copy_generators(self) -> Callable[[], None]:
+        others, put_back_torch = super()._copy_generators(), copy_generators(self._torch_files.generators)
+
+        def put_back() -> None:
+            others()
+            put_back_torch()
+
+        return put_back
+
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
         if findings := self._gradients.found():
             self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
-        at, self._consumed = self._consumed or self._position, None
-        super().step_done(*unnamed, epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
-
-    def _check_complete(self) -> None:
-        optimizers = [part for part in self._torch_files.parts.values() if isinstance(part, torch.optim.Optimizer)]
-        saved = [each for part in optimizers for each in (part.param_groups, *part.param_groups)]
-        self._leave_out = (*self._leave_out, *saved)  # a loop that changes their entries carries nothing else
-        super()._check_complete()
+        self._end_step(unnamed, metrics)
 
     def _release(self) -> None:
         self._gradients.close()
