@@ -29,7 +29,13 @@ from worker.state.script_conditions import Condition
 from worker.torch.epoch_head import copy_generators, copy_parts
 from worker.torch.gradient_watch import GradientWatch
 from worker.torch.loaders import Plan, plan_batches
-from worker.torch.missing_state import find_generators_of_dataset, find_missing, find_unread_loaders, keep_parts
+from worker.torch.missing_state import (
+    find_generators_of_dataset,
+    find_missing,
+    find_unread_loaders,
+    keep_attributes,
+    keep_parts,
+)
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -165,6 +171,8 @@ class Run(FilesRun):
 
     def _keep(self, kept: Kept) -> None:
         keep_parts(kept, {**self._torch_files.parts, **self.state})
+        if self._plan is not None:
+            keep_attributes(kept, (self._loader, *self._plan.kept))
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
