@@ -21,6 +21,8 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
+from worker.checks.library_loops import refuse_call_in_block, refuse_loop_around
+from worker.checks.loop_source import script_frame_of
 from worker.checks.reachability import Root, find_unsaved_generators
 from worker.checks.reached_values import Kept, keep_written
 from worker.devices import conditions
@@ -126,6 +128,7 @@ class FilesRun(RunBase):
         return self._position.examples
 
     def __enter__(self) -> Self:
+        refuse_call_in_block(script_frame_of(sys._getframe(1)))
         self._enter()
         self._script = ScriptConditions(self._read_script())
         opened = open_checkpoint_directory(self._attempt, self._directory)
@@ -274,6 +277,7 @@ class FilesRun(RunBase):
 
     def _check_complete(self) -> None:
         """Looks for state that the loop uses and no checkpoint would hold."""
+        refuse_loop_around(sys._getframe(1))
         self.state.check()
         frame = _script_frame()
         roots = self._roots_of_loop(frame)

@@ -145,6 +145,7 @@ class RunBase(IndexLoops):
     def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
         """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step; from now
         on, what changes is watched."""
+        self._note_draws()  # of a body that reads nothing of the run, with its first step
         self._step_watch = StepWatch(
             self._keep_all,
             (self, *self._leave_out),
