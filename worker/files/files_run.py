@@ -31,6 +31,7 @@ from worker.progress.divergence import DivergenceWatch
 from worker.progress.metrics import metric_values
 from worker.progress.run_base import RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.replay.replays import NO_BATCHES, report_no_replays
 from worker.saving.cadence import Cadence, auto_interval_of
 from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
@@ -161,8 +162,14 @@ class FilesRun(RunBase):
         )
         self._attempt.reporter.send_message(self._restored)
         self._changed = changed
+        if told.replay is not None:
+            self._open_replays()
         self._stop.install()
         return self
+
+    def _open_replays(self) -> None:
+        """The job asks for steps to be trained a second time. Here the script reads its data, so that can't be."""
+        report_no_replays(self._attempt, NO_BATCHES)
 
     def _read_script(self) -> dict[str, Condition]:
         """The present conditions that the script sets; before the restore, what it made."""
@@ -201,6 +208,10 @@ class FilesRun(RunBase):
         values = {name: float(value) for name, value in metrics.items()}
         self.step += 1  # the numbers may be NumPy's, which are not JSON's
         self._position = Position(int(epoch), int(batch), None if examples is None else int(examples))
+        if self._is_replaying:
+            self._metrics = metric_values(values)
+            self._report_replay()
+            return
         self._check_divergence(values)
         self._metrics = metric_values(values)
         self._attempt.requests.step = self.step
@@ -212,9 +223,9 @@ class FilesRun(RunBase):
         elif self._containers is not None:
             self._scheduler.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
-            self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
+            self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.paused_s)
         self._report_progress(
-            self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
+            self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.paused_s
         )
         saves = self._scheduler.has_work(self.step)
         if saves:
@@ -226,6 +237,10 @@ class FilesRun(RunBase):
     @property
     def _saving_s(self) -> float | None:
         return self._scheduler.saving_s
+
+    def _end_replay(self, took_s: float) -> None:
+        self._scheduler.replayed_s += took_s
+        super()._end_replay(took_s)
 
     def _boundary(self) -> FilesBoundary:
         data = self._data_before if self._data is None else self._data

@@ -61,6 +61,8 @@ class RunBase(EpochLoop):
         self._entered: Entered | None = None
         self._is_open = False  # inside of `with`
         self._loops_checked = False
+        self._is_replaying = False  # steps are trained a second time, and don't count
+        self._replay_reported_at = 0.0
         self._containers: ContainerWatch | None = None  # until the first steps are compared
 
     def __exit__(
@@ -207,7 +209,7 @@ class RunBase(EpochLoop):
     ) -> bool:
         """Reports progress to the daemon, at most ten times a second. Returns whether it did.
 
-        `stalled_s`: for how long saves have stopped training so far, which does not count as a step's time.
+        `stalled_s`: for how long saves and replays have stopped training so far, which does not count as a step's time.
         """
         now = time.monotonic() - stalled_s
         elapsed_s = None if self._reported_at is None else now - self._reported_at
@@ -229,8 +231,26 @@ class RunBase(EpochLoop):
         self._attempt.reporter.send_progress(self._last_progress)
         return True
 
+    def _begin_replay(self) -> None:
+        """Steps are trained a second time from now on."""
+        self._is_replaying = True
+        self._report_replay()
+
+    def _report_replay(self) -> None:
+        """Reports that the loop is alive, at most ten times a second: a step was done a second time."""
+        now = time.monotonic()
+        if now - self._replay_reported_at >= PROGRESS_INTERVAL_S:
+            self._replay_reported_at = now
+            self._report_section(None)
+
+    def _end_replay(self, took_s: float) -> None:
+        """Steps are new again, after so long."""
+        self._is_replaying = False
+        self._report_section(None)
+
     def _report_section(self, section: str | None) -> None:
         """Reports what the loop does from now on. Does nothing before the first report of progress."""
+        section = section or ("replay" if self._is_replaying else None)
         if self._last_progress is not None:
             saving_s = self._saving_s
             self._last_progress = replace(

@@ -3,6 +3,7 @@
 Imports no TensorFlow.
 """
 
+import copy
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,11 +22,15 @@ from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.replay.replayed_run import LoopAccess, LoopState
+from worker.replay.replays import NO_BATCHES, Replays
 from worker.saving.directory import UNFIT_REMEDY
+from worker.state import random_generators
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
 from worker.torch.loaders import BatchPlan, plan_batches
 from worker.torch.missing_state import find_missing, find_unread_loaders
+from worker.torch.replayed_state import ReplayedTorch, batch_bytes
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -87,6 +92,7 @@ class Run(FilesRun):
         self._torch_files.check_finite(self._on_nan != "off")
         self._uses_batches = False
         self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
+        self._replays: Replays[Mapping[str, Any], tuple[Any, Position]] | None = None
 
     def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
@@ -107,14 +113,54 @@ class Run(FilesRun):
         self._uses_batches = True
         plan = plan_batches(data, batch_size, seed, options)
         self._data = plan.describe()
-        return self._over_epochs(lambda: self._rest_of_epoch(plan))
+        batches = self._over_epochs(lambda: self._rest_of_epoch(plan))
+        return batches if self._replays is None else self._replays.watch(batches)
 
     def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
+        for examples, position in self._with_replays(plan):
+            self._consumed = position
+            yield examples
+
+    def _read(self, plan: BatchPlan) -> Iterator[tuple[Any, Position]]:
+        """The batches from the present position on, each with the position behind it."""
         epoch, batch = self._position.epoch, self._position.batch
         for examples, consumed in plan.read(epoch, plan.first_of(batch, self._position.examples)):
             batch += 1
-            self._consumed = Position(epoch, batch, consumed)
-            yield examples
+            yield examples, Position(epoch, batch, consumed)
+
+    def _with_replays(self, plan: BatchPlan) -> Iterator[tuple[Any, Position]]:
+        if self._replays is None:
+            return self._read(plan)
+        # processes that load would have to be started anew; without them, reading may draw random numbers
+        again = None if plan.options.get("num_workers") else lambda: self._read(plan)
+        return self._replays.over(self._read(plan), lambda read: batch_bytes(read[0]), again, copy.deepcopy)
+
+    def _open_replays(self) -> None:
+        loop = LoopAccess(
+            self._read_loop,
+            dict,
+            lambda: self.step,
+            self._write_loop,
+            lambda: self._consumed is None,
+            self._begin_replay,
+            self._end_replay,
+            lambda: self._scheduler.on_step_boundary(self.step, self._boundary),
+            dict,
+        )
+        files = self._torch_files
+        replayed = ReplayedTorch(loop, self._scheduler, files.state, files.parts, files.write_generators)
+        self._replays = Replays(replayed, self._attempt, self._directory)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self._replays.give_up("several processes train together")
+
+    def _read_loop(self) -> LoopState:
+        generators = random_generators.read(self._own_generators)
+        return LoopState(self.step, self._position, self.state.copied(), generators, self._metrics)
+
+    def _write_loop(self, loop: LoopState) -> None:
+        self.step, self._position, self._metrics, self._consumed = loop.step, loop.position, dict(loop.metrics), None
+        self.state.put_back(loop.values)
+        random_generators.write(loop.generators, self._own_generators)
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
@@ -124,6 +170,11 @@ class Run(FilesRun):
     _remedy = (
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
     )
+
+    def _check_complete(self) -> None:
+        super()._check_complete()
+        if self._replays is not None and not self._uses_batches:
+            self._replays.give_up(NO_BATCHES)
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
@@ -178,7 +229,7 @@ class _TorchFiles:  # its name is the `kind` in state.json
 
     def write(self, folder: Path) -> None:
         with memory_errors():
-            state = self._state()
+            state = self.state()
         self._write(state, folder)
 
     def copied(self) -> Callable[[Path], None] | None:
@@ -187,7 +238,7 @@ class _TorchFiles:  # its name is the `kind` in state.json
             return None
         try:
             with memory_errors():
-                state = copy_to_host(self._state())
+                state = copy_to_host(self.state())
         except RuntimeError as error:
             if is_resource_failure(error):  # the device has failed for good
                 raise
@@ -216,7 +267,8 @@ class _TorchFiles:  # its name is the `kind` in state.json
     def _state_of_parts(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """The present state; its tensors are those of the parts."""
         return {
             "parts": self._state_of_parts(),
             "generators": {name: each.get_state() for name, each in self.generators.items()},
@@ -247,14 +299,18 @@ class _TorchFiles:  # its name is the `kind` in state.json
                         f"{name} is a {type(part).__name__}, and the optimizer in the checkpoint has no "
                         f"{', '.join(lost)}; {UNFIT_REMEDY}"
                     )
-            for name, each in self.generators.items():
-                each.set_state(state["generators"][name])
-            _set_global_generators(state["cpu"], state["cuda"])
+            self.write_generators(state)
         except (RuntimeError, KeyError, ValueError, AttributeError) as error:
             if isinstance(error, RuntimeError) and is_resource_failure(error):
                 raise_if_memory_error(error)
                 raise
             raise Unfit(describe_error(error)) from error
+
+    def write_generators(self, state: Mapping[str, Any]) -> None:
+        """Restores the script's generators and torch's own from a state."""
+        for name, each in self.generators.items():
+            each.set_state(state["generators"][name])
+        _set_global_generators(state["cpu"], state["cuda"])
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, but this program uses PyTorch")
