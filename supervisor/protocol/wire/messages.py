@@ -264,7 +264,7 @@ class Replayed:
     steps: Count
     took_s: Seconds
     differing: Names = ()
-    checkpoints: Annotated[tuple[Checkpoint, ...], Items(2)] = ()
+    checkpoints: Names = ()
     problem: ErrorText | None = None
 
 
@@ -396,5 +396,7 @@ class WorkerExit(IntEnum):
     STOPPED = 143  # 128 + SIGTERM: asked to stop; flushed and left
 
 
-PERMANENT_EXITS = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
-"""Codes after which the same start would fail in the same way: a person must change something first."""
+PERMANENT_EXITS = frozenset(
+    {WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH, WorkerExit.NOT_REPEATABLE}
+)
+"""Codes after which a person must change something first: the same start would fail in the same way, or go wrong."""
