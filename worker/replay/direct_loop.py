@@ -36,14 +36,22 @@ def why_not_direct(loop: types.FrameType | None, batches: Iterator[Any] | None) 
         return f"the generator {loop.f_code.co_name} passes its batches on, and nothing is known of its loop; {WRITE}"
     if dis.opname[loop.f_code.co_code[loop.f_lasti]] != "FOR_ITER":
         return f"the loop asks for its batches one by one; {WRITE}"
-    holder = _holder_of(batches)
+    holder = _holder_of(batches, loop)
     return None if holder is None else f"the loop takes its batches through {holder}, which counts on; {WRITE}"
 
 
-def _holder_of(batches: Iterator[Any]) -> str | None:
+def _holder_of(batches: Iterator[Any], loop: types.FrameType) -> str | None:
     """The object that reads from a generator in the loop's place. A loop itself holds it on the interpreter's stack."""
     for each in gc.get_referrers(batches):
-        if isinstance(each, types.FrameType | types.CellType) or (isinstance(each, dict) and "__builtins__" in each):
-            continue  # the script's own variable
-        return f"an object of the type {type(each).__name__}"
+        if not isinstance(each, types.FrameType | types.CellType) and not _are_variables(each, loop):
+            return f"an object of the type {type(each).__name__}"
     return None
+
+
+def _are_variables(found: Any, frame: types.FrameType | None) -> bool:
+    """Whether an object is the dict of the global or local variables of a frame or of its callers."""
+    while frame is not None and isinstance(found, dict):
+        if found is frame.f_globals or found is frame.f_locals:
+            return True
+        frame = frame.f_back
+    return False

@@ -116,7 +116,7 @@ class Replays(Generic[Tensors, Item]):
                 interval = None
             elif self._attempt.requests.step >= interval.last_step or self._is_at_save:
                 yield from self._train_again(interval, again)
-                interval = None
+                interval = self._begin()
         if interval is not None and self._run.loop.is_between_steps() and not self._attempt.requests.has_work:
             yield from self._train_again(interval, again)
 
