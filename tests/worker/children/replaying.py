@@ -1,9 +1,9 @@
 """Trains a small model in FOLDER for STEPS steps, with replays: `replaying KIND FOLDER STEPS [OPTION=VALUE ...]`.
 
-KIND is tensorflow, replicas (two) or torch. Options: flip=weight or flip=gradient flips a bit in the first training of
-one step of every five; hold=N stands still in the N-th step that is trained a second time; loop=enumerate counts by itself;
-epoch=N batches in an epoch; carry=1 carries a value that no checkpoint has. Prints each step, and at the end what was
-replayed and a hash of the state.
+KIND is tensorflow, replicas (two) or torch. Prints each step, and at the end what was replayed and a hash of the state.
+Options: flip=weight or flip=gradient flips a bit in the first training of one step of every five; hold=N stands still
+in the N-th step that is trained a second time; pause=S makes steps longer; loop=enumerate counts by itself; epoch=N
+batches in an epoch; carry=1 carries a value that no checkpoint has; workers=N loader processes.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.protocol.wire.messages import FromWorker, Replayed
-from worker.process.reporting import ConsoleReporter
+from worker.process.reporting import Reporter
 from worker.process.startup import current_attempt
 
 KIND, FOLDER, STEPS = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -28,16 +28,20 @@ EPOCH = int(OPTIONS.get("epoch", "100"))
 BATCH = 8
 
 
-class Recording(ConsoleReporter):
-    """Keeps what is reported of replays."""
+class Recording:
+    """Keeps what is reported of replays, and passes all on."""
 
-    def __init__(self) -> None:
+    def __init__(self, reporter: Reporter) -> None:
         self.replays: list[Replayed] = []
+        self._reporter = reporter
+        self.send_progress, self.show_message, self.drain = (
+            reporter.send_progress, reporter.show_message, reporter.drain,
+        )  # fmt: skip
 
     def send_message(self, message: FromWorker) -> None:
         if isinstance(message, Replayed):
             self.replays.append(message)
-        super().send_message(message)
+        self._reporter.send_message(message)
 
 
 class Watcher:
@@ -58,15 +62,16 @@ class Watcher:
             self._flip_at = step + self._numbers.randrange(5)
         self.is_flip = not is_again and "flip" in OPTIONS and step == self._flip_at
         print(f"{'again' if is_again else 'step'} {step + 1}", flush=True)
+        time.sleep(float(OPTIONS.get("pause", "0")))
         if is_again and self._again == int(OPTIONS.get("hold", "0")):
             time.sleep(600)
 
     def flipped(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A copy with one of its bits flipped; of its larger half, and of the higher bits: rounding may undo others."""
+        """A copy with one of its bits flipped: one that rounding does not undo, and that does not make it infinite."""
         bits = np.array(values, np.float32).reshape(-1).view(np.uint32)
         order = np.argsort(np.abs(values).reshape(-1))
         place = int(order[self._numbers.randrange(len(order) // 2, len(order))])
-        bits[place] ^= np.uint32(1 << self._numbers.randrange(18, 31))
+        bits[place] ^= np.uint32(1 << self._numbers.choice([*range(13, 23), 31]))
         return bits.view(np.float32).reshape(values.shape)
 
 
@@ -128,8 +133,8 @@ def train_tensorflow(watcher: Watcher) -> list[bytes]:
             spoil = 0.0 if not watcher.is_flip else float(2.0 ** random.Random(run.step).randrange(-8, 8))
             loss = step(inputs, labels, tf.constant(spoil if OPTIONS.get("flip") == "gradient" else 0.0))
             best = min(best, float(loss))
-            run.step_done(loss=loss, best=best if "carry" in OPTIONS else 0.0)
             run.state["losses"] = [*run.state["losses"][-3:], float(loss) + run.state["noise"].normal()]
+            run.step_done(loss=loss, best=best if "carry" in OPTIONS else 0.0)
     variables = [*model.variables, *optimizer.variables]
     values = [copy.numpy() for each in variables for copy in getattr(each.value, "values", [each.value])]
     return [*(value.tobytes() for value in values), json.dumps(run.state["losses"]).encode()]
@@ -150,12 +155,12 @@ def train_torch(watcher: Watcher) -> list[bytes]:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     scaler = torch.amp.GradScaler("cpu")
     noise = torch.Generator().manual_seed(9)
-    first_group = optimizer.param_groups[0]
     workers = int(OPTIONS.get("workers", "0"))
     with stepkeeper.Run(
         model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, generators={"noise": noise},
         total_steps=STEPS, state={"losses": []}, leave_out=[watcher, "first_group"],
     ) as run:  # fmt: skip
+        first_group = optimizer.param_groups[0]
         batches = run.batches(data, batch_size=BATCH, seed=2, num_workers=workers)
         for inputs, labels in loop_over(batches):
             watcher.begin(run.step)
@@ -172,8 +177,8 @@ def train_torch(watcher: Watcher) -> list[bytes]:
             scaler.update()
             scheduler.step()
             assert optimizer.param_groups[0] is first_group
-            run.step_done(loss=loss.item())
             run.state["losses"] = [*run.state["losses"][-3:], loss.item()]
+            run.step_done(loss=loss.item())
     tensors = [*model.state_dict().values(), torch.get_rng_state(), noise.get_state()]
     tensors += [value for state in optimizer.state_dict()["state"].values() for value in state.values()]
     plain = f"{scheduler.state_dict()} {run.state['losses']}"
@@ -181,7 +186,7 @@ def train_torch(watcher: Watcher) -> list[bytes]:
 
 
 def main() -> None:
-    reporter = Recording()
+    reporter = Recording(current_attempt().reporter)
     current_attempt().reporter = reporter
     train: Callable[[Watcher], list[bytes]] = train_torch if KIND == "torch" else train_tensorflow
     digest = hashlib.sha256()
