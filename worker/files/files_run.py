@@ -22,6 +22,7 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root, find_unsaved_generators
+from worker.checks.reached_values import Kept, keep_written
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
@@ -199,19 +200,42 @@ class FilesRun(RunBase):
             )
         return versions, topology
 
-    def step_done(self, *unnamed: Any, epoch: int, batch: int, examples: int | None = None, **metrics: Any) -> None:
-        """One step is complete; the next batch is `batch` of `epoch`, of which `examples` are consumed. Saves if it is
-        due or requested, and may exit. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the
-        first hundred, are left out of messages and manifests."""
+    def step_done(
+        self,
+        *unnamed: Any,
+        epoch: int | None = None,
+        batch: int | None = None,
+        examples: int | None = None,
+        **metrics: Any,
+    ) -> None:
+        """One step is complete. Saves if it is due or requested, and may exit.
+
+        A program that reads its data itself says where to go on: the next batch is `batch` of `epoch`, of which
+        `examples` are consumed. In loops over `range`, `order` and `epochs` the run knows.
+        `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the first hundred, are left out of
+        messages and manifests. Raises TypeError for one of `epoch` and `batch` without the other.
+        """
+        if (epoch is None) != (batch is None):
+            raise TypeError("cannot tell where to go on; give run.step_done both epoch= and batch=, or none of them")
+        given = None
+        if epoch is not None and batch is not None:  # the numbers may be NumPy's, which are not JSON's
+            given = Position(int(epoch), int(batch), None if examples is None else int(examples))
+        self._end_step(unnamed, metrics, given)
+
+    def _end_step(self, unnamed: tuple[Any, ...], metrics: Mapping[str, Any], given: Position | None = None) -> None:
+        """See `step_done`. `given`: the position behind this step, if the script knows better than the run."""
         require_names(unnamed)
         self._require_with("run.step_done")
         values = {name: float(value) for name, value in metrics.items()}
-        self.step += 1  # the numbers may be NumPy's, which are not JSON's
-        self._position = Position(int(epoch), int(batch), None if examples is None else int(examples))
         if self._is_replaying:
+            self._count_replayed_step()
             self._metrics = metric_values(values)
-            self._report_replay()
             return
+        if given is None:
+            self._count_step()
+        else:
+            self.step += 1
+            self._position, self._consumed = given, None
         self._check_divergence(values)
         self._metrics = metric_values(values)
         self._attempt.requests.step = self.step
@@ -220,19 +244,26 @@ class FilesRun(RunBase):
             self._is_complete_checked = True
             self._check_complete()
             self._report_first_step()
-        elif self._containers is not None:
-            self._scheduler.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
+        elif self._step_watch is not None:
+            self._report_findings(self._find_changed_values(_script_frame()))
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.paused_s)
         self._report_progress(
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.paused_s
         )
+        if not self._body_step:
+            self._on_step_boundary()
+
+    def _on_step_boundary(self) -> None:
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
         self._scheduler.on_step_boundary(self.step, self._boundary)
         if saves:
             self._report_section(None)
+
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
 
     @property
     def _saving_s(self) -> float | None:
@@ -269,6 +300,9 @@ class FilesRun(RunBase):
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
         self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)
+
+    def _keep(self, kept: Kept) -> None:
+        keep_written(kept, (getattr(self._files, name, None) for name in ("write", "copied")))
 
     _remedy = "give generators to generators=[...], or to leave_out=[...] what need not come back"
 

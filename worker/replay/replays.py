@@ -134,7 +134,8 @@ class Replays(Generic[Tensors, Item]):
         step_s = run.saves.step_s
         if step_s is None or self._budget.left_s(now) <= 0:
             return None
-        if not self._is_checked and (why := run.why_not_replayable()) is not None:
+        is_known = self._is_checked and not run.saves.findings
+        if not is_known and (why := run.why_not_replayable()) is not None:
             self.give_up(why)
             return None
         self._is_checked = True

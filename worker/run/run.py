@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from supervisor.protocol.wire.messages import Done, Exported, WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding
+from worker.checks.reached_values import Kept
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -137,8 +139,6 @@ class Run(RunBase):
         self._checked = False
         self._passes = PassLog()
         self._reader: BatchReader | None = None
-        self._consumed = Position()  # behind the batch that was handed out last
-        self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
         self._replays: Replays[Values, tuple[Batch, Position]] | None = None
@@ -194,7 +194,9 @@ class Run(RunBase):
 
     def _batches(self, source: Any) -> Iterator[Batch]:
         yield from self._over_epochs(
-            lambda: self._rest_of_epoch(self._reader_of(source)), lambda: self._reader_of(source).skip_epoch()
+            "run.batches",
+            lambda: self._rest_of_epoch(self._reader_of(source)),
+            lambda: self._reader_of(source).skip_epoch(),
         )
         if self.reached or (self._data_ended and self._position.epoch == self._last_epoch):
             self._checkpoints.save_final(self._step_boundary())
@@ -202,9 +204,8 @@ class Run(RunBase):
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
         batches = ((batch, reader.consumed) for batch in self._report_waits(reader.rest_of_epoch()))
         for batch, consumed in self._with_replays(batches):
-            if not self._in_step and not self._is_replaying:
+            if self._consumed is None and not self._is_replaying:
                 self._checkpoints.on_step_boundary(self.step, self._step_boundary)
-            self._in_step = True
             self._consumed = consumed
             yield batch
 
@@ -223,13 +224,11 @@ class Run(RunBase):
             require_names(unnamed)
             self._require_with("run.step_done")
             _require_python_loop()
-        self.step += 1
-        if self._in_step:
-            self._position, self._in_step = self._consumed, False
         if self._is_replaying:
+            self._count_replayed_step()
             self._metrics = metrics
-            self._report_replay()
             return
+        self._count_step()
         self._attempt.requests.step = self.step
         self._metrics = metrics
         if self._watch is not None:
@@ -246,13 +245,17 @@ class Run(RunBase):
             self._check_microbatches()
             if self._replays is not None and self._reader is None:
                 self._replays.give_up(self._why_no_replays)
-        elif self._containers is not None:
-            self._checkpoints.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
+        elif self._step_watch is not None:
+            self._report_changed_values(sys._getframe(1))
         self._write_summary()
         if self._report_progress(
             self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.paused_s
         ):
             self._check_divergence()
+        if not self._body_step:
+            self._on_step_boundary()
+
+    def _on_step_boundary(self) -> None:
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
         if saves:
@@ -269,7 +272,7 @@ class Run(RunBase):
             self._passes.to_json,
             lambda: self.step,
             self._write_loop,
-            lambda: not self._in_step,
+            lambda: self._consumed is None,
             self._begin_replay,
             self._end_replay,
             lambda: self._checkpoints.on_step_boundary(self.step, self._step_boundary),
@@ -287,7 +290,7 @@ class Run(RunBase):
         return LoopState(self.step, self._position, self.state.copied(), generators, self._metrics, passes)
 
     def _write_loop(self, loop: LoopState) -> None:
-        self.step, self._position, self._metrics, self._in_step = loop.step, loop.position, loop.metrics, False
+        self.step, self._position, self._metrics, self._consumed = loop.step, loop.position, loop.metrics, None
         self.state.put_back(loop.values)
         extra_state.write_generators(loop.generators, self._checkpoints.own)
 
@@ -328,12 +331,26 @@ class Run(RunBase):
             self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang, self._passes)
         return self._reader
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        self._in_step = False
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        self._checkpoints.report_findings((), "", findings, self.step, strict=self._strict)
+
+    def _agree_on_order(self, digest: bytes) -> None:
+        if self._gang is None:
+            return
+        mine = [zlib.crc32(digest)]
+        if self._gang.sum([int(self._gang.from_chief(mine) != mine)])[0]:
+            raise RuntimeError(
+                "cannot train: the workers go through the epoch in different orders, of which a checkpoint holds one; "
+                "draw the order of run.order from a generator that has the same seed in all of them"
+            )
 
     def _copy_saved_state(self) -> Callable[[], None]:
         return copy_saved_state(self._tracked, self.state, self._checkpoints.own)
+
+    def _copy_generators(self) -> Callable[[], None]:
+        own = self._checkpoints.own
+        states = extra_state.read_generators(own)
+        return lambda: extra_state.write_generators(states, own)
 
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
@@ -414,6 +431,14 @@ class Run(RunBase):
             _REMEDY,
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
+
+    def _report_changed_values(self, frame: FrameType | None) -> None:
+        self._checkpoints.report_findings((), "", self._find_changed_values(frame), self.step, strict=self._strict)
+
+    def _keep(self, kept: Kept) -> None:
+        tracked = tf.train.TrackableView(self._tracked).descendants()
+        # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
+        kept.identities |= {id(each) for each in tracked if hasattr(type(each), "deserialize")}
 
     def _adapt_state(self, value: Any) -> HasState | None:
         return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))

@@ -17,6 +17,7 @@ import torch
 from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root
+from worker.checks.reached_values import Kept
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
@@ -28,8 +29,9 @@ from worker.saving.directory import UNFIT_REMEDY
 from worker.state import random_generators
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
+from worker.torch.epoch_head import copy_generators, copy_parts
 from worker.torch.loaders import BatchPlan, plan_batches
-from worker.torch.missing_state import find_missing, find_unread_loaders
+from worker.torch.missing_state import find_missing, find_unread_loaders, keep_parts
 from worker.torch.replayed_state import ReplayedTorch, batch_bytes
 from worker.torch.saved_state import (
     STATE,
@@ -91,7 +93,6 @@ class Run(FilesRun):
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
         self._torch_files.check_finite(self._on_nan != "off")
         self._uses_batches = False
-        self._consumed: Position | None = None  # behind a batch that was handed out and whose step is not done
         self._replays: Replays[Mapping[str, Any], tuple[Any, Position]] | None = None
 
     def _read_script(self) -> dict[str, Condition]:
@@ -113,7 +114,7 @@ class Run(FilesRun):
         self._uses_batches = True
         plan = plan_batches(data, batch_size, seed, options)
         self._data = plan.describe()
-        batches = self._over_epochs(lambda: self._rest_of_epoch(plan))
+        batches = self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
         return batches if self._replays is None else self._replays.watch(batches)
 
     def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
@@ -162,10 +163,27 @@ class Run(FilesRun):
         self.state.put_back(loop.values)
         random_generators.write(loop.generators, self._own_generators)
 
+    def _copy_saved_state(self) -> Callable[[], None]:
+        others, put_back_parts = super()._copy_saved_state(), copy_parts(self._torch_files.parts)
+
+        def put_back() -> None:
+            others()
+            put_back_parts()
+
+        return put_back
+
+    def _copy_generators(self) -> Callable[[], None]:
+        others, put_back_torch = super()._copy_generators(), copy_generators(self._torch_files.generators)
+
+        def put_back() -> None:
+            others()
+            put_back_torch()
+
+        return put_back
+
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        at, self._consumed = self._consumed or self._position, None
-        super().step_done(*unnamed, epoch=at.epoch, batch=at.batch, examples=at.examples, **metrics)
+        self._end_step(unnamed, metrics)
 
     _remedy = (
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
@@ -175,6 +193,13 @@ class Run(FilesRun):
         super()._check_complete()
         if self._replays is not None and not self._uses_batches:
             self._replays.give_up(NO_BATCHES)
+
+    def _digest_generators(self) -> bytes:
+        generators = [torch.get_rng_state(), *(each.get_state() for each in self._torch_files.generators.values())]
+        return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
+
+    def _keep(self, kept: Kept) -> None:
+        keep_parts(kept, {**self._torch_files.parts, **self.state})
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files

@@ -48,6 +48,45 @@ def of_loaders() -> Any:
     }
 
 
+def _ordered(folder: str, *ends: int) -> list[Any]:
+    """What a training ends with whose heads step a scheduler and draw an order; it is left after these steps."""
+    for end in (*ends, 1000):
+        torch.manual_seed(3)
+        model, noise = nn.Linear(2, 1), torch.Generator().manual_seed(4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        try:
+            with stepkeeper.Run(
+                directory=FOLDER / folder, interval="1 steps", strict=True, generators={"noise": noise}, **parts
+            ) as run:
+                for epoch in run.epochs(3):
+                    scheduler.step()
+                    torch.randn(epoch + 1, generator=noise)
+                    for several in run.order(torch.randperm(6), batch_size=4):
+                        optimizer.zero_grad()
+                        inputs = several.float().mean() + torch.rand(1, 2) + torch.randn(1, 2, generator=noise)
+                        model(inputs).sum().backward()
+                        optimizer.step()
+                        run.step_done()
+                        if run.step == end:
+                            raise KeyboardInterrupt
+                    with torch.no_grad():
+                        model.weight.mul_(0.5)
+                    run.step_done()
+                    if run.step == end:
+                        raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            continue
+    return [run.step, model.weight.tolist(), scheduler.get_last_lr(), torch.rand(1).item()]
+
+
+def of_orders() -> Any:
+    """The ends of undisturbed and of disturbed trainings over orders that the head of each epoch draws."""
+    whole = _ordered("whole")
+    return {"whole": whole, "parts": [_ordered(f"parts {end}", end, end + 2) for end in range(1, 10)]}
+
+
 class Stream(IterableDataset):  # type: ignore[type-arg]
     """Examples without numbers."""
 
@@ -130,5 +169,7 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    pieces = {each.__name__: each for each in (of_loaders, refused_loaders, forgotten, kept, own_loop, no_steps)}
+    pieces = {
+        each.__name__: each for each in (of_loaders, of_orders, refused_loaders, forgotten, kept, own_loop, no_steps)
+    }
     print(json.dumps(pieces[PIECE]()))

@@ -51,6 +51,14 @@ def test_dataloaders_of_the_script_resume_with_the_next_example(piece: Piece) ->
     assert found["generator"]["whole"] != found["shuffled"]["whole"], "its seed counts"
 
 
+def test_heads_that_step_a_scheduler_and_draw_an_order_are_undone(piece: Piece) -> None:
+    status, found, errors = piece("of_orders")
+
+    assert status == 0, errors
+    assert found["whole"][0] == 9
+    assert [number for number, part in enumerate(found["parts"], 1) if part != found["whole"]] == []
+
+
 def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: Piece) -> None:
     _, texts, errors = piece("refused_loaders")
 
