@@ -161,7 +161,7 @@ class FilesRun(RunBase):
         )
         self._attempt.reporter.send_message(self._restored)
         self._changed = changed
-        self._stop.install()
+        self._begin()
         return self
 
     def _read_script(self) -> dict[str, Condition]:
@@ -216,6 +216,8 @@ class FilesRun(RunBase):
         self._report_progress(
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
         )
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, metrics, lambda: self._scheduler.save_final(self._boundary()))
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")

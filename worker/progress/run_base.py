@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import Progress
+from supervisor.protocol.wire.messages import Progress, WorkerExit
 from worker.checks.findings import Finding
 from worker.checks.loop_source import (
     Entered,
@@ -23,6 +23,7 @@ from worker.checks.loop_source import (
 from worker.checks.loop_values import ContainerWatch, carried_values
 from worker.checks.reachability import Root, roots_of_frame
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
+from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
@@ -49,6 +50,8 @@ class RunBase(EpochLoop):
         super().__init__(check_total_steps(total_steps), RunState(state, self._adapt_state))
         self._leave_out = check_list(leave_out, "leave_out", "[teacher]")
         self._attempt = current_attempt()
+        if self._attempt.proof is not None:
+            self._leave_out = self._attempt.proof.without_left_out(self._leave_out)
         self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
         if summaries is not None:
@@ -173,6 +176,20 @@ class RunBase(EpochLoop):
                 "cannot resume a loop that calls run.batches for each epoch: after a restart it begins again; write "
                 '"for epoch in run.epochs(n):" around it'
             )
+
+    def _begin(self) -> None:
+        """The state is restored, and the script's loop follows."""
+        self._stop.install()
+        if self._attempt.proof is not None:
+            kind = f"{type(self).__module__}.{type(self).__qualname__}"
+            self._attempt.proof.begin_run(self._attempt.number, self.step, kind)
+
+    def _follow_proof(self, proof: ProofMode, metrics: Mapping[str, Any], save: Callable[[], object]) -> None:
+        """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
+        position = self._position
+        if proof.record_step(self.step, (position.epoch, position.batch, position.examples), metrics, save):
+            self._finish()
+            raise DeliberateExit(int(WorkerExit.DONE))
 
     @property
     def _saving_s(self) -> float | None:

@@ -155,7 +155,7 @@ class Run(RunBase):
         self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
         self._attempt.requests.can_export = True
-        self._stop.install()
+        self._begin()
         return self
 
     def _failed(self, error: BaseException) -> None:
@@ -234,6 +234,8 @@ class Run(RunBase):
             self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s
         ):
             self._check_divergence()
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, metrics, self._save_now)
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
         if saves:
@@ -243,6 +245,9 @@ class Run(RunBase):
         self._checkpoints.on_step_boundary(self.step, self._step_boundary)
         if saves:
             self._report_section(None)
+
+    def _save_now(self) -> None:
+        self._checkpoints.save_final(self._step_boundary())
 
     @property
     def split(self) -> int:

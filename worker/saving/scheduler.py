@@ -65,6 +65,11 @@ class SaveScheduler(Generic[F, T]):
         """
         texts = [f"checkpoints do not include {', '.join(missing)}; {remedy}"] if missing else []
         texts += describe(findings)
+        if (proof := self._attempt.proof) is not None:
+            proof.name_findings(
+                [*((each, remedy) for each in missing), *((each.name, each.remedy) for each in findings)]
+            )
+            strict = False  # a proof shows what follows from it
         self._left_out = (*self._left_out, *missing, *dict.fromkeys(each.name for each in findings))
         if texts and strict:
             self._attempt.exit_with_error(
