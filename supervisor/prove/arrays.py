@@ -50,7 +50,7 @@ def differing_arrays(one: Path, other: Path) -> Iterator[TensorDifference]:
     first, second = read_arrays(one), read_arrays(other)
     for name in sorted(first.keys() | second.keys()):
         if first.get(name) != second.get(name):
-            shown = f"{one.name}[{json.dumps(name)}]" if name else one.name
+            shown = f'{one.name}["{name}"]' if name else one.name
             yield TensorDifference(shown, *_first(first.get(name), second.get(name)))
 
 
@@ -79,7 +79,7 @@ def differing_values(one: Path, other: Path) -> Iterator[TensorDifference]:
     for name in sorted(first.keys() | second.keys()):
         mine, theirs = first.get(name), second.get(name)
         if mine != theirs:
-            yield TensorDifference(f"run.state[{json.dumps(name)}]", *_texts(mine, theirs))
+            yield TensorDifference(f'run.state["{name}"]', *_texts(mine, theirs))
 
 
 Value = tuple[Any, Mapping[str, Array]]
@@ -122,5 +122,5 @@ def _described(saved: Any, array: str) -> str:
 
 def _short(saved: Any) -> str:
     if isinstance(saved, dict) and "items" in saved:
-        return f"{saved.get('kind')} of {len(saved['items'])} entries: {json.dumps(saved['items'])[:60]}"
-    return json.dumps(saved)[:100]
+        return f"{saved.get('kind')} of {len(saved['items'])} entries: {str(saved['items'])[:60]}"
+    return repr(saved)[:100]

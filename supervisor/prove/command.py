@@ -13,9 +13,9 @@ from typing import NoReturn
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.protocol.proof import EXIT_STATUS, ProofReport, Verdict
 from supervisor.prove.display import Bar, Display, json_lines, plain_lines
-from supervisor.prove.plan import Wanted
+from supervisor.prove.plan import ProofOptions
 from supervisor.prove.proof import Proof
-from supervisor.prove.scratch import CannotProve, Job, Scratch, job_of
+from supervisor.prove.scratch import CannotProve, ProvableJob, Scratch, job_of
 
 INTERRUPTED = 130  # as a shell's command that SIGINT ended
 USAGE_ERROR = 64  # EX_USAGE: not 2, which is a verdict
@@ -115,22 +115,22 @@ def _prove(options: argparse.Namespace, name: str | None, command: Sequence[str]
     with Scratch(options.scratch, job.user, keep=options.keep) as scratch:
         if options.keep:
             print(f"the scratch folder is {scratch.path}", file=sys.stderr)  # noqa: T201
-        wanted = Wanted(options.kills, options.steps, options.epochs)
+        wanted = ProofOptions(options.kills, options.steps, options.epochs)
         return Proof(job, wanted, scratch, display.show).carry_out()
 
 
-def _job(options: argparse.Namespace, name: str | None, command: Sequence[str]) -> Job:
+def _job(options: argparse.Namespace, name: str | None, command: Sequence[str]) -> ProvableJob:
     keys = {"deterministic": "true"} if options.deterministic else {}
     if options.configuration is None:
         if shutil.which(command[0]) is None:
             raise CannotProve(f"there is no command {command[0]!r}; write for example: -- python train.py")
-        return Job(_name_of(command), tuple(command), Path.cwd(), {}, keys)
+        return ProvableJob(_name_of(command), tuple(command), Path.cwd(), {}, keys)
     config = load_config(options.configuration.absolute(), os.environ)
     program = config.programs[name or _only_job(config)] if name is None or name in config.programs else None
     if program is None:
         raise CannotProve(f"{config.path} has no job {name!r}; it has {', '.join(_jobs(config)) or 'none'}")
     job = job_of(program, config.supervisord.directory or Path.cwd())
-    return Job(job.name, job.command, job.directory, job.environment, {**job.keys, **keys}, job.user)
+    return ProvableJob(job.name, job.command, job.directory, job.environment, {**job.keys, **keys}, job.user)
 
 
 def _jobs(config: Config) -> list[str]:

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 
 from supervisor.protocol.proof import ProofReport
 from supervisor.protocol.wire.codec import encode_record
-from supervisor.prove.proof import Progress
+from supervisor.prove.proof import RunProgress
 from supervisor.prove.texts import report_lines
 
 LINE_S = 10.0  # between two plain lines of one run
@@ -30,7 +30,7 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None: ...
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         """Shows how far it is."""
 
     def report(self, report: ProofReport) -> None:
@@ -40,7 +40,7 @@ class Display(Protocol):
 class Lines:
     """Plain lines, or JSON, at most one each so many seconds for one run and number of kills."""
 
-    def __init__(self, every_s: float, say: Callable[[Progress], str], say_report: Callable[[ProofReport], str],
+    def __init__(self, every_s: float, say: Callable[[RunProgress], str], say_report: Callable[[ProofReport], str],
                  progress_to: TextIO | None = None) -> None:  # fmt: skip
         self._every_s, self._say, self._say_report = every_s, say, say_report
         self._to = progress_to or sys.stdout
@@ -55,7 +55,7 @@ class Lines:
     ) -> None:
         """Nothing is open."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         now, what = time.monotonic(), (progress.run, progress.kills, progress.state)
         if what == self._shown and now - self._shown_at < self._every_s:
             return
@@ -73,10 +73,10 @@ def plain_lines() -> Lines:
 
 def json_lines() -> Lines:
     """For a program: one object a line, the report last."""
-    return Lines(JSON_S, lambda progress: json.dumps({"progress": asdict(progress)}), encode_record)
+    return Lines(JSON_S, lambda progress: json.dumps({"progress": asdict(progress)}, allow_nan=False), encode_record)
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: RunProgress) -> str:
     of = "" if progress.of is None else f" of {progress.of}"
     kills = f", {progress.kills} of {progress.planned} kills" if progress.planned else ""
     return f"{progress.run}: {progress.state.lower()}, step {progress.step}{of}{kills}"
@@ -100,7 +100,7 @@ class Bar:
     ) -> None:
         self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         task = self._tasks.get(progress.run)
         if task is None:
             task = self._tasks[progress.run] = self._bars.add_task(progress.run, total=None, note="")

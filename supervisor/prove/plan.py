@@ -21,7 +21,7 @@ _DIVISORS = (2, 3, 4, 5, 8, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProofOptions:
     """What the user asked for. `steps`, `epochs`: None leaves the choice to `end_of_training`."""
 
     kills: int = 3
@@ -38,7 +38,7 @@ class TrainedSoFar:
     edges: tuple[int, ...] = ()
 
 
-def end_of_training(so_far: TrainedSoFar, wanted: Wanted) -> int | None:
+def end_of_training(so_far: TrainedSoFar, wanted: ProofOptions) -> int | None:
     """The step at which the first run ends; None: it is not decided yet. It is a little ahead, as the worker has to
     take notice of it."""
     if wanted.steps is not None:

@@ -15,11 +15,11 @@ from supervisor.protocol.proof import Difference, Kill, ProofReport, Verdict
 from supervisor.protocol.proof_plan import END, Begun, Killed, PlannedKill, WorkerPlan
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
-from supervisor.prove.plan import TrainedSoFar, Wanted
+from supervisor.prove.plan import ProofOptions, TrainedSoFar
 from supervisor.prove.record import RunRecord
-from supervisor.prove.scratch import CannotProve, Job, RunFolder, Scratch
+from supervisor.prove.scratch import CannotProve, ProvableJob, RunFolder, Scratch
 from supervisor.prove.session import Session
-from supervisor.prove.state import LastCheckpoint, differing_state, last_checkpoint
+from supervisor.prove.state import FinalCheckpoint, differing_state, last_checkpoint
 from supervisor.prove.steps import differing_steps, epoch_goes_back
 from supervisor.prove.torch_states import compare_torch_with
 
@@ -34,7 +34,7 @@ STEPS_NEEDED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """How far a proof is. `of`: the step at which this run ends; None: that is not decided."""
 
     run: str
@@ -45,7 +45,7 @@ class Progress:
     planned: int = 0
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[RunProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Run:
     """A run that has ended."""
 
     record: RunRecord
-    checkpoint: LastCheckpoint
+    checkpoint: FinalCheckpoint
     is_whole: bool  # the script ended it
     first_step_s: float
     took_s: float
@@ -62,7 +62,7 @@ class _Run:
 class Proof:
     """One proof of one job."""
 
-    def __init__(self, job: Job, wanted: Wanted, scratch: Scratch, tell: Tell) -> None:
+    def __init__(self, job: ProvableJob, wanted: ProofOptions, scratch: Scratch, tell: Tell) -> None:
         self._job = job
         self._wanted = wanted
         self._scratch = scratch
@@ -157,7 +157,7 @@ class Proof:
     def _ended(self, report: ProofReport) -> ProofReport:
         return replace(report, wall_at=time.time(), took_s=round(time.monotonic() - self._began_at, 1))
 
-    def _require_room(self, checkpoint: LastCheckpoint) -> None:
+    def _require_room(self, checkpoint: FinalCheckpoint) -> None:
         needed = 8 * checkpoint.state_bytes  # five that are kept, one that is written, and those of the other runs
         free = shutil.disk_usage(self._scratch.path).free
         if free < needed:
@@ -219,7 +219,7 @@ class _Follower:
     """Watches one run: reports its progress, and decides where the first one ends."""
 
     def __init__(
-        self, tell: Tell, name: str, worker_plan: WorkerPlan, wanted: Wanted, folder: RunFolder, began_at: float
+        self, tell: Tell, name: str, worker_plan: WorkerPlan, wanted: ProofOptions, folder: RunFolder, began_at: float
     ) -> None:
         self.end = worker_plan.end
         self.first_step_s = 0.0
@@ -242,7 +242,7 @@ class _Follower:
                 unnamed.write_text(str(end))
                 unnamed.rename(self._folder.proof / END)
         step = steps[-1].step if steps else 0
-        self._tell(Progress(self._name, step, self.end, status["state"], len(record.killed), len(self._kills)))
+        self._tell(RunProgress(self._name, step, self.end, status["state"], len(record.killed), len(self._kills)))
 
 
 def _no_run(record: RunRecord) -> str:
@@ -266,7 +266,7 @@ def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[Kill, ...
     return tuple(found)
 
 
-def _fingerprint(job: Job, record: RunRecord) -> str:
+def _fingerprint(job: ProvableJob, record: RunRecord) -> str:
     """A hash of the command and of the script's own files."""
     hashed = hashlib.sha256("\0".join(job.command).encode())
     for file in record.begun[0].files if record.begun else ():

@@ -33,7 +33,7 @@ class CannotProve(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProvableJob:
     """What is proven. `keys`: of its section; `environment`: its own variables; `user`: None for the present one."""
 
     name: str
@@ -49,7 +49,7 @@ class Job:
         return self.name.rpartition(":")[2]
 
 
-def job_of(program: ProgramConfig, daemon_directory: Path) -> Job:
+def job_of(program: ProgramConfig, daemon_directory: Path) -> ProvableJob:
     """The job of a configuration file. Raises CannotProve for a program that is none, or of a kind that can't be."""
     job = program.job
     if job is None:
@@ -63,7 +63,7 @@ def job_of(program: ProgramConfig, daemon_directory: Path) -> Job:
     if program.umask is not None:
         keys["umask"] = f"{program.umask:o}"
     directory = program.directory or daemon_directory
-    return Job(program.name, program.command, directory, program.environment, keys, program.user)
+    return ProvableJob(program.name, program.command, directory, program.environment, keys, program.user)
 
 
 def _is_set(model: object, name: str) -> bool:
@@ -150,7 +150,7 @@ class RunFolder:
         """What the script printed on standard error."""
         return self.path / "stderr.log"
 
-    def write_configuration(self, job: Job, interval_steps: int, *, restarts: int) -> None:
+    def write_configuration(self, job: ProvableJob, interval_steps: int, *, restarts: int) -> None:
         """Writes the configuration of a run that saves every so many steps. Raises CannotProve."""
         environment = {
             **job.environment,

@@ -12,7 +12,7 @@ from typing import Any
 from supervisor.ctl.client import Client, Refusal, Unreachable
 from supervisor.protocol.wire import launch
 from supervisor.prove.record import RecordReader
-from supervisor.prove.scratch import CannotProve, Job, RunFolder
+from supervisor.prove.scratch import CannotProve, ProvableJob, RunFolder
 
 POLL_S = 0.1
 ANSWER_S = 60.0  # within which a daemon answers that was just started
@@ -23,7 +23,7 @@ _ENDED = ("SUCCEEDED", "FAILED", "EXITED", "STOPPED")
 class Session:
     """One run of a job under a daemon of its own. Nothing of it is left running behind `with`."""
 
-    def __init__(self, job: Job, folder: RunFolder) -> None:
+    def __init__(self, job: ProvableJob, folder: RunFolder) -> None:
         self.folder = folder
         self.reader = RecordReader(folder.proof)
         self._job = job
@@ -52,7 +52,8 @@ class Session:
             status = self._status()
             self.reader.read()
             on_change(self, status)
-            if status["state"] in _ENDED:
+            is_due = status["state"] == "STOPPED" and status["started_wall_at"] is None  # it is about to be started
+            if status["state"] in _ENDED and not is_due:
                 return status
             if deadline_at is not None and time.monotonic() > deadline_at:
                 raise CannotProve(

@@ -28,7 +28,7 @@ RANDOM = "random generator"
 
 
 @dataclass(frozen=True, slots=True)
-class LastCheckpoint:
+class FinalCheckpoint:
     """The newest checkpoint of a run, proven whole."""
 
     folder: Path
@@ -41,14 +41,14 @@ class LastCheckpoint:
         return sum(file.size for file in self.written.files)
 
 
-def last_checkpoint(directory: Path) -> LastCheckpoint | None:
+def last_checkpoint(directory: Path) -> FinalCheckpoint | None:
     """The newest whole checkpoint in a directory; None if there is none. Raises OSError."""
     for name in selection.committed_checkpoints(directory):
         try:
             written = manifest.verify_checkpoint(directory / str(name))
         except manifest.ManifestError:
             continue
-        return LastCheckpoint(directory / str(name), name.step, written)
+        return FinalCheckpoint(directory / str(name), name.step, written)
     return None
 
 
@@ -56,7 +56,7 @@ TorchComparison = Callable[[Path, Path], Sequence[TensorDifference]]
 """Compares two files of PyTorch's in the job's own interpreter."""
 
 
-def differing_state(one: LastCheckpoint, other: LastCheckpoint, compare_torch: TorchComparison) -> list[Difference]:
+def differing_state(one: FinalCheckpoint, other: FinalCheckpoint, compare_torch: TorchComparison) -> list[Difference]:
     """What of the state differs, with the step of the checkpoints. Raises OSError."""
     first, second = ({file.name: file.hash for file in each.written.files} for each in (one, other))
     names = [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
@@ -120,5 +120,5 @@ def _of_state_file(one: dict[str, Any], other: dict[str, Any]) -> Iterator[Tenso
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

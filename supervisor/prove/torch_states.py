@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.prove.record import RunRecord
-from supervisor.prove.scratch import Job
+from supervisor.prove.scratch import ProvableJob
 from supervisor.prove.state import TorchComparison
 from supervisor.prove.tensors import TensorDifference
 
 COMPARE_S = 600.0
 
 
-def compare_torch_with(record: RunRecord, job: Job) -> TorchComparison:
+def compare_torch_with(record: RunRecord, job: ProvableJob) -> TorchComparison:
     """A comparison by the interpreter that the record names, as the job's user."""
     python = record.begun[0].python
 
