@@ -22,21 +22,26 @@ RECORD = "record.jsonl"
 class PlannedKill:
     """Where a worker kills itself: with SIGKILL at or after the boundary behind `step`, see `KillPlace`.
 
-    `damages`: one bit of the newest checkpoint is flipped before.
+    `saves`: a checkpoint of the step is committed before. `damages`: after that, one bit of the newest one is flipped.
     """
 
     place: KillPlace
     step: int
+    saves: bool = False
     damages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
     """What the workers of one run do. The first kill is for the first attempt, and so on. `end`: the step at which
-    training ends as complete; None: where the script ends it, or where the file `end` says."""
+    training ends as complete; None: where the script ends it, or where the file `end` says. `watched`: the steps
+    behind which the values that the loop reaches are recorded; `watches_restarts`: they also are where an attempt
+    begins, and behind its first step."""
 
     kills: tuple[PlannedKill, ...] = ()
     end: int | None = None
+    watched: tuple[int, ...] = ()
+    watches_restarts: bool = False
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder. Raises OSError."""
@@ -94,8 +99,24 @@ class Killed:
     damaged: str | None = None
 
 
-Line = Begun | StepDone | Named | Killed
-_KINDS: Mapping[str, type[Line]] = {"begun": Begun, "step": StepDone, "named": Named, "killed": Killed}
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The values that the loop reaches, by path, behind a step; `is_begin`: where the attempt begins from its state."""
+
+    attempt: int
+    step: int
+    is_begin: bool
+    values: Mapping[str, str]
+
+
+Line = Begun | StepDone | Named | Killed | Reached
+_KINDS: Mapping[str, type[Line]] = {
+    "begun": Begun,
+    "step": StepDone,
+    "named": Named,
+    "killed": Killed,
+    "reached": Reached,
+}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 

@@ -20,8 +20,9 @@ from supervisor.prove.record import RunRecord
 from supervisor.prove.scratch import CannotProve, ProvableJob, RunFolder, Scratch
 from supervisor.prove.session import Session
 from supervisor.prove.state import FinalCheckpoint, differing_state, last_checkpoint
-from supervisor.prove.steps import differing_steps, epoch_goes_back
+from supervisor.prove.steps import differing_steps, epoch_goes_back, metric_names
 from supervisor.prove.torch_states import compare_torch_with
+from supervisor.prove.values import FIRST_STEPS, lost_values, watched_steps
 
 UNDISTURBED, KILLED, AGAIN = "undisturbed", "killed", "undisturbed again"
 NEVER = 1_000_000_000  # steps between two saves of an undisturbed run, which saves at its end only
@@ -71,20 +72,21 @@ class Proof:
 
     def carry_out(self) -> ProofReport:
         """The report. Raises CannotProve, OSError."""
-        undisturbed = self._run(UNDISTURBED, WorkerPlan(end=self._wanted.steps), NEVER)
+        undisturbed = self._run(UNDISTURBED, WorkerPlan(end=self._wanted.steps, watched=FIRST_STEPS), NEVER)
         kills = self._plan_kills(undisturbed)
         end = plan.end_of_killed_run(undisturbed.record.last, is_whole=undisturbed.is_whole)
         interval = self._interval(undisturbed)
         report = self._report(undisturbed, kills)
         self._require_room(undisturbed.checkpoint)
         try:
-            killed = self._run(KILLED, WorkerPlan(kills, end), interval, undisturbed)
+            killed = self._run(KILLED, WorkerPlan(kills, end, watches_restarts=True), interval, undisturbed)
         except _Failed as failure:
             killed_record = failure.record
             return replace(
                 self._different(report, undisturbed, killed_record, [failure.difference]),
                 kills=_kills(kills, killed_record),
             )
+        self._require_resumes(_kills(kills, killed.record))
         report = replace(report, kills=_kills(kills, killed.record), named=_names(killed.record) or report.named)
         differences = self._differences(undisturbed, killed)
         if not differences:
@@ -94,11 +96,13 @@ class Proof:
     def _different(
         self, report: ProofReport, undisturbed: _Run, killed: RunRecord, differences: Sequence[Difference]
     ) -> ProofReport:
-        again = self._run(AGAIN, WorkerPlan(end=None if undisturbed.is_whole else undisturbed.record.last), NEVER)
+        end = None if undisturbed.is_whole else undisturbed.record.last
+        again = self._run(AGAIN, WorkerPlan(end=end, watched=watched_steps(killed)), NEVER)
+        lost = lost_values(killed, undisturbed.record, again.record, metric_names(undisturbed.record))
         own = self._differences(undisturbed, again)
         named = {line.name: line for line in (*undisturbed.record.named, *killed.named)}.values()
         goes_back = epoch_goes_back(undisturbed.record, killed)
-        explanation = explain(differences, tuple(named), repeats=not own, goes_back=goes_back)
+        explanation = explain(differences, tuple(named), lost, repeats=not own, goes_back=goes_back)
         return self._ended(
             replace(
                 report,
@@ -114,7 +118,9 @@ class Proof:
         """What differs, the earliest first."""
         steps = differing_steps(one.record, other.record, is_whole=one.is_whole)
         compare_torch = compare_torch_with(one.record, self._job)
-        return [*steps, *differing_state(one.checkpoint, other.checkpoint, compare_torch)]
+        names = {f"last {difference.name}" for difference in steps}
+        state = differing_state(one.checkpoint, other.checkpoint, compare_torch)
+        return [*steps, *(difference for difference in state if difference.name not in names)]
 
     def _interval(self, undisturbed: _Run) -> int:
         steps = undisturbed.record.steps
@@ -134,7 +140,7 @@ class Proof:
     def _report(self, undisturbed: _Run, kills: Sequence[PlannedKill]) -> ProofReport:
         record = undisturbed.record
         edges = [edge for edge in record.edges if edge <= record.last]
-        if undisturbed.is_whole and edges and record.last not in edges:
+        if undisturbed.is_whole and record.last not in edges:
             edges.append(record.last)
         not_varied = ["another host", "other devices, such as another GPU", "a power cut"]
         if not edges:
@@ -156,6 +162,13 @@ class Proof:
 
     def _ended(self, report: ProofReport) -> ProofReport:
         return replace(report, wall_at=time.time(), took_s=round(time.monotonic() - self._began_at, 1))
+
+    def _require_resumes(self, kills: Sequence[Kill]) -> None:
+        if not any(kill.resumed_from for kill in kills):
+            raise CannotProve(
+                f"none of {counted(len(kills), 'restart')} began from a checkpoint, so they show nothing; let the proof "
+                f"train longer, with --steps or --epochs"
+            )
 
     def _require_room(self, checkpoint: FinalCheckpoint) -> None:
         needed = 8 * checkpoint.state_bytes  # five that are kept, one that is written, and those of the other runs

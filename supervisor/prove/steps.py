@@ -58,6 +58,11 @@ def _number(bits: str) -> str:
         return bits
 
 
+def metric_names(record: RunRecord) -> set[str]:
+    """The names of all metrics."""
+    return {name for step in record.steps for name in step.metrics}
+
+
 def epoch_goes_back(undisturbed: RunRecord, killed: RunRecord) -> bool:
     """Whether a restart was in an earlier epoch than the undisturbed training at the same step."""
     known = {step.step: step.epoch for step in undisturbed.steps}

@@ -29,6 +29,8 @@ def report_lines(report: ProofReport) -> Iterator[str]:
         if len(report.differences) > SHOWN:
             yield f"  and {len(report.differences) - SHOWN} more"
         yield f"likely: {report.likely}: {report.reason}"
+        if report.named:
+            yield f"named by the checks: {'; '.join(report.named)}"
         yield f"write: {report.remedy}"
     elif report.named:
         yield f"named by the checks, without effect here: {'; '.join(report.named)}"

@@ -217,13 +217,16 @@ class FilesRun(RunBase):
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
         )
         if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, metrics, lambda: self._scheduler.save_final(self._boundary()))
+            self._follow_proof(self._attempt.proof, metrics, self._save_now, self._scheduler.settle)
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
         self._scheduler.on_step_boundary(self.step, self._boundary)
         if saves:
             self._report_section(None)
+
+    def _save_now(self) -> None:
+        self._scheduler.save_final(self._boundary())
 
     @property
     def _saving_s(self) -> float | None:

@@ -22,6 +22,7 @@ from worker.checks.loop_source import (
 )
 from worker.checks.loop_values import ContainerWatch, carried_values
 from worker.checks.reachability import Root, roots_of_frame
+from worker.checks.value_snapshot import snapshot
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
@@ -183,11 +184,26 @@ class RunBase(EpochLoop):
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
             self._attempt.proof.begin_run(self._attempt.number, self.step, kind)
+            if self._attempt.proof.watches_begin():
+                self._attempt.proof.record_values(snapshot(sys._getframe(1), self._entered), is_begin=True)
 
-    def _follow_proof(self, proof: ProofMode, metrics: Mapping[str, Any], save: Callable[[], object]) -> None:
+    def _follow_proof(
+        self,
+        proof: ProofMode,
+        metrics: Mapping[str, Any],
+        save: Callable[[], object],
+        settle: Callable[[], object],
+    ) -> None:
         """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
-        position = self._position
-        if proof.record_step(self.step, (position.epoch, position.batch, position.examples), metrics, save):
+        position, frame = self._position, sys._getframe(1)
+        if proof.record_step(
+            self.step,
+            (position.epoch, position.batch, position.examples),
+            metrics,
+            save,
+            settle,
+            lambda: snapshot(frame, self._entered),
+        ):
             self._finish()
             raise DeliberateExit(int(WorkerExit.DONE))
 

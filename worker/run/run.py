@@ -235,7 +235,7 @@ class Run(RunBase):
         ):
             self._check_divergence()
         if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, metrics, self._save_now)
+            self._follow_proof(self._attempt.proof, metrics, self._save_now, self._checkpoints.settle)
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
         if saves:
