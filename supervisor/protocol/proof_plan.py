@@ -100,7 +100,7 @@ class Killed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachedValues:
     """The values that the loop reaches, by path, behind a step; `is_begin`: where the attempt begins from its state."""
 
     attempt: int
@@ -109,13 +109,13 @@ class Reached:
     values: Mapping[str, str]
 
 
-Line = Begun | StepDone | Named | Killed | Reached
+Line = Begun | StepDone | Named | Killed | ReachedValues
 _KINDS: Mapping[str, type[Line]] = {
     "begun": Begun,
     "step": StepDone,
     "named": Named,
     "killed": Killed,
-    "reached": Reached,
+    "reached": ReachedValues,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

@@ -166,8 +166,8 @@ class Proof:
     def _require_resumes(self, kills: Sequence[Kill]) -> None:
         if not any(kill.resumed_from for kill in kills):
             raise CannotProve(
-                f"none of {counted(len(kills), 'restart')} began from a checkpoint, so they show nothing; let the proof "
-                f"train longer, with --steps or --epochs"
+                f"none of {counted(len(kills), 'restart')} began from a checkpoint, so they show nothing; train "
+                f"longer, with --steps or --epochs"
             )
 
     def _require_room(self, checkpoint: FinalCheckpoint) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol.proof_plan import RECORD, Begun, Killed, Line, Named, Reached, StepDone, decode_line
+from supervisor.protocol.proof_plan import RECORD, Begun, Killed, Line, Named, ReachedValues, StepDone, decode_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class RunRecord:
         return tuple(line for line in self.lines if isinstance(line, Killed))
 
     @property
-    def reached(self) -> tuple[Reached, ...]:
+    def reached(self) -> tuple[ReachedValues, ...]:
         """The values that the loop reached, where they were recorded."""
-        return tuple(line for line in self.lines if isinstance(line, Reached))
+        return tuple(line for line in self.lines if isinstance(line, ReachedValues))
 
     @property
     def last(self) -> int:

@@ -22,6 +22,7 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root, find_unsaved_generators
+from worker.checks.reached_values import Kept, keep_written
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
@@ -209,8 +210,9 @@ class FilesRun(RunBase):
             self._is_complete_checked = True
             self._check_complete()
             self._report_first_step()
-        elif self._containers is not None:
-            self._scheduler.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
+        elif self._step_watch is not None:
+            changed = self._find_changed_values(_script_frame())
+            self._scheduler.report_findings((), "", changed, self.step, strict=self._strict)
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
         self._report_progress(
@@ -259,6 +261,9 @@ class FilesRun(RunBase):
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
         self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)
+
+    def _keep(self, kept: Kept) -> None:
+        keep_written(kept, (getattr(self._files, name, None) for name in ("write", "copied")))
 
     _remedy = "give generators to generators=[...], or to leave_out=[...] what need not come back"
 

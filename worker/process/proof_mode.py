@@ -26,7 +26,7 @@ from supervisor.protocol.proof_plan import (
     Line,
     Named,
     PlannedKill,
-    Reached,
+    ReachedValues,
     StepDone,
     WorkerPlan,
     decode_line,
@@ -93,7 +93,7 @@ class ProofMode:
 
     def record_values(self, values: Mapping[str, str], *, is_begin: bool) -> None:
         """Records the values that the loop reaches."""
-        self._write(Reached(self._attempt, self._before + self._step, is_begin, values))
+        self._write(ReachedValues(self._attempt, self._before + self._step, is_begin, values))
 
     def record_step(
         self,
