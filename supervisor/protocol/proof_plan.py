@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.proof import KillPlace
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
@@ -135,3 +137,22 @@ def decode_line(text: bytes) -> Line | None:
     except ProtocolError:
         return None
     return None
+
+
+def damage_newest(directory: Path) -> str | None:
+    """Flips one bit in the largest file of the newest checkpoint; gives its name, None if there is none.
+
+    Raises OSError.
+    """
+    names = selection.committed_checkpoints(directory)
+    if not names:
+        return None
+    files = [path for path in (directory / str(names[0])).iterdir() if path.name != layout.MANIFEST]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        middle = largest.stat().st_size // 2
+        file.seek(middle)
+        byte = file.read(1)[0]
+        file.seek(middle)
+        file.write(bytes([byte ^ 1]))
+    return str(names[0])

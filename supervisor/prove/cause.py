@@ -64,7 +64,9 @@ def explain(
             _NONDETERMINISTIC,
         )
     if NUMBER_OF_STEPS in names or goes_back or EPOCH in names:
-        return Explanation(Likely.LOOP_BEGAN_ANEW, "a loop of the script began anew after a restart", _LOOP)
+        first = next(each for each in differences if each.name in (NUMBER_OF_STEPS, EPOCH) or goes_back)
+        shown = f"{first.name} is {first.undisturbed} undisturbed and {first.killed} killed"
+        return Explanation(Likely.LOOP_BEGAN_ANEW, f"a loop of the script began anew after a restart: {shown}", _LOOP)
     if lost:
         likely = Likely.LOOP_BEGAN_ANEW if all(value.is_counter for value in lost) else Likely.NOT_KEPT
         texts = (f"{each.name} ({each.undisturbed} undisturbed, {each.killed} after the restart)" for each in lost)

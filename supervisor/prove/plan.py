@@ -59,7 +59,7 @@ def steps_between_saves(last: int, kills: int, step_s: float) -> int:
     It does not divide the last step. That one is saved by the end of training alone, with what the script does behind
     its loop, as in the run that saves at no other step.
     """
-    most = max(1, last // (2 * (kills + 1)))
+    most = max(1, last // (4 * (kills + 1)))
     wanted = min(most, max(EVERY_MIN, math.ceil(SAVE_EVERY_S / max(step_s, 1e-6))))
     below = next((number for number in range(wanted, 2, -1) if _is_fit(number, last)), None)
     return below or next(number for number in range(2, last + 2) if _is_fit(number, last))
@@ -100,7 +100,7 @@ def plan_kills(
         else:
             between = [step for step in free_steps if step % interval != 0] or free_steps
             resumable = [step for step in between if step > interval] or between
-            near = sorted(resumable, key=lambda step: abs(step - target))[: 2 * interval]
+            near = sorted(resumable, key=lambda step: abs(step - target))[: 4 * interval]
             chosen[max(near, key=lambda step: (_resume_score(step, edges, interval), -abs(step - target)))] = place
     ordered = sorted(chosen.items())
     damages = _damaged(ordered, interval)

@@ -27,8 +27,8 @@ def differing_steps(undisturbed: RunRecord, killed: RunRecord, *, is_whole: bool
     differences = list(found.values())
     ended = undisturbed.last, killed.last
     if ended[0] != ended[1] and (is_whole or ended[1] < ended[0]):
-        beyond = "" if killed.last < undisturbed.last else ", or more: it was ended there"
-        differences.insert(0, Difference(NUMBER_OF_STEPS, min(ended) + 1, str(ended[0]), f"{ended[1]}{beyond}"))
+        longer = "" if killed.last < undisturbed.last else " or more"  # it may have been ended there
+        differences.insert(0, Difference(NUMBER_OF_STEPS, min(ended) + 1, str(ended[0]), f"{ended[1]}{longer}"))
     return differences
 
 

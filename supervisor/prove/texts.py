@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.proof import Difference, Kill, ProofReport, Verdict
 from supervisor.prove.proof import megabytes
+from supervisor.prove.steps import NUMBER_OF_STEPS
 
 SHOWN = 12  # differences
 
@@ -39,7 +40,8 @@ def report_lines(report: ProofReport) -> Iterator[str]:
 
 
 def _at(difference: Difference) -> str:
-    return "" if difference.step is None else f" at step {difference.step}"
+    is_of_all = difference.step is None or difference.name == NUMBER_OF_STEPS
+    return "" if is_of_all else f" at step {difference.step}"
 
 
 def _kill_text(kill: Kill) -> str:

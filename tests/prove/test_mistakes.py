@@ -45,7 +45,7 @@ def test_a_loop_that_begins_anew_is_told_by_the_number_of_steps(script: str, kil
     assert (report.verdict, report.likely) == (Verdict.DIFFERENT, Likely.LOOP_BEGAN_ANEW)
     assert report.differences[0].name == "number of steps"
     assert report.differences[0].undisturbed == str(steps)
-    assert int(report.differences[0].killed.partition(",")[0]) > steps
+    assert int(report.differences[0].killed.removesuffix(" or more")) > steps
     assert "run.epochs" in report.remedy
 
 

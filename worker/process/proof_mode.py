@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.proof import KillPlace
 from supervisor.protocol.proof_plan import (
     END,
@@ -29,6 +28,7 @@ from supervisor.protocol.proof_plan import (
     ReachedValues,
     StepDone,
     WorkerPlan,
+    damage_newest,
     decode_line,
     encode_line,
 )
@@ -156,18 +156,7 @@ class ProofMode:
             self._die(self._before + name.step, damaged)
 
     def _damage_newest(self) -> str | None:
-        """Flips one bit of the newest checkpoint; gives its name, None if there is none."""
-        if self._directory is None or not (names := selection.committed_checkpoints(self._directory)):
-            return None
-        files = [each for each in (self._directory / str(names[0])).iterdir() if each.name != layout.MANIFEST]
-        largest = max(files, key=lambda file: file.stat().st_size)
-        with largest.open("r+b") as file:
-            middle = largest.stat().st_size // 2
-            file.seek(middle)
-            byte = file.read(1)[0]
-            file.seek(middle)
-            file.write(bytes([byte ^ 1]))
-        return str(names[0])
+        return None if self._directory is None else damage_newest(self._directory)
 
     def _die(self, step: int, damaged: str | None = None) -> NoReturn:
         with self._dying:  # a timer and the loop may come here at the same time; the lock is never released
