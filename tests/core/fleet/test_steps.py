@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.fleet.steps import MAX_AGAIN, MAX_LOST, MAX_RUNS_MISSING, StepHistory, AfterStep, daemon_status
+from supervisor.core.fleet.steps import MAX_AGAIN, MAX_LOST, MAX_RUNS_MISSING, AfterStep, StepHistory, daemon_status
 from supervisor.protocol.allocation import StepExit
 
 KILLED = 137
