@@ -164,7 +164,30 @@ def test_promtool_finds_nothing_to_blame(daemon: Daemon):
 
 def whole_sample(programs: int) -> Sample:
     job_sample = JobSample(
-        7, 9, 0.1, 7, 1, 1e9, 5, 5, 0.0, 100, 1e9, 60.0, 1.0, 2.0, 3.0, (1, 1.0), (1, 1.0), (1, 2.0), 0, 0, 0, 0, False
+        7,
+        9,
+        0.1,
+        7,
+        1,
+        1e9,
+        5,
+        5,
+        0.0,
+        100,
+        1e9,
+        60.0,
+        1.0,
+        2.0,
+        3.0,
+        (1, 1.0),
+        (1, 1.0),
+        (1, 2.0),
+        0,
+        0,
+        0,
+        0,
+        False,
+        True,
     )
     causes = {str(cause): 1 for cause in BUDGETED}
     return Sample(
