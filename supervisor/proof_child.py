@@ -32,7 +32,7 @@ SCRATCH_VARIABLE = "STEPKEEPER_PROOF_SCRATCH"
 """In the environment of all that the proof starts, so that none of it can be missed (`host/proof_cleanup.py`)."""
 
 MAX_PATH_BYTES = 50  # of the scratch folder: private daemons have sockets in it, whose paths are short
-TOLD_EVERY_S = 0.5
+TOLD_EVERY_S = 1.0
 KILL_POLL_S = 0.01
 SHARES = {UNDISTURBED: (0.0, 0.4), KILLED: (0.4, 0.95)}
 """Where in the whole proof each run begins and ends; the third run, which few proofs have, is the rest."""
@@ -98,7 +98,7 @@ def _places(plan: ProofPlan) -> Iterator[Path]:
 
 
 def _tell(output: int, told: list[float | str], progress: RunProgress) -> None:
-    """Says how far the proof is: each change of what is done, and twice a second."""
+    """Says how far the proof is: each change of what is done, and once a second."""
     doing = f"{progress.run} run"
     if progress.planned:
         doing += f", {progress.kills} of {progress.planned} kills"

@@ -21,7 +21,7 @@ from types import FrameType
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.options import COMMAND_LINE
 from supervisor.config.several_nodes import refuse_several_nodes
-from supervisor.core.fleet.steps import StepHistory, AfterStep
+from supervisor.core.fleet.steps import AfterStep, StepHistory
 from supervisor.host import slurm
 from supervisor.host.processes import leftovers, marks
 from supervisor.ini.reader import IniKey

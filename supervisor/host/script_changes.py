@@ -1,7 +1,8 @@
 """Whether the scripts of jobs are still what a proof has run: looked at in threads, and remembered.
 
 A look compares times and sizes; only if these are others are the files read. A disk that hangs holds the thread for its
-folder and nothing else: what is not known in time counts as before.
+job and nothing else: what is not known in time counts as before. A job's user names the files, so only what is Python's
+by its name is looked at, and as root no link leads elsewhere (`guarded_open`).
 """
 
 import asyncio
@@ -10,12 +11,14 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.guarded_open import open_guarded
 from supervisor.protocol.proof import MAX_FILE_BYTES, ProofReport, fingerprint
 
+SUFFIX = ".py"
 LOOK_EVERY_S = 2.0  # at one job: open pages ask once a second
 
 _Stamps = tuple[tuple[int, int, int] | None, ...]
@@ -56,10 +59,10 @@ class ScriptChanges:
             await asyncio.wait(self._looking.values(), timeout=within_s)
 
     async def _look_at(self, name: str, command: tuple[str, ...], report: ProofReport, known: _Known | None) -> None:
-        files = tuple(map(Path, report.files))
+        files = tuple(Path(each) for each in report.files if each.endswith(SUFFIX) and "\0" not in each)
         try:
             with contextlib.suppress(OSError, RuntimeError):  # the second: no thread to spare
-                found = await self._calls.run(files[0] if files else None, _look, command, files, known)
+                found = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known))
                 found.looked_at = asyncio.get_running_loop().time()
                 self._known[name] = found
         finally:

@@ -20,6 +20,7 @@ from supervisor.protocol.proof import EXIT_STATUS, Verdict
 from tests.places import CHILDREN, ROOT
 from tests.reading import records
 from tests.system.harness import Daemon, Refused, let_others_in
+from tests.system.test_faults_gpus import Host
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -157,6 +158,19 @@ def test_a_job_that_trains_is_refused_unless_there_is_room_for_both(tmp_path: Pa
         assert done.returncode == 0, done.stdout + done.stderr
         assert "exact: 2 kills, 25 steps" in done.stdout
         assert daemon.status("sum")["state"] == "RUNNING"
+
+
+def test_without_a_free_gpu_a_job_is_refused(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.are({"uuid": "GPU-aaaa", "pids": [os.getpid()]})
+    daemon = Daemon(tmp_path, job(tmp_path), environment=host.environment)
+    with daemon:
+        with pytest.raises(Refused, match=f"no GPU of sum is free .GPU 0 by pid {os.getpid()}.*--anyway"):
+            daemon.call("prove", name="sum")
+
+        host.are({"uuid": "GPU-aaaa", "pids": [os.getpid()]}, {"uuid": "GPU-bbbb"})
+        daemon.call("prove", name="sum")
+        daemon.call("prove_cancel", name="sum")
 
 
 def test_one_proof_at_a_time_and_cancelled_it_leaves_nothing(tmp_path: Path) -> None:

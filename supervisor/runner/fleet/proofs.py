@@ -98,6 +98,7 @@ class Proofs:
         self._count = 0
         self._is_closed = False
         self._scripts = ScriptChanges()
+        self._recalled = asyncio.Event()  # nothing begins before: what an earlier daemon left is removed
 
     @property
     def current(self) -> ProofRun | None:
@@ -127,18 +128,19 @@ class Proofs:
         """Reads the ledger, and cleans up after a proof that an earlier daemon left."""
         proofs = self._services.ledger.proofs
         try:
-            self._newest = {**await asyncio.to_thread(proofs.load), **self._newest}
-            left = await asyncio.to_thread(proofs.load_under_way)
+            self._newest = await asyncio.to_thread(proofs.load)
+            for name, scratch in (await asyncio.to_thread(proofs.load_under_way)).items():
+                log.warning("proof.left_over", program=name, folder=scratch.name)
+                await remove_scratch(scratch)
+                proofs.end(name)
         except LedgerError as error:
-            log.error("ledger.unread", error=str(error), effect="proofs are not shown")
-            return
-        for name, scratch in left.items():
-            log.warning("proof.left_over", program=name, folder=scratch.name)
-            await remove_scratch(scratch)
-            proofs.end(name)
+            log.error("ledger.unread", error=str(error), effect="proofs of before are not shown")
+        finally:
+            self._recalled.set()
 
     async def begin(self, runner: Runner, job: JobConfig, wish: ProofWish) -> ProofRun:
         """Begins a proof; returns at once. Raises ProofRefused."""
+        await self._recalled.wait()
         gpus = await self._list_gpus() if not wish.anyway else ()
         situation = JobSituation(
             runner.name,
@@ -167,7 +169,10 @@ class Proofs:
 
     async def _list_gpus(self) -> tuple[Gpu, ...]:
         gpus = self._services.gpus
-        if gpus is None or not gpus.is_connected:
+        if gpus is None:
+            return ()
+        await gpus.connect_once()
+        if not gpus.is_connected:
             return ()
         try:
             return tuple(await gpus.call_driver(gpus.list_gpus))
