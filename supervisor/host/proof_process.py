@@ -14,7 +14,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from supervisor.host.children import Identity, own_command, start_own_with_strea
 from supervisor.host.processes import tree
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.resources.cgroup import Cgroup
-from supervisor.protocol.proof import Count, ProofReport, fit_report
+from supervisor.protocol.proof import Count, ProofReport
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, fit_record, parse_object
 from supervisor.protocol.wire.limits import Range, Text
 
@@ -108,8 +108,7 @@ def parse_output(line: bytes) -> ProofProgress | Proven:
     if isinstance(content := body.get("progress"), dict):
         return decode_record(content, ProofProgress, "progress")
     if isinstance(content := body.get("proven"), dict):
-        proven = decode_record(content, Proven, "proven")
-        return replace(proven, report=fit_report(proven.report))
+        return decode_record(content, Proven, "proven")
     raise ProtocolError("neither progress nor a report")
 
 
