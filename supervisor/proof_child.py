@@ -23,8 +23,9 @@ from supervisor.host.processes import tree
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.proof_process import ProofPlan, ProofProgress, Proven, encode_output
 from supervisor.protocol.proof import ProofReport, Verdict
+from supervisor.prove.following import KILLED, UNDISTURBED, RunProgress
 from supervisor.prove.plan import ProofOptions
-from supervisor.prove.proof import KILLED, UNDISTURBED, Proof, RunProgress
+from supervisor.prove.proof import Proof
 from supervisor.prove.scratch import CannotProve, Scratch, job_of
 from supervisor.prove.texts import report_lines
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.proof import KillPlace
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
@@ -22,21 +24,26 @@ RECORD = "record.jsonl"
 class PlannedKill:
     """Where a worker kills itself: with SIGKILL at or after the boundary behind `step`, see `KillPlace`.
 
-    `damages`: one bit of the newest checkpoint is flipped before.
+    `saves`: a checkpoint of the step is committed before. `damages`: after that, one bit of the newest one is flipped.
     """
 
     place: KillPlace
     step: int
+    saves: bool = False
     damages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
     """What the workers of one run do. The first kill is for the first attempt, and so on. `end`: the step at which
-    training ends as complete; None: where the script ends it, or where the file `end` says."""
+    training ends as complete; None: where the script ends it, or where the file `end` says. `watched`: the steps
+    behind which the values that the loop reaches are recorded; `watches_restarts`: they also are where an attempt
+    begins, and behind its first step."""
 
     kills: tuple[PlannedKill, ...] = ()
     end: int | None = None
+    watched: tuple[int, ...] = ()
+    watches_restarts: bool = False
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder. Raises OSError."""
@@ -94,8 +101,24 @@ class Killed:
     damaged: str | None = None
 
 
-Line = Begun | StepDone | Named | Killed
-_KINDS: Mapping[str, type[Line]] = {"begun": Begun, "step": StepDone, "named": Named, "killed": Killed}
+@dataclass(frozen=True, slots=True)
+class ReachedValues:
+    """The values that the loop reaches, by path, behind a step; `is_begin`: where the attempt begins from its state."""
+
+    attempt: int
+    step: int
+    is_begin: bool
+    values: Mapping[str, str]
+
+
+Line = Begun | StepDone | Named | Killed | ReachedValues
+_KINDS: Mapping[str, type[Line]] = {
+    "begun": Begun,
+    "step": StepDone,
+    "named": Named,
+    "killed": Killed,
+    "reached": ReachedValues,
+}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -114,3 +137,22 @@ def decode_line(text: bytes) -> Line | None:
     except ProtocolError:
         return None
     return None
+
+
+def damage_newest(directory: Path) -> str | None:
+    """Flips one bit in the largest file of the newest checkpoint; gives its name, None if there is none.
+
+    Raises OSError.
+    """
+    names = selection.committed_checkpoints(directory)
+    if not names:
+        return None
+    files = [path for path in (directory / str(names[0])).iterdir() if path.name != layout.MANIFEST]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        middle = largest.stat().st_size // 2
+        file.seek(middle)
+        byte = file.read(1)[0]
+        file.seek(middle)
+        file.write(bytes([byte ^ 1]))
+    return str(names[0])

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 
 from supervisor.protocol.proof import ProofReport
 from supervisor.protocol.wire.codec import encode_record
-from supervisor.prove.proof import RunProgress
+from supervisor.prove.following import RunProgress
 from supervisor.prove.texts import report_lines
 
 LINE_S = 10.0  # between two plain lines of one run

@@ -54,15 +54,19 @@ def end_of_training(so_far: TrainedSoFar, wanted: ProofOptions) -> int | None:
 
 
 def steps_between_saves(last: int, kills: int, step_s: float) -> int:
-    """An interval at which kills fall between two saves: 1, or a prime number, so that it is in no cycle of the
-    script's own."""
-    most = max(1, last // (2 * (kills + 1)))
+    """An interval at which kills fall between two saves: a prime number, so that it is in no cycle of the script's own.
+
+    It does not divide the last step. That one is saved by the end of training alone, with what the script does behind
+    its loop, as in the run that saves at no other step.
+    """
+    most = max(1, last // (4 * (kills + 1)))
     wanted = min(most, max(EVERY_MIN, math.ceil(SAVE_EVERY_S / max(step_s, 1e-6))))
-    return next((number for number in range(wanted, 2, -1) if _is_prime(number)), 1)
+    below = next((number for number in range(wanted, 2, -1) if _is_fit(number, last)), None)
+    return below or next(number for number in range(2, last + 2) if _is_fit(number, last))
 
 
-def _is_prime(number: int) -> bool:
-    return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
+def _is_fit(number: int, last: int) -> bool:
+    return last % number != 0 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
 def plan_kills(
@@ -91,13 +95,24 @@ def plan_kills(
             break
         if place is KillPlace.SAVE:
             at_save = [step for step in free_steps if step % interval == 0] or free_steps
-            chosen[min(at_save, key=lambda step: abs(step - target))] = place
+            resumable = [step for step in at_save if step > interval] or at_save
+            chosen[min(resumable, key=lambda step: abs(step - target))] = place
         else:
-            near = sorted(free_steps, key=lambda step: abs(step - target))[: max(1, interval)]
+            between = [step for step in free_steps if step % interval != 0] or free_steps
+            resumable = [step for step in between if step > interval] or between
+            near = sorted(resumable, key=lambda step: abs(step - target))[: 4 * interval]
             chosen[max(near, key=lambda step: (_resume_score(step, edges, interval), -abs(step - target)))] = place
     ordered = sorted(chosen.items())
     damages = _damaged(ordered, interval)
-    return tuple(PlannedKill(place, step, damages=step == damages) for step, place in ordered)
+    return tuple(
+        PlannedKill(
+            place,
+            step,
+            saves=step == damages or (place is KillPlace.EPOCH_EDGE and step < last),
+            damages=step == damages,
+        )
+        for step, place in ordered
+    )
 
 
 def _distance(pair: tuple[int, int]) -> tuple[int, int]:

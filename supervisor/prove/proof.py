@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,21 @@ from supervisor.protocol.proof import (
     Verdict,
     fingerprint,
 )
-from supervisor.protocol.proof_plan import END, Begun, Killed, PlannedKill, WorkerPlan
+from supervisor.protocol.proof_plan import Begun, Killed, PlannedKill, WorkerPlan
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
-from supervisor.prove.plan import ProofOptions, TrainedSoFar
+from supervisor.prove.following import AGAIN, KILLED, UNDISTURBED, RunFollower, Tell, no_run_text
+from supervisor.prove.outside import POLL_S as OUTSIDE_POLL_S
+from supervisor.prove.outside import OutsideKiller, undisturbed_record
+from supervisor.prove.plan import ProofOptions
 from supervisor.prove.record import RunRecord
 from supervisor.prove.scratch import CannotProve, ProvableJob, RunFolder, Scratch
-from supervisor.prove.session import Session
+from supervisor.prove.session import POLL_S, Session
 from supervisor.prove.state import FinalCheckpoint, differing_state, last_checkpoint
-from supervisor.prove.steps import differing_steps, epoch_goes_back
+from supervisor.prove.steps import differing_steps, epoch_goes_back, metric_names
 from supervisor.prove.torch_states import compare_torch_with
+from supervisor.prove.values import FIRST_STEPS, lost_values, watched_steps
 
-UNDISTURBED, KILLED, AGAIN = "undisturbed", "killed", "undisturbed again"
 NEVER = 1_000_000_000  # steps between two saves of an undisturbed run, which saves at its end only
 RESTART_S = (
     120.0  # that a killed run may take longer for each kill than the undisturbed one took from start to first step
@@ -37,21 +40,6 @@ RESTART_S = (
 SLACK_S = 300.0
 MAX_DIFFERENCES = 50
 STEPS_NEEDED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """How far a proof is. `of`: the step at which this run ends; None: that is not decided."""
-
-    run: str
-    step: int
-    of: int | None
-    state: str
-    kills: int = 0
-    planned: int = 0
-
-
-Tell = Callable[[RunProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,7 @@ class _Run:
     is_whole: bool  # the script ended it
     first_step_s: float
     took_s: float
+    is_outside: bool = False  # it makes no run of the package worker, so it is recorded and killed from outside
 
 
 class Proof:
@@ -77,20 +66,21 @@ class Proof:
 
     def carry_out(self) -> ProofReport:
         """The report. Raises CannotProve, OSError."""
-        undisturbed = self._run(UNDISTURBED, WorkerPlan(end=self._wanted.steps), NEVER)
+        undisturbed = self._run(UNDISTURBED, WorkerPlan(end=self._wanted.steps, watched=FIRST_STEPS), NEVER)
         kills = self._plan_kills(undisturbed)
         end = plan.end_of_killed_run(undisturbed.record.last, is_whole=undisturbed.is_whole)
         interval = self._interval(undisturbed)
         report = self._report(undisturbed, kills)
         self._require_room(undisturbed.checkpoint)
         try:
-            killed = self._run(KILLED, WorkerPlan(kills, end), interval, undisturbed)
+            killed = self._run(KILLED, WorkerPlan(kills, end, watches_restarts=True), interval, undisturbed)
         except _Failed as failure:
             killed_record = failure.record
             return replace(
                 self._different(report, undisturbed, killed_record, [failure.difference]),
                 kills=_kills(kills, killed_record),
             )
+        self._require_resumes(_kills(kills, killed.record))
         report = replace(report, kills=_kills(kills, killed.record), named=_names(killed.record) or report.named)
         differences = self._differences(undisturbed, killed)
         if not differences:
@@ -100,11 +90,13 @@ class Proof:
     def _different(
         self, report: ProofReport, undisturbed: _Run, killed: RunRecord, differences: Sequence[Difference]
     ) -> ProofReport:
-        again = self._run(AGAIN, WorkerPlan(end=None if undisturbed.is_whole else undisturbed.record.last), NEVER)
+        end = None if undisturbed.is_whole else undisturbed.record.last
+        again = self._run(AGAIN, WorkerPlan(end=end, watched=watched_steps(killed)), NEVER)
+        lost = lost_values(killed, undisturbed.record, again.record, metric_names(undisturbed.record))
         own = self._differences(undisturbed, again)
         named = {line.name: line for line in (*undisturbed.record.named, *killed.named)}.values()
         goes_back = epoch_goes_back(undisturbed.record, killed)
-        explanation = explain(differences, tuple(named), repeats=not own, goes_back=goes_back)
+        explanation = explain(differences, tuple(named), lost, repeats=not own, goes_back=goes_back)
         return self._ended(
             replace(
                 report,
@@ -120,7 +112,9 @@ class Proof:
         """What differs, the earliest first."""
         steps = differing_steps(one.record, other.record, is_whole=one.is_whole)
         compare_torch = compare_torch_with(one.record, self._job)
-        return [*steps, *differing_state(one.checkpoint, other.checkpoint, compare_torch)]
+        names = {f"last {difference.name}" for difference in steps}
+        state = differing_state(one.checkpoint, other.checkpoint, compare_torch)
+        return [*steps, *(difference for difference in state if difference.name not in names)]
 
     def _interval(self, undisturbed: _Run) -> int:
         steps = undisturbed.record.steps
@@ -134,17 +128,19 @@ class Proof:
             record.edges,
             self._wanted.kills,
             self._interval(undisturbed),
-            is_whole=undisturbed.is_whole,
+            is_whole=undisturbed.is_whole and not undisturbed.is_outside,
         )
 
     def _report(self, undisturbed: _Run, kills: Sequence[PlannedKill]) -> ProofReport:
         record = undisturbed.record
         edges = [edge for edge in record.edges if edge <= record.last]
-        if undisturbed.is_whole and edges and record.last not in edges:
+        if undisturbed.is_whole and record.last not in edges and not undisturbed.is_outside:
             edges.append(record.last)
         not_varied = ["another host", "other devices, such as another GPU", "a power cut"]
         if not edges:
             not_varied.append(f"an epoch's end, as there is none in {counted(record.last, 'step')}")
+        if undisturbed.is_outside:
+            not_varied.append("the metrics of each step, as the program makes no run of worker's")
         if not undisturbed.is_whole:
             not_varied.append(f"the end of training, as the runs end at step {record.last}")
         files = record.begun[0].files[:MAX_FILES] if record.begun else ()
@@ -164,6 +160,13 @@ class Proof:
 
     def _ended(self, report: ProofReport) -> ProofReport:
         return replace(report, wall_at=time.time(), took_s=round(time.monotonic() - self._began_at, 1))
+
+    def _require_resumes(self, kills: Sequence[Kill]) -> None:
+        if not any(kill.resumed_from for kill in kills):
+            raise CannotProve(
+                f"none of {counted(len(kills), 'restart')} began from a checkpoint, so they show nothing; train "
+                f"longer, with --steps or --epochs"
+            )
 
     def _require_room(self, checkpoint: FinalCheckpoint) -> None:
         needed = 8 * checkpoint.state_bytes  # five that are kept, one that is written, and those of the other runs
@@ -185,30 +188,38 @@ class Proof:
         if undisturbed is not None:
             first_s = undisturbed.first_step_s + RESTART_S
             deadline_at = began_at + 4 * undisturbed.took_s + (len(worker_plan.kills) + 1) * first_s + SLACK_S
-        follower = _Follower(self._tell, name, worker_plan, self._wanted, folder, began_at)
+        is_outside = undisturbed is not None and undisturbed.is_outside
+        killer = OutsideKiller(folder, worker_plan.kills) if is_outside else None
+        follower = RunFollower(self._tell, name, worker_plan, self._wanted, folder, began_at, killer)
         with Session(self._job, folder) as session:
-            status = session.follow(follower.on_change, deadline_at)
-            record = session.reader.record()
+            poll_s = OUTSIDE_POLL_S if killer is not None else POLL_S
+            status = session.follow(follower.on_change, deadline_at, poll_s)
+            record = session.reader.record() if killer is None else killer.record
         if status["state"] != "SUCCEEDED":
             raise self._failure(status, record, folder, is_killed=bool(worker_plan.kills))
+        checkpoint, took_s = last_checkpoint(folder.checkpoints), time.monotonic() - began_at
+        is_outside = killer is not None or (not record.begun and status["job"]["step"] is not None)
+        if is_outside and checkpoint is not None:
+            if self._wanted.steps is not None or self._wanted.epochs is not None:
+                raise CannotProve("the program makes no run of worker's, so it ends where it likes: leave out --steps")
+            # what the daemon shows of the steps is not all of them; the last one is certain
+            shown = undisturbed_record(checkpoint.step, took_s)
+            lines = shown.lines if killer is None else (*killer.record.lines, shown.lines[-1])
+            record = RunRecord(lines)
         if not record.begun or not record.steps:
-            raise CannotProve(_no_run(record))
+            raise CannotProve(no_run_text(record))
         if record.last < STEPS_NEEDED:
             raise CannotProve(f"training has {counted(record.last, 'step')}; a proof needs {STEPS_NEEDED} or more")
-        checkpoint = last_checkpoint(folder.checkpoints)
         if checkpoint is None:
             raise CannotProve("the run left no whole checkpoint")
         end = follower.end
-        is_whole = end is None or record.last < end
-        return _Run(record, checkpoint, is_whole, follower.first_step_s, time.monotonic() - began_at)
+        is_whole = is_outside or end is None or record.last < end
+        return _Run(record, checkpoint, is_whole, follower.first_step_s, took_s, is_outside)
 
     def _failure(self, status: dict[str, Any], record: RunRecord, folder: RunFolder, *, is_killed: bool) -> Exception:
         why = str(status["reason"] or status["description"])
         if is_killed and record.killed:
             return _Failed(record, Difference("restart", record.killed[-1].step, "trains on", f"fails: {why}"))
-        if not record.begun:
-            lines = "".join(f"\n  {line}" for line in folder.last_stderr())
-            return CannotProve(f"the script fails by itself: {why}{lines}")
         lines = "".join(f"\n  {line}" for line in folder.last_stderr())
         at = f" at step {record.last}" if record.steps else " before its first step"
         return CannotProve(f"the script fails by itself{at}: {why}{lines}")
@@ -223,42 +234,6 @@ class _Failed(Exception):
         self.difference = difference
 
 
-class _Follower:
-    """Watches one run: reports its progress, and decides where the first one ends."""
-
-    def __init__(
-        self, tell: Tell, name: str, worker_plan: WorkerPlan, wanted: ProofOptions, folder: RunFolder, began_at: float
-    ) -> None:
-        self.end = worker_plan.end
-        self.first_step_s = 0.0
-        self._tell, self._name, self._wanted, self._folder = tell, name, wanted, folder
-        self._kills = worker_plan.kills
-        self._decides = name == UNDISTURBED and self.end is None
-        self._began_at = began_at
-
-    def on_change(self, session: Session, status: dict[str, Any]) -> None:
-        """Reports progress; writes the step at which training ends once that is decided."""
-        record = session.reader.record()
-        steps = record.steps
-        if steps and not self.first_step_s:
-            self.first_step_s = time.monotonic() - self._began_at
-        if steps and self._decides and self.end is None:
-            so_far = TrainedSoFar(record.last, steps[-1].at - steps[0].at, record.edges)
-            if (end := plan.end_of_training(so_far, self._wanted)) is not None:
-                self.end = end
-                unnamed = self._folder.proof / f"{END}.new"
-                unnamed.write_text(str(end))
-                unnamed.rename(self._folder.proof / END)
-        step = steps[-1].step if steps else 0
-        self._tell(RunProgress(self._name, step, self.end, status["state"], len(record.killed), len(self._kills)))
-
-
-def _no_run(record: RunRecord) -> str:
-    if record.begun:
-        return "training ended before its first step"
-    return "the script made no run of worker (worker.Run, worker.keras.fit, worker.torch.Run, worker.tf1.Run, FilesRun)"
-
-
 def _names(record: RunRecord) -> tuple[str, ...]:
     return tuple(each.name + (" (in leave_out)" if each.left_out else "") for each in record.named)
 
@@ -270,7 +245,8 @@ def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[Kill, ...
         if isinstance(line, Killed):
             found.append(Kill(planned[line.number].place, line.step, line.damaged is not None))
         elif found and found[-1].resumed_from is None and isinstance(line, Begun):
-            found[-1] = replace(found[-1], resumed_from=line.step)
+            # of a program that is watched from outside, the newest step may be newer than the one that was seen
+            found[-1] = replace(found[-1], resumed_from=line.step, step=max(found[-1].step, line.step))
     return tuple(found)
 
 

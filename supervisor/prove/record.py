@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol.proof_plan import RECORD, Begun, Killed, Line, Named, StepDone, decode_line
+from supervisor.protocol.proof_plan import RECORD, Begun, Killed, Line, Named, ReachedValues, StepDone, decode_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class RunRecord:
     def killed(self) -> tuple[Killed, ...]:
         """The kills."""
         return tuple(line for line in self.lines if isinstance(line, Killed))
+
+    @property
+    def reached(self) -> tuple[ReachedValues, ...]:
+        """The values that the loop reached, where they were recorded."""
+        return tuple(line for line in self.lines if isinstance(line, ReachedValues))
 
     @property
     def last(self) -> int:

@@ -42,7 +42,10 @@ class Session:
         self._stop()
 
     def follow(
-        self, on_change: Callable[["Session", dict[str, Any]], None], deadline_at: float | None
+        self,
+        on_change: Callable[["Session", dict[str, Any]], None],
+        deadline_at: float | None,
+        poll_s: float = POLL_S,
     ) -> dict[str, Any]:
         """Waits until training has ended; gives the job's last status. `on_change`: called now and then.
 
@@ -59,7 +62,7 @@ class Session:
                 raise CannotProve(
                     f"training did not end in time; the job was {status['state']}: {status['description']}"
                 )
-            time.sleep(POLL_S)
+            time.sleep(poll_s)
 
     def history(self) -> list[dict[str, Any]]:
         """The attempts, the newest first."""

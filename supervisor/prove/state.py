@@ -19,7 +19,7 @@ from supervisor.prove.tensors import TensorDifference, differing_tensors
 
 LOOP_STATE = "loop_state.npz"
 TORCH_STATE = "torch.pt"
-_NOT_STATE = frozenset({"attempt", "format"})
+_NOT_STATE = frozenset({"attempt", "format", "step"})  # the number of steps is compared with the records
 _IN_WORDS = {
     "position": "position in the data", "seeds": "random state of Keras layers", "passes": "passes over the data",
     "script": "what the script sets", "data": "description of the data",

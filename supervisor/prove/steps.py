@@ -27,8 +27,8 @@ def differing_steps(undisturbed: RunRecord, killed: RunRecord, *, is_whole: bool
     differences = list(found.values())
     ended = undisturbed.last, killed.last
     if ended[0] != ended[1] and (is_whole or ended[1] < ended[0]):
-        beyond = "" if killed.last < undisturbed.last else ", or more: it was ended there"
-        differences.insert(0, Difference(NUMBER_OF_STEPS, min(ended) + 1, str(ended[0]), f"{ended[1]}{beyond}"))
+        longer = "" if killed.last < undisturbed.last else " or more"  # it may have been ended there
+        differences.insert(0, Difference(NUMBER_OF_STEPS, min(ended) + 1, str(ended[0]), f"{ended[1]}{longer}"))
     return differences
 
 
@@ -56,6 +56,11 @@ def _number(bits: str) -> str:
         return repr(float.fromhex(bits))
     except ValueError:
         return bits
+
+
+def metric_names(record: RunRecord) -> set[str]:
+    """The names of all metrics."""
+    return {name for step in record.steps for name in step.metrics}
 
 
 def epoch_goes_back(undisturbed: RunRecord, killed: RunRecord) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.proof import Difference, Kill, ProofReport, Verdict
 from supervisor.prove.proof import megabytes
+from supervisor.prove.steps import NUMBER_OF_STEPS
 
 SHOWN = 12  # differences
 
@@ -29,6 +30,8 @@ def report_lines(report: ProofReport) -> Iterator[str]:
         if len(report.differences) > SHOWN:
             yield f"  and {len(report.differences) - SHOWN} more"
         yield f"likely: {report.likely}: {report.reason}"
+        if report.named:
+            yield f"named by the checks: {'; '.join(report.named)}"
         yield f"write: {report.remedy}"
     elif report.named:
         yield f"named by the checks, without effect here: {'; '.join(report.named)}"
@@ -37,7 +40,8 @@ def report_lines(report: ProofReport) -> Iterator[str]:
 
 
 def _at(difference: Difference) -> str:
-    return "" if difference.step is None else f" at step {difference.step}"
+    is_of_all = difference.step is None or difference.name == NUMBER_OF_STEPS
+    return "" if is_of_all else f" at step {difference.step}"
 
 
 def _kill_text(kill: Kill) -> str:

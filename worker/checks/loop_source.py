@@ -72,7 +72,7 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
         chain = chain[:1]
     found = []
     for number, each in enumerate(chain):
-        function = _function_of(each)
+        function = function_of(each)
         if function is None:
             continue
         after = entered.line if entered is not None and each.f_code is entered.code else 0
@@ -82,7 +82,8 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
     return found
 
 
-def _function_of(frame: types.FrameType) -> Function | None:
+def function_of(frame: types.FrameType) -> Function | None:
+    """The source of the function that runs in a frame; None if there is none."""
     tree = _parse(frame.f_code.co_filename)
     if tree is None or frame.f_code.co_name == "<module>":
         return tree

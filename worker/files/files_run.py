@@ -22,6 +22,7 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root, find_unsaved_generators
+from worker.checks.reached_values import Kept, keep_written
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.attempt import Attempt
@@ -209,21 +210,25 @@ class FilesRun(RunBase):
             self._is_complete_checked = True
             self._check_complete()
             self._report_first_step()
-        elif self._containers is not None:
-            self._scheduler.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
+        elif self._step_watch is not None:
+            changed = self._find_changed_values(_script_frame())
+            self._scheduler.report_findings((), "", changed, self.step, strict=self._strict)
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
         self._report_progress(
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
         )
         if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, metrics, lambda: self._scheduler.save_final(self._boundary()))
+            self._follow_proof(self._attempt.proof, metrics, self._save_now, self._scheduler.settle)
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
         self._scheduler.on_step_boundary(self.step, self._boundary)
         if saves:
             self._report_section(None)
+
+    def _save_now(self) -> None:
+        self._scheduler.save_final(self._boundary())
 
     @property
     def _saving_s(self) -> float | None:
@@ -256,6 +261,9 @@ class FilesRun(RunBase):
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
         self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)
+
+    def _keep(self, kept: Kept) -> None:
+        keep_written(kept, (getattr(self._files, name, None) for name in ("write", "copied")))
 
     _remedy = "give generators to generators=[...], or to leave_out=[...] what need not come back"
 

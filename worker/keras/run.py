@@ -113,9 +113,16 @@ class FitRun(Run):
         def find_problems() -> list[Finding]:
             data = next((each for name, each in self._roots if name == "data"), None)
             others = [*self._data.find_problems(), *self._validation.find_problems()]
-            return [*self._find_problems(self._roots, data), *others]
+            return [*self._find_problems(self._roots, data), *others, *self._find_lost_values(None)]
 
         self._checkpoints.check_completeness(self._roots, exempt, self._strict, self.step, _REMEDY, find_problems)
+
+    def _report_changed_values(self, frame: FrameType | None) -> None:
+        """Compares what Keras reaches; the frames are Keras' own."""
+        super()._report_changed_values(None)
+
+    def _watched_roots(self) -> list[reachability.Root]:
+        return [(name, each) for name, each in self._roots if name in ("model", "loss")]
 
     def _report_not_saved(self) -> None:
         """Names each attribute of a callback that can't be saved, once. Ends training if the run is `strict`."""

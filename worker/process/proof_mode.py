@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.proof import KillPlace
 from supervisor.protocol.proof_plan import (
     END,
@@ -26,8 +25,10 @@ from supervisor.protocol.proof_plan import (
     Line,
     Named,
     PlannedKill,
+    ReachedValues,
     StepDone,
     WorkerPlan,
+    damage_newest,
     decode_line,
     encode_line,
 )
@@ -52,6 +53,7 @@ class ProofMode:
         self._step = 0
         self._before = 0  # steps of the script's runs that have ended
         self._stepped_at: float | None = None
+        self._is_first_step = True
         self._is_armed = False  # a timer is about to kill this process
         self._damaged: str | None = None  # the checkpoint that was damaged for it
         self._left_out: tuple[str, ...] = ()  # names in leave_out
@@ -72,6 +74,7 @@ class ProofMode:
         """A run was entered, and has restored `step`."""
         self._before += self._step
         self._step, self._attempt, self._stepped_at = step, attempt, None
+        self._is_first_step = True
         self._write(Begun(attempt, self._before + step, kind, sys.executable, _files_of_script()))
 
     def without_left_out(self, left_out: Sequence[Any]) -> tuple[Any, ...]:
@@ -84,16 +87,27 @@ class ProofMode:
         for name, remedy in named:
             self._write(Named(self._attempt, name, remedy, any(_is_named(word, name) for word in self._left_out)))
 
+    def watches_begin(self) -> bool:
+        """Whether to record the values that the loop reaches where this attempt begins."""
+        return self._plan.watches_restarts and self._is_first and self._before + self._step > 0
+
+    def record_values(self, values: Mapping[str, str], *, is_begin: bool) -> None:
+        """Records the values that the loop reaches."""
+        self._write(ReachedValues(self._attempt, self._before + self._step, is_begin, values))
+
     def record_step(
         self,
         step: int,
         position: tuple[int, int, int | None],
         metrics: Mapping[str, Any],
         save: Callable[[], object],
+        settle: Callable[[], object],
+        reach: Callable[[], Mapping[str, str]],
     ) -> bool:
         """Records a step; kills this process if that is planned here. Returns whether training ends as complete.
 
-        `position`: epoch, batches and examples. `save`: commits a checkpoint of this step, and waits for it.
+        `position`: epoch, batches and examples. `save`: commits a checkpoint of this step, and waits for it; `settle`:
+        waits for the save in flight. `reach`: gives the values that the loop reaches.
         """
         now, before = time.monotonic(), self._stepped_at
         self._stepped_at, self._step = now, step
@@ -101,12 +115,17 @@ class ProofMode:
         if self._is_first:
             bits = {name: _bits_of(value) for name, value in metrics.items()}
             self._write(StepDone(self._attempt, total, now, *position, metrics=bits))
+            if total in self._plan.watched or (self._is_first_step and self._plan.watches_restarts):
+                self.record_values(reach(), is_begin=False)
+            self._is_first_step = False
         if self._is_armed:
             self._die(total, self._damaged)  # the step after it was shorter than half of the one before
         if (kill := self._kill) is not None and kill.place is not KillPlace.SAVE and total >= kill.step:
             self._kill = None
-            if kill.damages or kill.place is KillPlace.EPOCH_EDGE:
+            if kill.saves:
                 save()
+            else:
+                settle()  # a kill in a save is another one; this one has a checkpoint to begin from
             if self._is_first:
                 self._kill_here(kill, total, None if before is None else now - before)
         return self._ends_at(total)
@@ -137,18 +156,7 @@ class ProofMode:
             self._die(self._before + name.step, damaged)
 
     def _damage_newest(self) -> str | None:
-        """Flips one bit of the newest checkpoint; gives its name, None if there is none."""
-        if self._directory is None or not (names := selection.committed_checkpoints(self._directory)):
-            return None
-        files = [each for each in (self._directory / str(names[0])).iterdir() if each.name != layout.MANIFEST]
-        largest = max(files, key=lambda file: file.stat().st_size)
-        with largest.open("r+b") as file:
-            middle = largest.stat().st_size // 2
-            file.seek(middle)
-            byte = file.read(1)[0]
-            file.seek(middle)
-            file.write(bytes([byte ^ 1]))
-        return str(names[0])
+        return None if self._directory is None else damage_newest(self._directory)
 
     def _die(self, step: int, damaged: str | None = None) -> NoReturn:
         with self._dying:  # a timer and the loop may come here at the same time; the lock is never released

@@ -37,6 +37,8 @@ class EpochLoop:
         self._last_epoch: int | None = None  # of `epochs`
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
         self._put_back: Callable[[], None] | None = None
+        self._before_head: bytes | None = None  # a digest of the generators when the first body began
+        self._head_draws = False  # what stands before the batches of the first epoch drew random numbers
         self._reads_epoch = False  # the script asked where to begin
         self._is_reading = False  # a loop over `batches` is open
         self._handed_out_at: int | None = None  # the step in which it gave its newest batch
@@ -164,9 +166,14 @@ class EpochLoop:
         """The body of an epoch begins. If a restart runs its head again, that must not change the state."""
         if self._resumed_within and self._put_back is None:
             self._put_back = self._copy_saved_state()
+        if self.step == 0:
+            self._before_head = self._digest_generators()
 
     def _end_head(self) -> None:
         """The head of an epoch's body is done: its batches follow."""
+        if self._before_head is not None:
+            self._head_draws = self._head_draws or self._before_head != self._digest_generators()
+            self._before_head = None
         put_back, self._put_back, self._resumed_within = self._put_back, None, False
         if put_back is not None:
             put_back()
@@ -177,6 +184,10 @@ class EpochLoop:
         """The body of the epoch is done."""
         self._end_head()
         self._position, self._data_ended, self._has_read = Position(self._position.epoch + 1), False, False
+
+    def _digest_generators(self) -> bytes:
+        """What changes when the script draws random numbers outside of compiled functions."""
+        return repr(random_generators.read(self._own_generators)).encode()
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""

@@ -20,8 +20,10 @@ from worker.checks.loop_source import (
     script_frame_of,
     script_frames,
 )
-from worker.checks.loop_values import ContainerWatch, carried_values
 from worker.checks.reachability import Root, roots_of_frame
+from worker.checks.reached_values import Kept
+from worker.checks.step_watch import StepWatch
+from worker.checks.value_snapshot import snapshot
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
@@ -32,8 +34,10 @@ from worker.progress.epochs import EpochLoop
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.state.run_state import HasState, RunState
 
-CONTAINERS_COMPARED = 2  # steps after the first one
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
+
+
+_PROVE = "whether a kill changes a bit, a proof of the job shows"
 
 
 class RunBase(EpochLoop):
@@ -64,7 +68,7 @@ class RunBase(EpochLoop):
         self._entered: Entered | None = None
         self._is_open = False  # inside of `with`
         self._loops_checked = False
-        self._containers: ContainerWatch | None = None  # until the first steps are compared
+        self._step_watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -85,6 +89,8 @@ class RunBase(EpochLoop):
     def _end_run(self, cause: BaseException | None) -> None:
         """Releases everything. `cause`: the exception that ends the run; a failure in here must not hide it."""
         try:
+            if self._step_watch is not None:
+                self._step_watch.close()
             self._stop.remove()
             self._release()
         except (Exception, DeliberateExit) as error:
@@ -147,20 +153,47 @@ class RunBase(EpochLoop):
         names = names_in_loops(frames[0]) if frames and frames[0].frame is script_frame_of(frame) else None
         return [root for root in roots_of_frame(frame) if names is None or root[0] in names]
 
-    def _find_lost_values(self, frame: FrameType) -> list[Finding]:
-        """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step."""
-        frames = script_frames(frame, self._entered)
-        self._containers = ContainerWatch(frames, self.state, self._leave_out)
-        self._containers_until = self.step + CONTAINERS_COMPARED
-        breaks = [] if "break" in map(str, self._leave_out) else early_ends(frames)
-        return [*breaks, *carried_values(frames, self.state, self._leave_out)]
+    def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
+        """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step; from now
+        on, what changes is watched."""
+        self._step_watch = StepWatch(
+            self._keep,
+            (self, *self._leave_out),
+            self.state.items,
+            self._entered,
+            self._watched_roots(),
+            self._head_draws,
+        )
+        breaks = [] if "break" in map(str, self._leave_out) else early_ends(script_frames(frame, self._entered))
+        return [*breaks, *self._step_watch.look(self.step, self._position.epoch, frame)]
 
-    def _find_changed_containers(self) -> list[Finding]:
-        """Containers that a step changed without a trace in the loop's own lines. Called while `_containers` is set."""
-        found = self._containers.changed() if self._containers is not None else []
-        if self.step >= self._containers_until:
-            self._containers = None
+    def _find_changed_values(self, frame: FrameType | None) -> list[Finding]:
+        """What changed since the last look and no checkpoint holds. Called while `_step_watch` is set."""
+        watch = self._step_watch
+        if watch is None:
+            return []
+        try:
+            found = watch.look(self.step, self._position.epoch, frame)
+        except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
+            watch.close()
+            self._step_watch = None
+            return [Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)]
+        if watch.is_over:
+            watch.close()
+            if watch.not_looked_at:
+                self._attempt.reporter.show_message(
+                    "the loop reaches more than could be compared between steps in a quarter of a second, so some of "
+                    "what changes may not be named; to be sure, prove the job"
+                )
+            self._step_watch = None
         return found
+
+    def _keep(self, kept: Kept) -> None:
+        """Adds what this run's checkpoints hold, besides `run.state`."""
+
+    def _watched_roots(self) -> list[Root]:
+        """Where the watch begins, besides the names of the loop."""
+        return []
 
     def _check_loops(self) -> None:
         """Raises RuntimeError if a loop around `batches` would begin again after a restart. Called by `batches`."""
@@ -183,11 +216,26 @@ class RunBase(EpochLoop):
         if self._attempt.proof is not None:
             kind = f"{type(self).__module__}.{type(self).__qualname__}"
             self._attempt.proof.begin_run(self._attempt.number, self.step, kind)
+            if self._attempt.proof.watches_begin():
+                self._attempt.proof.record_values(snapshot(sys._getframe(1), self._entered), is_begin=True)
 
-    def _follow_proof(self, proof: ProofMode, metrics: Mapping[str, Any], save: Callable[[], object]) -> None:
+    def _follow_proof(
+        self,
+        proof: ProofMode,
+        metrics: Mapping[str, Any],
+        save: Callable[[], object],
+        settle: Callable[[], object],
+    ) -> None:
         """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
-        position = self._position
-        if proof.record_step(self.step, (position.epoch, position.batch, position.examples), metrics, save):
+        position, frame = self._position, sys._getframe(1)
+        if proof.record_step(
+            self.step,
+            (position.epoch, position.batch, position.examples),
+            metrics,
+            save,
+            settle,
+            lambda: snapshot(frame, self._entered),
+        ):
             self._finish()
             raise DeliberateExit(int(WorkerExit.DONE))
 

@@ -16,6 +16,7 @@ from supervisor.protocol.wire.messages import Done, Exported, WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding
+from worker.checks.reached_values import Kept
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -227,15 +228,15 @@ class Run(RunBase):
                 differences(dict(self._passes.described_before), dict(self._passes.described or {}))
             )
             self._check_microbatches()
-        elif self._containers is not None:
-            self._checkpoints.report_findings((), "", self._find_changed_containers(), self.step, strict=self._strict)
+        elif self._step_watch is not None:
+            self._report_changed_values(sys._getframe(1))
         self._write_summary()
         if self._report_progress(
             self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s
         ):
             self._check_divergence()
         if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, metrics, self._save_now)
+            self._follow_proof(self._attempt.proof, metrics, self._save_now, self._checkpoints.settle)
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
         if saves:
@@ -368,6 +369,13 @@ class Run(RunBase):
             _REMEDY,
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
+
+    def _report_changed_values(self, frame: FrameType | None) -> None:
+        self._checkpoints.report_findings((), "", self._find_changed_values(frame), self.step, strict=self._strict)
+
+    def _keep(self, kept: Kept) -> None:
+        tracked = tf.train.TrackableView(self._tracked).descendants()
+        kept.identities |= {id(each) for each in tracked if hasattr(each, "serialize") and hasattr(each, "deserialize")}
 
     def _adapt_state(self, value: Any) -> HasState | None:
         return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))

@@ -128,6 +128,10 @@ class SaveScheduler(Generic[F, T]):
                 time.sleep(pause_s)
         self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
 
+    def settle(self) -> None:
+        """Waits for the save in flight."""
+        self._wait_for_save()
+
     def close(self) -> None:
         """Waits for the save in flight, then releases the directory."""
         try:

@@ -15,6 +15,7 @@ from worker.checks.reachability import (
     is_script_class,
     plain_referents,
 )
+from worker.checks.reached_values import Kept, keep_state_of
 from worker.state.random_generators import GENERATORS
 
 _NOT_FOLLOWED = (
@@ -96,6 +97,17 @@ def _referents(item: Any) -> Iterable[Any]:
     if isinstance(item, types.SimpleNamespace) or is_script_class(type(item)):
         return list(getattr(item, "__dict__", {}).values())
     return ()
+
+
+def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
+    """Adds what the parts of a run hold to what is kept: tensors by identity, the rest by its name in the state."""
+    for part in parts.values():
+        if isinstance(part, torch.nn.Module):
+            kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
+        elif type(part).__module__.startswith("torch."):
+            kept.identities.add(id(part))
+        else:
+            keep_state_of(kept, part)
 
 
 def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:

@@ -16,6 +16,7 @@ import torch
 from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root
+from worker.checks.reached_values import Kept
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
@@ -25,7 +26,7 @@ from worker.saving.directory import UNFIT_REMEDY
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
 from worker.torch.loaders import BatchPlan, plan_batches
-from worker.torch.missing_state import find_missing, find_unread_loaders
+from worker.torch.missing_state import find_missing, find_unread_loaders, keep_parts
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -124,6 +125,13 @@ class Run(FilesRun):
     _remedy = (
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
     )
+
+    def _digest_generators(self) -> bytes:
+        generators = [torch.get_rng_state(), *(each.get_state() for each in self._torch_files.generators.values())]
+        return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
+
+    def _keep(self, kept: Kept) -> None:
+        keep_parts(kept, {**self._torch_files.parts, **self.state})
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files

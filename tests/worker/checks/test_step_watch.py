@@ -1,8 +1,9 @@
 """Plain values that a loop carries from step to step are named; what each pass makes anew is not."""
 
+import itertools
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter, deque, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,7 @@ import numpy as np
 import pytest
 
 from worker.checks.findings import Finding
-from worker.checks.loop_source import script_frames
-from worker.checks.loop_values import ContainerWatch, carried_values
+from worker.checks.step_watch import StepWatch
 from worker.state.run_state import RunState
 
 
@@ -23,29 +23,28 @@ class Run:
     def __init__(self, *exempt: Any) -> None:
         self.state = RunState()
         self.step = self.epoch = 0
-        self.named: list[str] | None = None
+        self.named: list[str] = []
         self.places: list[str] = []
         self._exempt = exempt
-        self._watch: ContainerWatch | None = None
+        self._watch: StepWatch | None = None
 
     def end_epoch(self) -> None:
         self.epoch += 1
 
     def epochs(self, count: int) -> Iterator[int]:
-        yield from range(count)
+        for self.epoch in range(count):
+            yield self.epoch
 
     def batches(self, data: Any) -> Iterator[Any]:
         yield from data
 
     def step_done(self, **metrics: Any) -> None:
-        frames = script_frames(sys._getframe(1), None)
-        if self.named is None:
-            found = carried_values(frames, self.state, self._exempt)
-            self.named = [each.name.partition(" ")[0] for each in found]
-            self.places = [each.name for each in found]
-            self._watch = ContainerWatch(frames, self.state, self._exempt)
-        elif self._watch is not None:
-            self.named += [each.name.partition(" ")[0] for each in self._watch.changed()]
+        self.step += 1
+        if self._watch is None:
+            self._watch = StepWatch(lambda kept: None, (self, *self._exempt), self.state.items)
+        found = self._watch.look(self.step, self.epoch, sys._getframe(1))
+        self.named += [each.name.partition(" ")[0] for each in found]
+        self.places += [each.name for each in found]
 
 
 DATA = [1.0, 2.0, 3.0]
@@ -141,6 +140,13 @@ def array_of_returns(run: Run) -> None:
         run.step_done()
 
 
+def object_made_anew_of_itself(run: Run) -> None:
+    tree = SimpleNamespace(value=0)
+    for batch in run.batches(DATA):
+        tree = SimpleNamespace(value=tree, batch=batch)
+        run.step_done()
+
+
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
@@ -151,6 +157,7 @@ def array_of_returns(run: Run) -> None:
         (last_loss_in_the_tail, {"loss"}),
         (in_a_class, {"self.best", "self.history", "self.memory"}),
         (array_of_returns, {"returns"}),
+        (object_made_anew_of_itself, {"tree"}),
     ],
 )
 def test_carried_value_is_named(loop: Callable[[Run], None], named: set[str]) -> None:
@@ -158,7 +165,7 @@ def test_carried_value_is_named(loop: Callable[[Run], None], named: set[str]) ->
 
     loop(run)
 
-    assert set(run.named or ()) == named
+    assert set(run.named) == named
 
 
 def usual_temporaries(run: Run) -> None:
@@ -213,14 +220,7 @@ def kept_in_the_state(run: Run) -> None:
         run.step_done()
 
 
-def not_a_plain_value(run: Run) -> None:
-    tree = SimpleNamespace(value=0)
-    for batch in run.batches(DATA):
-        tree = SimpleNamespace(value=tree, batch=batch)
-        run.step_done()
-
-
-@pytest.mark.parametrize("loop", [usual_temporaries, made_from_the_run, kept_in_the_state, not_a_plain_value])
+@pytest.mark.parametrize("loop", [usual_temporaries, made_from_the_run, kept_in_the_state])
 def test_values_made_anew_or_kept_in_state_are_not_named(loop: Callable[[Run], None]) -> None:
     run = Run()
 
@@ -242,7 +242,7 @@ def test_place_of_a_carried_value_is_named() -> None:
 
     sum_of_an_epoch(run)
 
-    assert all("test_loop_values.py:" in each for each in run.places)
+    assert all("test_step_watch.py:" in each for each in run.places)
 
 
 def test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state(tmp_path: Path) -> None:
@@ -256,10 +256,208 @@ def test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state(tmp_path: Path
     found: list[Finding] = []
 
     def step() -> None:
-        found.extend(carried_values(script_frames(sys._getframe(1), None), RunState(), ()))
+        found.extend(StepWatch(lambda kept: None, (), RunState().items).look(1, 0, sys._getframe(1)))
 
     library["fit"](step)
 
     assert found[0].name == "batch_count (trainer.py:5)"
     assert 'leave_out=["batch_count"]' in found[0].remedy
     assert "run.state" not in found[0].remedy
+
+
+rate = 1.0
+
+
+def warm_up() -> None:
+    global rate
+    rate *= 0.5
+
+
+def global_number(run: Run) -> None:
+    for _batch in run.batches(DATA):
+        warm_up()
+        run.step_done(rate=rate)
+
+
+class Annealed:
+    """A model whose weight of a term is changed by a method."""
+
+    def __init__(self) -> None:
+        self.beta = 1.0
+        self.output = 0.0
+        self._seen = 0
+
+    def anneal(self) -> None:
+        self.beta *= 0.9
+        self._seen += 1
+
+    def train(self, batch: float) -> float:
+        self.output = batch
+        return self.output * self.beta
+
+
+def number_in_an_object(run: Run) -> None:
+    model = Annealed()
+    for batch in run.batches(DATA):
+        loss = model.train(batch)
+        model.anneal()
+        run.step_done(loss=loss)
+
+
+class Average:
+    """An average of weights by name, as people write it."""
+
+    def __init__(self, weights: dict[str, Any]) -> None:
+        self.shadow = {name: value.copy() for name, value in weights.items()}
+
+    def update(self, weights: dict[str, Any]) -> None:
+        for name, value in weights.items():
+            self.shadow[name] = 0.9 * self.shadow[name] + 0.1 * value
+
+
+def average_of_weights(run: Run) -> None:
+    weights = {"w": np.ones(4)}
+    run.state["weights"] = weights
+    average = Average(weights)
+    for batch in run.batches(DATA):
+        weights["w"] -= 0.1 * batch
+        average.update(weights)
+        run.step_done()
+
+
+Transition = namedtuple("Transition", ["state", "reward"])
+
+
+class Memory:
+    """A replay memory."""
+
+    def __init__(self) -> None:
+        self.memory: deque[Transition] = deque(maxlen=100)
+
+    def push(self, *parts: Any) -> None:
+        self.memory.append(Transition(*parts))
+
+
+class Agent:
+    """An agent that explores less and less."""
+
+    def __init__(self) -> None:
+        self.replay = Memory()
+        self.steps_done = 0
+
+    def act(self) -> float:
+        self.steps_done += 1
+        return 1.0 / self.steps_done
+
+
+def agent_with_a_memory(run: Run) -> None:
+    agent = Agent()
+    while run.step < 5:
+        action = agent.act()
+        agent.replay.push(np.zeros(2), action)
+        run.step_done()
+
+
+class Trainer2:
+    """Reads its data from an endless iterator."""
+
+    def __init__(self) -> None:
+        self.data = itertools.cycle(DATA)
+        self.generated = self._batches()
+
+    def _batches(self) -> Iterator[float]:
+        while True:
+            yield from DATA
+
+    def step(self) -> float:
+        return next(self.data) + next(self.generated)
+
+
+def endless_iterators(run: Run) -> None:
+    trainer = Trainer2()
+    while run.step < 5:
+        run.step_done(loss=trainer.step())
+
+
+class EarlyStopping:
+    """Keeps the best weights, and counts how long nothing was better."""
+
+    def __init__(self) -> None:
+        self.best_score: float | None = None
+        self.counter = 0
+        self.best_weights: Any = None
+
+    def __call__(self, score: float, weights: Any) -> bool:
+        if self.best_score is None or score > self.best_score:
+            self.best_score, self.counter = score, 0
+            self.best_weights = weights.copy()
+        else:
+            self.counter += 1
+        return self.counter > 2
+
+
+def early_stopping(run: Run) -> None:
+    stopping, weights = EarlyStopping(), np.zeros(2)
+    run.state["weights"] = weights
+    for epoch in run.epochs(3):
+        for batch in run.batches(DATA):
+            weights += batch
+            run.step_done()
+        if stopping(-abs(epoch - 1), weights):
+            break
+
+
+class Counted:
+    """Counts in its class."""
+
+    total = 0
+
+    def add(self) -> None:
+        Counted.total += 1
+
+
+def counter_of_a_class(run: Run) -> None:
+    counted = Counted()
+    for _batch in run.batches(DATA):
+        counted.add()
+        run.step_done()
+
+
+def schedule() -> Callable[[], float]:
+    rate = 1.0
+
+    def decay() -> float:
+        nonlocal rate
+        rate *= 0.5
+        return rate
+
+    return decay
+
+
+def number_in_a_closure(run: Run) -> None:
+    decay = schedule()
+    for _batch in run.batches(DATA):
+        run.step_done(rate=decay())
+
+
+@pytest.mark.parametrize(
+    ("loop", "named"),
+    [
+        (global_number, {"rate"}),
+        (number_in_an_object, {"model.beta", "model._seen"}),
+        (average_of_weights, {"average.shadow"}),
+        (agent_with_a_memory, {"agent.replay.memory", "agent.steps_done"}),
+        (endless_iterators, {"trainer.data", "trainer.generated"}),
+        (early_stopping, {"stopping.best_score", "stopping.best_weights"}),
+        (counter_of_a_class, {"Counted.total"}),
+        (number_in_a_closure, {"rate"}),
+    ],
+)
+def test_what_changes_anywhere_and_nobody_keeps_is_named_by_its_path(
+    loop: Callable[[Run], None], named: set[str]
+) -> None:
+    run = Run()
+
+    loop(run)
+
+    assert set(run.named) == named

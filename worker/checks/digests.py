@@ -1,0 +1,163 @@
+"""Digests of values that a training script holds: equal digests mean equal values, as far as they are compared.
+
+Arrays and tensors of up to a megabyte are compared whole, of larger ones some thousand entries. Imports no framework.
+"""
+
+import datetime
+import enum
+import gc
+import itertools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
+
+WHOLE_BYTES = 1 << 20  # of an array; hashing takes 0.1 ms, a copy from a GPU about as long
+SAMPLE = 4096  # entries of a larger array
+ENTRIES = 1000  # of a container; of a longer one, such as a replay memory, the ends and some between
+PLAIN = (
+    bool, int, float, complex, str, bytes, type(None), np.generic, PurePath, enum.Enum, datetime.datetime,
+    datetime.date, datetime.timedelta, range, slice,
+)  # fmt: skip
+CONTAINERS = (list, tuple, dict, set, frozenset, deque, bytearray, types.MappingProxyType)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a tensor of any library."""
+    if isinstance(value, np.ndarray) or is_tensorflow_tensor(value) or is_torch_tensor(value):
+        return True
+    kind = type(value)  # JAX's, CuPy's and the like, but no variables
+    if kind.__module__.startswith(("tensorflow", "keras", "tf_keras")):
+        return False
+    return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
+
+
+def digest_plain(value: Any) -> int:
+    """The digest of a plain value: NaN is equal to itself, 1 is not equal to 1.0."""
+    return xxhash.xxh3_64_intdigest(f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
+
+
+def digest_array(value: Any) -> int:
+    """The digest of an array. Raises what its library raises if it can't be read."""
+    form = f"{value.dtype} {tuple(value.shape)}"
+    return xxhash.xxh3_64_intdigest(form.encode() + _bytes_of(value))
+
+
+def digest_all(digests: Iterable[int]) -> int:
+    """One digest of several, in their order."""
+    hashed = xxhash.xxh3_64()
+    for digest in digests:
+        hashed.update(digest.to_bytes(8, "little"))
+    return hashed.intdigest()
+
+
+def entries_of(container: Any) -> list[tuple[str, Any]]:
+    """The entries of a container that are compared, each with what stands behind the container's name: `[3]`."""
+    if isinstance(container, Mapping):
+        return [(f"[{key!r}]", value) for key, value in _some(list(container.items()))]
+    if isinstance(container, set | frozenset):
+        return [
+            ("", value) for value in _some(sorted(container, key=lambda entry: (type(entry).__name__, repr(entry))))
+        ]
+    return [(f"[{number}]", value) for number, value in _some(list(enumerate(container)))]
+
+
+def _some(entries: list[Any]) -> list[Any]:
+    if len(entries) <= ENTRIES:
+        return entries
+    ends, between = ENTRIES // 5, entries[:: max(1, len(entries) * 5 // (ENTRIES * 3))]
+    return [*entries[:ends], *itertools.islice(between, ENTRIES), *entries[-ends:]]
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, np.ndarray):
+        return _bytes_of_numpy(value)
+    if is_tensorflow_tensor(value):
+        return _bytes_of_tensorflow(value)
+    if is_torch_tensor(value):
+        return _bytes_of_torch(value)
+    try:
+        return _bytes_of_numpy(np.asarray(value))
+    except TypeError:  # JAX's typed keys are no numbers; what they print is their value
+        return repr(value).encode()
+
+
+def _bytes_of_numpy(array: np.ndarray[Any, Any]) -> bytes:
+    if array.dtype.hasobject:
+        return repr(array.reshape(-1)[:SAMPLE].tolist()).encode()
+    if array.nbytes <= WHOLE_BYTES:
+        return array.tobytes()
+    flat = array.reshape(-1)
+    return flat[:: max(1, flat.size // SAMPLE)].tobytes()
+
+
+def _bytes_of_tensorflow(tensor: Any) -> bytes:
+    if not hasattr(tensor, "numpy"):  # symbolic: it has no value
+        return repr(tensor).encode()
+    tensorflow = sys.modules["tensorflow"]
+    count = int(np.prod(tensor.shape, dtype=np.int64))
+    if count * tensor.dtype.size > WHOLE_BYTES:
+        tensor = tensorflow.reshape(tensor, [-1])[:: max(1, count // SAMPLE)]
+    return _bytes_of_numpy(np.asarray(tensor.numpy()))
+
+
+def _bytes_of_torch(tensor: Any) -> bytes:
+    torch = sys.modules["torch"]
+    held = tensor.detach()
+    if held.is_sparse or held.is_quantized:
+        return repr(held).encode()
+    if held.numel() * held.element_size() > WHOLE_BYTES:
+        held = held.reshape(-1)[:: max(1, held.numel() // SAMPLE)]
+    held = held.cpu().contiguous().reshape(-1)
+    content: bytes = held.view(torch.uint8).numpy().tobytes()
+    return content
+
+
+_BUILT_IN_ITERATORS: dict[type, Callable[[Any], Any]] = {
+    kind: kind.__reduce__
+    for kind in (
+        type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter(set())), type(iter("")),
+        enumerate, zip, map, filter, reversed, itertools.count, itertools.cycle, itertools.chain, itertools.islice,
+        itertools.repeat, itertools.product, itertools.permutations, itertools.combinations,
+    )
+    if hasattr(kind, "__reduce__")
+}  # fmt: skip
+
+
+def digest_position(iterator: Any, depth: int = 6) -> int | None:
+    """The digest of how far an iterator is; None if that can't be told. Looking does not move it.
+
+    A generator is where its code stands, with its local values and with the iterators that its loops hold.
+    """
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return 0
+        held = [*frame.f_locals.values(), *gc.get_referents(iterator)]
+        return _digest_held([frame.f_lasti, *held], depth)
+    if (reduce := _BUILT_IN_ITERATORS.get(type(iterator))) is not None:
+        reduced = reduce(iterator)
+        return _digest_held(reduced[1:] if isinstance(reduced, tuple) else [reduced], depth)
+    if (number := getattr(iterator, "_num_yielded", None)) is not None:  # of PyTorch's DataLoader
+        return digest_plain(number)
+    return None
+
+
+def _digest_held(held: Iterable[Any], depth: int) -> int:
+    """The digest of numbers and iterators among values; what they run over is not part of a position."""
+    found = []
+    for value in itertools.islice(held, ENTRIES):
+        if isinstance(value, PLAIN):
+            found.append(digest_plain(value))
+        elif isinstance(value, tuple) and depth > 0:
+            found.append(_digest_held(value, depth - 1))
+        elif hasattr(type(value), "__next__") and depth > 0:
+            found.append(digest_position(value, depth - 1) or 0)
+    return digest_all(found)

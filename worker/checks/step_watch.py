@@ -1,0 +1,457 @@
+"""Watches what changes while a job trains: a value that changed from one step to the next, that the next step can read,
+and that no checkpoint holds, would not come back after a restart.
+
+The invariant: at a step boundary everything that training can still read is in the checkpoint, or is what the script
+makes again when it starts, or is assigned before it is read. So the values that the loop can reach are compared between
+step boundaries, whatever holds them (`reached_values`), and of those that differ all are named but
+
+* what checkpoints hold (`Kept`, which each kind of run fills);
+* local names that the loop's code assigns before it reads them (`bytecode`), and attributes of which one watched step
+  showed the same (`access_order`);
+* the time: numbers that a clock showed since the last look.
+
+Names of the loop's own functions need no watching: what they carry is in their code, also if it changes for the first
+time after a week. The others are compared over the first three steps, and again at the first steps of the next three
+epochs, or after ten, thirty, a hundred and so on steps. Then nothing is watched any more, and nothing costs anything.
+"""
+
+import ast
+import contextlib
+import datetime
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worker.checks import digests, loop_source
+from worker.checks.access_order import AccessOrder
+from worker.checks.bytecode import flow_of, stored_names
+from worker.checks.findings import Finding
+from worker.checks.loop_source import Entered, script_frame_of
+from worker.checks.reachability import global_names
+from worker.checks.reached_values import (
+    Kept,
+    Reached,
+    Search,
+    digest_of,
+    is_parameter,
+    keep_deeply,
+    keep_state_of,
+    short_name,
+)
+
+FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
+EPOCHS = 3  # after which ends of epochs values are compared again
+LATER_LOOKS = (10, 30, 100, 300, 1000)  # steps after the first; for loops without epochs
+LOOK_S = 0.25  # the longest look
+SHARE = 0.01  # of training time that later looks may take
+CLOCK_SLACK_S = 0.5  # a clock may be read a little before the look that comes before
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFrame:
+    """One of the functions between the call of `step_done` and the `with` of the run, and what its code says of its
+    names there. `carried`: with the line that assigns each."""
+
+    frame: types.FrameType
+    carried: dict[str, int | None]
+    read: frozenset[str]
+    made_in_loops: frozenset[str]
+    attribute_targets: frozenset[str]
+
+    def value_of(self, name: str) -> Any:
+        """What a name, or its entry under a constant, is in this frame. Raises LookupError or TypeError."""
+        base, _, entry = name.partition("[")
+        frame = self.frame
+        value = frame.f_locals[base] if base in frame.f_locals else frame.f_globals[base]
+        return value[ast.literal_eval(entry[:-1])] if entry else value
+
+    def place(self, line: int | None) -> str:
+        """A line of the script, as file:line."""
+        return f"{Path(self.frame.f_code.co_filename).name}:{line or self.frame.f_lineno}"
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a function of an installed package, where nobody writes `run.state`."""
+        return not _PACKAGES.isdisjoint(Path(self.frame.f_code.co_filename).parts)
+
+
+def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
+    """The frames from `frame` out to the one that entered the run, innermost first."""
+    chain: list[types.FrameType] = []
+    outer = script_frame_of(frame)
+    while outer is not None:
+        chain.append(outer)
+        if entered is not None and outer.f_code is entered.code:
+            break
+        outer = outer.f_back
+    else:  # the run was entered elsewhere, as by a function that gives it
+        chain = chain[:1]
+    return [_loop_frame(each) for each in chain]
+
+
+def _loop_frame(frame: types.FrameType) -> LoopFrame:
+    flow = flow_of(frame.f_code)
+    index = flow.index_at(frame.f_lasti)
+    by_calls: frozenset[str] = frozenset()
+    if frame.f_locals is frame.f_globals:
+        functions = [each for each in frame.f_globals.values() if isinstance(each, types.FunctionType)]
+        by_calls = frozenset().union(*(global_names(each.__code__) for each in functions))
+    carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
+    read = flow.names_read(index, by_calls)
+    return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))
+
+
+class StepWatch:
+    """Watches one run from its first step on. `look` is called at each step boundary until `is_over`."""
+
+    def __init__(
+        self,
+        keep: Callable[[Kept], None],
+        exempt: Iterable[Any],
+        state: Callable[[], Iterable[tuple[str, Any]]],
+        entered: Entered | None = None,
+        roots: Sequence[tuple[str, Any]] = (),
+        head_draws: bool = False,
+    ) -> None:
+        """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
+        the values of `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
+        code before the first epoch's batches drew random numbers."""
+        self.is_over = False
+        self.not_looked_at = False
+        """Whether a look had to end before everything was seen."""
+        self._keep = keep
+        listed = list(exempt)
+        self._exempt_names = {each for each in listed if isinstance(each, str)}
+        self._exempt = [each for each in listed if not isinstance(each, str)]
+        self._state = state
+        self._entered = entered
+        self._roots = roots
+        self._head_draws = head_draws
+        self._named: set[str] = set()
+        self._before: dict[str, Reached] = {}
+        self._codes: set[types.CodeType] = set()
+        self._order: AccessOrder | None = None
+        self._looks = 0
+        self._first_step = 0
+        self._epoch: int | None = None
+        self._epochs_seen = 0
+        self._began_at = time.perf_counter()
+        self._took_s = 0.0
+        self._clocks = _Clocks()
+
+    def look(self, step: int, epoch: int, frame: types.FrameType | None) -> list[Finding]:
+        """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`."""
+        if not self._is_due(step, epoch):
+            return []
+        started = time.perf_counter()
+        if self._order is not None:
+            self._order.end()
+        frames = loop_frames(frame, self._entered)
+        kept = self._kept_now()
+        findings = [*self._carried(frames, kept), *self._drawn(frames, kept)] if self._looks == 0 else []
+        search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
+        if self._looks:
+            findings += self._changed(search, kept, frames)
+        self.not_looked_at = self.not_looked_at or search.ended
+        self._before, self._codes = search.values, self._codes | search.codes
+        self._looks += 1
+        self._clocks = _Clocks()
+        self._took_s += time.perf_counter() - started
+        if self._looks == 1:
+            self._watch_one_step(frames)
+        return findings
+
+    def close(self) -> None:
+        """Ends it, wherever it is."""
+        self.is_over = True
+        self._before = {}
+        if self._order is not None:
+            self._order.end()
+
+    def _is_due(self, step: int, epoch: int) -> bool:
+        if self._epoch is None:
+            self._epoch, self._first_step = epoch, step
+        if self._looks < FIRST_LOOKS:
+            self._epoch = epoch
+            return True
+        is_later = step - self._first_step in LATER_LOOKS
+        is_new_epoch, self._epoch = epoch != self._epoch, epoch
+        self._epochs_seen += is_new_epoch
+        if self._epochs_seen >= EPOCHS or step - self._first_step >= LATER_LOOKS[-1]:
+            self.is_over = True
+        return (is_new_epoch or is_later) and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
+
+    def _watch_one_step(self, frames: Sequence[LoopFrame]) -> None:
+        names: set[str] = set()
+        for code in (*self._codes, *(each.frame.f_code for each in frames)):
+            names |= stored_names(code).keys()
+        self._order = AccessOrder(
+            names | {name for each in self._before.values() if (name := each.binding)}, _unwatched_code()
+        )
+        self._order.begin([each.frame for each in frames])
+
+    def _kept_now(self) -> Kept:
+        kept = Kept()
+        for _, value in self._state():
+            keep_deeply(kept, value)
+            keep_state_of(kept, value)
+        kept.identities |= {id(each) for each in self._exempt}
+        for each in self._exempt:
+            keep_deeply(kept, each)
+        self._keep(kept)
+        return kept
+
+    def _carried(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
+        """The plain values that the loop's code carries, whether they have changed yet or not."""
+        found: list[_Named] = []
+        for frame in frames:
+            into_state = _names_put_into_state(frame)
+            for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
+                if name in self._named or name in into_state or self._is_exempt(name):
+                    continue
+                try:
+                    value = frame.value_of(name)
+                except (LookupError, TypeError):
+                    continue
+                if _is_carried_plainly(value) and not (
+                    self._clocks.showed(value) or self._keeps(kept, name, value) or _is_made_from_run(name, frame)
+                ):
+                    self._named.add(name)
+                    found.append(_Named(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
+        return _findings(found)
+
+    def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
+        """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
+        middle of the epoch would draw others."""
+        found = []
+        for frame in frames if self._head_draws else ():
+            for name in sorted(frame.read & frame.made_in_loops - frame.carried.keys() - self._named):
+                with contextlib.suppress(LookupError, TypeError):
+                    value = frame.value_of(name)
+                    is_listed = isinstance(value, list | tuple) or digests.is_array(value)
+                    if (
+                        is_listed
+                        and not self._is_exempt(name)
+                        and not self._keeps(kept, name, value)
+                        and _is_long(value)
+                    ):
+                        self._named.add(name)
+                        found.append(_Named(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))
+        return _findings(found)
+
+    def _keeps(self, kept: Kept, name: str, value: Any) -> bool:
+        """Whether checkpoints hold the value of a local name."""
+        if id(value) in kept.identities and not isinstance(value, digests.PLAIN):
+            return True
+        in_state = dict(self._state()).get(short_name(name), _NOTHING)
+        return name in kept.names or (in_state is not _NOTHING and digest_of(in_state) == digest_of(value))
+
+    def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
+        roots = list(self._roots)
+        for frame in frames:
+            into_state = _names_put_into_state(frame)
+            for name in sorted(frame.read - self._named - into_state):
+                if "[" in name or _is_made_from_run(name, frame):
+                    continue
+                with contextlib.suppress(LookupError):
+                    roots.append((name, frame.value_of(name)))
+        return roots
+
+    def _changed(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
+        """What differs from the last look, without what is kept, made anew, or the time."""
+        in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
+        found: list[_Named] = []
+        for path, now in search.values.items():
+            before = self._before.get(path)
+            if before is None or before.digest == now.digest or self._is_named(path):
+                continue
+            frame = in_frames.get(path)
+            is_rebound = now.identity == 0 or now.identity != before.identity
+            if frame is not None and path not in frame.carried and is_rebound:
+                continue  # each pass of a loop makes it anew
+            if kept.has(now) or self._is_exempt(path) or self._clocks.showed(now.value):
+                continue
+            if frame is None and (
+                self._is_made_anew(now) or any(now.binding in each.attribute_targets for each in frames)
+            ):
+                continue
+            root = path.partition(".")[0].partition("[")[0]
+            carrying = next((each for each in frames if root in each.carried), None)
+            name = path if carrying is None else root
+            if name in self._named:
+                continue
+            self._named.add(name)
+            place = self._place_of(now, frames) if carrying is None else carrying.place(carrying.carried[root])
+            found.append(_Named(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
+        return _findings(found)
+
+    def _is_made_anew(self, reached: Reached) -> bool:
+        """Whether each step assigns it before it reads it, as far as the watched step has shown."""
+        return reached.binding is not None and self._order is not None and self._order.made_anew(reached.binding)
+
+    def _is_named(self, path: str) -> bool:
+        return any(
+            path == name or path.startswith((f"{name}.", f"{name}[")) or name.startswith(f"{path}[")
+            for name in self._named
+        )
+
+    def _is_exempt(self, name: str) -> bool:
+        return bool({name, short_name(name), name.partition("[")[0]} & self._exempt_names)
+
+    def _place_of(self, reached: Reached, frames: Sequence[LoopFrame]) -> str | None:
+        """The line that assigns what changed."""
+        name = reached.binding or short_name(reached.path)
+        for code in sorted(
+            (*self._codes, *(each.frame.f_code for each in frames)), key=lambda code: code.co_name == "__init__"
+        ):
+            line = stored_names(code).get(name)
+            if line is not None:
+                return f"{Path(code.co_filename).name}:{line}"
+        return None
+
+
+_CARRIED = (int, float, complex, str, bytes, type(None), np.generic, *digests.CONTAINERS)
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What is to be named: with its place, and what it is."""
+
+    path: str
+    text: str
+    is_library: bool
+    kind: str
+
+
+def _findings(named: Iterable[_Named]) -> list[Finding]:
+    """The findings, with one remedy for all of a kind."""
+    groups: dict[tuple[bool, str], list[_Named]] = {}
+    for each in named:
+        kind = each.kind if each.kind in ("iterator", "drawn") else "value"
+        groups.setdefault((each.is_library, kind), []).append(each)
+    return [Finding(each.text, _remedy(group)) for group in groups.values() for each in group]
+
+
+def _remedy(group: Sequence[_Named]) -> str:
+    first, it = group[0], "it" if len(group) == 1 else "them"
+    each = "it" if len(group) == 1 else "each"
+    name = short_name(first.path)
+    if first.is_library:
+        return (
+            f"the loop of a library carries {it} from step to step, and no checkpoint has {each}: write "
+            f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
+        )
+    if first.kind == "iterator":
+        return (
+            f"no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
+            f"or run.order, or give the name to leave_out= if it may begin anew"
+        )
+    if first.kind == "drawn":
+        return (
+            f"the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
+            f"anew: loop over run.order({name}), which keeps the order, or keep {each} in run.state, or give the name "
+            f"to leave_out= if it may differ"
+        )
+    return (
+        f'the loop carries {it} from step to step: keep {each} in run.state["{name}"], or give its name to leave_out= '
+        f"if it may begin anew"
+    )
+
+
+class _Clocks:
+    """Tells numbers that a clock has shown in this process from others."""
+
+    _WALL_S = 7 * 86400.0  # how long a process may have run that asks
+    _BEGAN_AT = time.monotonic()
+
+    def showed(self, value: object) -> bool:
+        """Whether a value is a time that a clock has shown since the process began: seconds, nanoseconds or a date."""
+        if isinstance(value, datetime.datetime):
+            return True
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if isinstance(value, int):
+            value = value / 1e9
+        wall, since_boot = time.time(), time.monotonic()
+        began_at = self._BEGAN_AT - CLOCK_SLACK_S
+        return wall - self._WALL_S < value <= wall or (began_at < value <= since_boot and value % 1 != 0)
+
+
+def _is_long(value: Any) -> bool:
+    """Whether a list or an array has several entries, as an order has."""
+    try:
+        return len(value) > 1
+    except TypeError:
+        return False
+
+
+def _is_carried_plainly(value: Any) -> bool:
+    """Whether a value is plain, a container or an array, so that run.state can hold it."""
+    return isinstance(value, _CARRIED) or (digests.is_array(value) and not is_parameter(value))
+
+
+def _names_put_into_state(frame: LoopFrame) -> frozenset[str]:
+    """Names that stand in a statement which assigns to `run.state`, or calls something of it."""
+    function = loop_source.function_of(frame.frame)
+    if function is None:
+        return frozenset()
+    found: set[str] = set()
+    for statement in loop_source.statements(function.body):
+        if isinstance(statement, ast.Assign | ast.AugAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if any(_is_state(part) for target in targets for part in ast.walk(target)):
+                found |= {part.id for part in ast.walk(statement.value) if isinstance(part, ast.Name)}
+        elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
+            found |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
+    return frozenset(found)
+
+
+def _is_state(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "state" and isinstance(node.value, ast.Name | ast.Attribute)
+
+
+def _is_made_from_run(name: str, frame: LoopFrame) -> bool:
+    """Whether each value that a name gets is made from the run's own count: `step = run.step`."""
+    function = loop_source.function_of(frame.frame)
+    values = loop_source.assigned_values(function, name) if function is not None else []
+    return bool(values) and all(_reads_run(value, name, frame) for value in values)
+
+
+def _reads_run(value: ast.expr, name: str, frame: LoopFrame) -> bool:
+    parts = list(ast.walk(value))
+    if any(isinstance(part, ast.Name) and part.id == name for part in parts):
+        return False
+    return any(
+        isinstance(part, ast.Attribute)
+        and part.attr in ("epoch", "step", "batch", "state")
+        and _is_run(part.value, frame)
+        for part in parts
+    )
+
+
+def _is_run(node: ast.expr, frame: LoopFrame) -> bool:
+    try:
+        value = frame.value_of(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            value = getattr(frame.value_of(node.value.id), node.attr, None)
+    except LookupError:
+        return False
+    return hasattr(value, "step_done")
+
+
+def _unwatched_code() -> tuple[str, ...]:
+    """Where the code of Python and of the frameworks is, which keeps its own state."""
+    found = [sysconfig.get_path("stdlib") + "/"]
+    for package in ("tensorflow", "keras", "tf_keras", "torch", "numpy", "jax", "jaxlib", "worker", "supervisor"):
+        found += [f"{path}/" for path in getattr(sys.modules.get(package), "__path__", ())]
+    # site-packages lie inside of the standard library's folder in some environments
+    return tuple(path for path in found if not path.endswith("site-packages/"))
