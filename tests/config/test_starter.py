@@ -103,11 +103,11 @@ def test_an_environment_beside_the_script_runs_it(tmp_path: Path):
     [
         ("import worker\nwith worker.Run(c) as run: pass", True),
         ("import worker.torch\nworker.torch.Run(model=m)", True),
-        ("import os\nos.environ['STEPKEEPER_LAUNCH']", False),
+        ("import os\nos.environ['STEPKEEPER_LAUNCH']", True),
         ("print()", False),
     ],
 )
-def test_it_offers_to_prove_what_a_proof_can_run(tmp_path: Path, text: str, is_offered: bool):
+def test_it_offers_to_prove_a_job(tmp_path: Path, text: str, is_offered: bool):
     _, said = started(script(tmp_path, text))
 
     offered = [line for line in said.splitlines() if f"supervisord --prove {tmp_path / 'supervisord.conf'} " in line]
