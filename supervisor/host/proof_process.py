@@ -122,11 +122,8 @@ class ProofProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._start_time = 0
         self._last_words = ""
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process; None before its start."""
-        return None if self._process is None else self._process.pid
+        self.is_removed = True
+        """Whether nothing is left of its folder; the next daemon tries again to remove what is."""
 
     async def run(self, on_progress: Callable[[ProofProgress], None], limit_s: float) -> Proven:
         """Proves the job. Raises ProofFailed, also after `limit_s`. When it returns, raises or is cancelled, nothing
@@ -198,7 +195,7 @@ class ProofProcess:
             await asyncio.wait_for(process.wait(), REAPED_WITHIN_S)
         # closes the pipes now: left to asyncio, that may come after the end of the loop, and is an error then
         process._transport.close()  # type: ignore[attr-defined]
-        await remove_scratch(self._plan.scratch)
+        self.is_removed = await remove_scratch(self._plan.scratch)
 
     def _kill(self, pid: int) -> None:
         victims = tree.stop_tree(pid, self._start_time)
@@ -211,16 +208,19 @@ class ProofProcess:
             self._cgroup.remove()
 
 
-async def remove_scratch(scratch: ScratchFolder, limit_s: float = REMOVED_WITHIN_S) -> None:
-    """Ends what is left of a proof, by its folder in their environment, and removes the folder, as its user."""
+async def remove_scratch(scratch: ScratchFolder) -> bool:
+    """Ends what is left of a proof, by its folder in their environment, and removes the folder, as its user.
+
+    Whether nothing is left.
+    """
     command = own_command("supervisor.host.proof_cleanup", encode_record(scratch))
     try:
         process = await start_own_with_streams(command, {}, stderr=asyncio.subprocess.DEVNULL)
     except OSError as error:
         log.warning("proof.not_removed", folder=scratch.name, reason=error.strerror)
-        return
+        return False
     try:
-        status = await asyncio.wait_for(process.wait(), limit_s)
+        status = await asyncio.wait_for(process.wait(), REMOVED_WITHIN_S)
     except TimeoutError:
         status = None
     finally:
@@ -229,7 +229,8 @@ async def remove_scratch(scratch: ScratchFolder, limit_s: float = REMOVED_WITHIN
         process._transport.close()  # type: ignore[attr-defined]
     if status != 0:
         places = [str(folder / scratch.name) for folder in scratch.folders]
-        log.warning("proof.not_removed", folders=places, status=status, remedy="remove it by hand")
+        log.warning("proof.not_removed", folders=places, status=status, remedy="the next daemon tries again")
+    return status == 0
 
 
 async def _uncancelled(work: Coroutine[None, None, None]) -> None:

@@ -22,7 +22,7 @@ class ProveRequest:
 
     name: str
     steps: Annotated[int | None, {"minimum": 1, "maximum": 10_000_000}] = None
-    epochs: Annotated[float | None, {"exclusiveMinimum": 0, "maximum": 100_000}] = None
+    epochs: Annotated[float | None, {"minimum": 1, "maximum": 1_000_000}] = None
     kills: Annotated[int | None, {"minimum": 1, "maximum": 100}] = None
     anyway: bool = False
 
@@ -88,6 +88,8 @@ async def prove(context: CommandContext, request: ProveRequest) -> ProofAnswer:
     The job's own command trains in a scratch folder, undisturbed and with kills. `proof` says how far that is.
     """
     runner, job = find_job(context, request.name)
+    if request.steps is not None and request.epochs is not None:
+        raise CommandError(Code.BAD_ARGUMENTS, "steps and epochs say two different lengths; give one of them")
     wish = ProofWish(request.steps, request.epochs, request.kills, request.anyway)
     try:
         return _answer(context, await context.proofs.begin(runner, job, wish))

@@ -33,6 +33,10 @@ def prove(terminal: Terminal, arguments: Arguments) -> ExitStatus:
             return _cancel(terminal, name)
         answer = call_for_program(terminal, "prove", name, anyway=ANYWAY in rest, **numbers)
         return NO_VERDICT if answer is None else _follow(terminal, name, answer)
+    except KeyboardInterrupt:
+        with contextlib.suppress(Refusal):  # it was over already
+            terminal.client.call("prove_cancel", name=naming.program_of(name))
+        terminal.print_line(f"{name}: cancelled; nothing of the proof is left")
     except LoginNeeded:
         raise
     except Unreachable as error:
@@ -75,21 +79,15 @@ def _cancel(terminal: Terminal, name: str) -> ExitStatus:
 
 def _follow(terminal: Terminal, name: str, begun: dict[str, Any]) -> ExitStatus:
     """Shows the proof until it is over."""
-    try:
-        with _shown(terminal, name) as show:
-            answer = begun
-            while not answer["is_over"]:
-                show.update(answer)
-                time.sleep(POLL_S)
-                answer = terminal.client.call("proof", name=naming.program_of(name))
-                if answer["number"] != begun["number"]:
-                    terminal.print_line(f"{name}: ERROR (another proof began meanwhile)")
-                    return NO_VERDICT
-    except KeyboardInterrupt:
-        with contextlib.suppress(Refusal):  # it was over already
-            terminal.client.call("prove_cancel", name=naming.program_of(name))
-        terminal.print_line(f"{name}: cancelled; nothing of the proof is left")
-        return NO_VERDICT
+    answer = begun
+    with _shown(terminal, name) as show:
+        while not answer["is_over"]:
+            show.update(answer)
+            time.sleep(POLL_S)
+            answer = terminal.client.call("proof", name=naming.program_of(name))
+            if answer["number"] != begun["number"]:
+                terminal.print_line(f"{name}: ERROR (another proof began meanwhile)")
+                return NO_VERDICT
     return _print_end(terminal, name, answer)
 
 

@@ -151,7 +151,7 @@ TABLE: Mapping[str, Action] = {
         options=prove.OPTIONS,
         usage={
             "prove NAME": "Prove in a scratch folder that kills change no bit of a job: exit status 0, else 1.",
-            "prove --steps N NAME": "Train N steps in each run; --epochs X: so many epochs.",
+            "prove --steps N NAME": "Train N steps in each run; --epochs X instead: so many epochs.",
             "prove --kills K NAME": "Kill K times, in steps, at ends of epochs and in saves.",
             "prove --anyway NAME": "Prove also while the job trains, or while none of its GPUs is free.",
             "prove --cancel NAME": "End the proof of a job, as Ctrl-C does.",

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -64,7 +65,10 @@ class ProofWish:
 
 @dataclass(slots=True)
 class ProofRun:
-    """One proof, under way or ended. `proven`: what it came to, or `failure`: why it came to nothing."""
+    """One proof, under way or ended. `proven`: what it came to, or `failure`: why it came to nothing.
+
+    `ends_because`: why it is being ended.
+    """
 
     name: str
     number: int
@@ -74,7 +78,6 @@ class ProofRun:
     failure: str | None = None
     is_over: bool = False
     ends_because: str | None = None
-    pid: int | None = None
 
 
 class Proofs:
@@ -131,8 +134,8 @@ class Proofs:
             self._newest = await asyncio.to_thread(proofs.load)
             for name, scratch in (await asyncio.to_thread(proofs.load_under_way)).items():
                 log.warning("proof.left_over", program=name, folder=scratch.name)
-                await remove_scratch(scratch)
-                proofs.end(name)
+                if await remove_scratch(scratch):
+                    proofs.end(name)
         except LedgerError as error:
             log.error("ledger.unread", error=str(error), effect="proofs of before are not shown")
         finally:
@@ -165,6 +168,7 @@ class Proofs:
             return run
         self._current = run
         self._task = asyncio.create_task(self._prove(run, runner, job, wish))
+        await asyncio.sleep(0)  # a task that is cancelled before it has begun would end without a word
         return run
 
     async def _list_gpus(self) -> tuple[Gpu, ...]:
@@ -199,29 +203,26 @@ class Proofs:
         proofs = self._services.ledger.proofs
         log.info("proof.began", program=run.name, anyway=wish.anyway)
         watch = asyncio.create_task(self._watch(run, runner, wish.anyway))
+        process: ProofProcess | None = None
         try:
             plan = await self._plan(runner.config, job, wish)
             proofs.begin(run.name, plan.scratch)
             cgroups = self._services.cgroups
             cgroup = None if cgroups is None else cgroups.create_for_standby(run.name, plan.name[-8:])
             process = ProofProcess(self._command, plan, cgroup)
-            proven = await process.run(lambda progress: self._on_progress(run, process, progress), self._limit_s)
+            proven = await process.run(partial(setattr, run, "progress"), self._limit_s)
             self._finish(run, runner, proven)
-        except ProofFailed as error:
-            self._fail(run, runner, str(error))
-        except OSError as error:
+        except (ProofFailed, OSError) as error:
             self._fail(run, runner, str(error))
         except asyncio.CancelledError:
             self._fail(run, runner, run.ends_because or "it was cancelled")
         finally:
             watch.cancel()
-            proofs.end(run.name)
-            run.is_over, run.pid = True, None
+            if process is None or process.is_removed:
+                proofs.end(run.name)
+            run.is_over = True
             if self._current is run:
                 self._current = None
-
-    def _on_progress(self, run: ProofRun, process: ProofProcess, progress: ProofProgress) -> None:
-        run.progress, run.pid = progress, process.pid
 
     async def _watch(self, run: ProofRun, runner: Runner, anyway: bool) -> None:
         """Ends the proof when its job is removed, changed or started."""

@@ -13,6 +13,7 @@ from supervisor.config import load_config
 from supervisor.core.fleet.gpus import Gpu
 from supervisor.core.fleet.proving import ProofObstacle
 from supervisor.core.program.facts import State
+from supervisor.host import proof_process
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.proof import ProofReport, Verdict
@@ -161,6 +162,34 @@ async def test_what_an_earlier_daemon_left_is_removed_before_anything_begins(
     assert not left.exists()
     assert services.ledger.proofs.load_under_way().keys() <= {ONE}
     await beginning
+
+
+async def test_cancelled_at_once_it_is_over(make: Make) -> None:
+    proofs, runner = make("never")
+    await proofs.recall()
+    assert runner.config.job is not None
+    run = await proofs.begin(runner, runner.config.job, WISH)
+
+    assert await proofs.cancel(ONE)
+    assert (run.is_over, run.failure, proofs.current) == (True, "it was cancelled", None)
+    assert not await proofs.cancel(ONE)
+
+
+async def test_what_can_t_be_removed_is_left_to_the_next_daemon(
+    make: Make, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proofs, runner = make("exact")
+    monkeypatch.setattr(proof_process, "REMOVED_WITHIN_S", 0.0)
+
+    run = await proven(proofs, runner)
+
+    assert run.proven is not None
+    (scratch,) = services.ledger.proofs.load_under_way().values()
+    monkeypatch.undo()
+    later, _ = make("exact")
+    await later.recall()
+    assert services.ledger.proofs.load_under_way() == {}
+    assert left_of(scratch.folders[0]) == []
 
 
 async def test_a_daemon_that_leaves_begins_none(make: Make) -> None:
