@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.protocol.proof import EXIT_STATUS, ProofReport, Verdict
+from supervisor.prove.devices import require_free_gpus, require_idle
 from supervisor.prove.display import Bar, Display, json_lines, plain_lines
 from supervisor.prove.plan import ProofOptions
 from supervisor.prove.proof import Proof
@@ -90,7 +91,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
     name = words[0] if words else None
     display: Display = json_lines() if options.json else Bar() if sys.stderr.isatty() else plain_lines()
     began_at = time.monotonic()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         with display:
             report = _prove(options, name, command, display)
@@ -107,6 +109,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
+    """Ends the proof. A second signal must not interrupt the clean-up."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -124,12 +129,17 @@ def _job(options: argparse.Namespace, name: str | None, command: Sequence[str]) 
     if options.configuration is None:
         if shutil.which(command[0]) is None:
             raise CannotProve(f"there is no command {command[0]!r}; write for example: -- python train.py")
-        return ProvableJob(_name_of(command), tuple(command), Path.cwd(), {}, keys)
+        job = ProvableJob(_name_of(command), tuple(command), Path.cwd(), {}, keys)
+        if not options.anyway:
+            require_free_gpus(job)
+        return job
     config = load_config(options.configuration.absolute(), os.environ)
     program = config.programs[name or _only_job(config)] if name is None or name in config.programs else None
     if program is None:
         raise CannotProve(f"{config.path} has no job {name!r}; it has {', '.join(_jobs(config)) or 'none'}")
     job = job_of(program, config.supervisord.directory or Path.cwd())
+    if not options.anyway:
+        require_idle(config, job)
     return ProvableJob(job.name, job.command, job.directory, job.environment, {**job.keys, **keys}, job.user)
 
 

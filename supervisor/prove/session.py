@@ -1,6 +1,7 @@
 """Runs a job once under a private daemon, from its start to the end of its training."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -17,7 +18,14 @@ from supervisor.prove.scratch import CannotProve, ProvableJob, RunFolder
 POLL_S = 0.1
 ANSWER_S = 60.0  # within which a daemon answers that was just started
 END_S = 20.0  # within which it ends when it is told so twice
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # before the fork
 _ENDED = ("SUCCEEDED", "FAILED", "EXITED", "STOPPED")
+
+
+def _end_with_parent() -> None:
+    """Has the daemon end, and its worker with it, if this process is killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Session:
@@ -29,6 +37,7 @@ class Session:
         self._job = job
         self._client = Client(f"unix://{folder.socket}")
         self._daemon: subprocess.Popen[bytes] | None = None
+        self._worker: int | None = None
 
     def __enter__(self) -> "Session":
         try:
@@ -75,6 +84,7 @@ class Session:
             self._daemon = subprocess.Popen(
                 command, cwd=self.folder.path, env=environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
                 start_new_session=True,  # Ctrl-C is for this process, which ends the daemon
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - this program has one thread
             )  # fmt: skip
         deadline_at = time.monotonic() + ANSWER_S
         while True:
@@ -91,6 +101,7 @@ class Session:
             programs: list[dict[str, Any]] = self._client.call("status")["programs"]
         except (Unreachable, Refusal) as error:
             raise CannotProve(f"the private supervisord has gone: {self._last_error() or error}") from None
+        self._worker = programs[0]["pid"]
         return programs[0]
 
     def _last_error(self) -> str:
@@ -108,3 +119,6 @@ class Session:
                 daemon.send_signal(signal.SIGTERM if time.monotonic() < until else signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(1.0)
+        if daemon.returncode == -signal.SIGKILL and self._worker is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._worker, signal.SIGKILL)  # a job is a process group of its own
