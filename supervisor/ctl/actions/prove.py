@@ -121,7 +121,7 @@ class _ProofBar(_ProofLines):
     def __init__(self, terminal: Terminal, name: str, progress: Any) -> None:
         super().__init__(terminal, name)
         self._progress = progress
-        self._task = progress.add_task("", total=1.0)
+        self._task = progress.add_task(f"{name}: starts", total=1.0)
 
     def update(self, answer: dict[str, Any]) -> None:
         step = "" if answer["step"] is None else f", step {answer['step']}"
