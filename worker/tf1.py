@@ -24,6 +24,7 @@ from worker.process.reporting import describe_error, mentions_full_disk
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.directory import UNFIT_REMEDY
+from worker.state.state_file import Position
 
 _WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL | re.MULTILINE)
 _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
@@ -91,7 +92,7 @@ class Run(FilesRun):
         self._require_with("run.steps")
         if per_epoch is not None:
             self._check_loops()
-            return self._over_epochs(lambda: self._steps_of_epoch(int(per_epoch)))
+            return self._over_epochs("run.steps", lambda: self._steps_of_epoch(int(per_epoch)))
         if self._in_epochs:
             raise RuntimeError(
                 "cannot tell where an epoch ends; inside of run.epochs write run.steps(n), n for each epoch"
@@ -100,20 +101,16 @@ class Run(FilesRun):
             raise TypeError(
                 "cannot count steps without an end; give worker.tf1.Run total_steps=, or write run.steps(n)"
             )
-        return self._steps_left()
+        return self._over_epochs("run.steps", lambda: self._steps_of_epoch(None))
 
-    def _steps_left(self) -> Iterator[int]:
-        while not self.reached:
-            yield self.step
-
-    def _steps_of_epoch(self, count: int) -> Iterator[int]:
-        while self._position.batch < count:
+    def _steps_of_epoch(self, count: int | None) -> Iterator[int]:
+        while count is None or self._position.batch < count:
+            self._consumed = Position(self._position.epoch, self._position.batch + 1, None)
             yield self.step
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        epoch, batch = self._position.epoch, self._position.batch + 1
-        super().step_done(*unnamed, epoch=epoch, batch=batch, examples=None, **metrics)
+        self._end_step(unnamed, metrics)
 
 
 class _SaverFiles:  # its name is the `kind` in state.json

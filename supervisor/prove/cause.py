@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from supervisor.protocol.proof import Difference, Likely
 from supervisor.protocol.proof_plan import Named
-from supervisor.prove.state import RANDOM
-from supervisor.prove.steps import BATCH, EPOCH, EXAMPLES, NUMBER_OF_STEPS
-from supervisor.prove.values import LostValue
+from supervisor.prove.comparison.state import RANDOM
+from supervisor.prove.comparison.steps import BATCH, EPOCH, EXAMPLES, NUMBER_OF_STEPS
+from supervisor.prove.comparison.values import LostValue
 
 _RANDOM_STATES = (RANDOM, "PyTorch's random state", "random state", "generator ")
 _OF_DATA = (BATCH, EXAMPLES, "position in the data", "passes over the data", "description of the data")

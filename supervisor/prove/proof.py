@@ -21,6 +21,9 @@ from supervisor.protocol.proof import (
 from supervisor.protocol.proof_plan import Begun, Killed, PlannedKill, WorkerPlan
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
+from supervisor.prove.comparison.state import FinalCheckpoint, differing_state, last_checkpoint
+from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back, metric_names
+from supervisor.prove.comparison.values import FIRST_STEPS, lost_values, watched_steps
 from supervisor.prove.following import AGAIN, KILLED, UNDISTURBED, RunFollower, Tell, no_run_text
 from supervisor.prove.outside import POLL_S as OUTSIDE_POLL_S
 from supervisor.prove.outside import OutsideKiller, undisturbed_record
@@ -28,10 +31,7 @@ from supervisor.prove.plan import ProofOptions
 from supervisor.prove.record import RunRecord
 from supervisor.prove.scratch import CannotProve, ProvableJob, RunFolder, Scratch
 from supervisor.prove.session import POLL_S, Session
-from supervisor.prove.state import FinalCheckpoint, differing_state, last_checkpoint
-from supervisor.prove.steps import differing_steps, epoch_goes_back, metric_names
 from supervisor.prove.torch_states import compare_torch_with
-from supervisor.prove.values import FIRST_STEPS, lost_values, watched_steps
 
 NEVER = 1_000_000_000  # steps between two saves of an undisturbed run, which saves at its end only
 RESTART_S = (

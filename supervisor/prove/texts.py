@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.proof import Difference, Kill, ProofReport, Verdict
+from supervisor.prove.comparison.steps import NUMBER_OF_STEPS
 from supervisor.prove.proof import megabytes
-from supervisor.prove.steps import NUMBER_OF_STEPS
 
 SHOWN = 12  # differences
 

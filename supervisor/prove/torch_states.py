@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.prove.comparison.state import TorchComparison
+from supervisor.prove.comparison.tensors import TensorDifference
 from supervisor.prove.record import RunRecord
 from supervisor.prove.scratch import ProvableJob
-from supervisor.prove.state import TorchComparison
-from supervisor.prove.tensors import TensorDifference
 
 COMPARE_S = 600.0
 

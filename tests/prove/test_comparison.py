@@ -16,12 +16,12 @@ from supervisor.protocol.proof import Difference, Likely
 from supervisor.protocol.proof_plan import Begun, Killed, Named, ReachedValues, StepDone, decode_line, encode_line
 from supervisor.protocol.tensorbundle import crc32c, sstable
 from supervisor.protocol.tensorbundle.entry import HEADER, encode_tensor
-from supervisor.prove.arrays import differing_arrays, differing_values
 from supervisor.prove.cause import explain
+from supervisor.prove.comparison.arrays import differing_arrays, differing_values
+from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back
+from supervisor.prove.comparison.tensors import differing_tensors
+from supervisor.prove.comparison.values import lost_values, watched_steps
 from supervisor.prove.record import RunRecord, edges_of
-from supervisor.prove.steps import differing_steps, epoch_goes_back
-from supervisor.prove.tensors import differing_tensors
-from supervisor.prove.values import lost_values, watched_steps
 from worker.state.run_state import RunState
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"

@@ -28,7 +28,11 @@ _PASSES = f"{_WORKER}data/test_passes.py::test_"
 _CHECKS = f"{_WORKER}data/test_checks.py::test_"
 _EPOCHS = f"{_WORKER}run/test_epochs.py::test_death_at_any_moment_of_an_epoch_changes_nothing"
 _MISUSE = f"{_WORKER}run/test_misuse.py::test_"
+_LOOPS = f"{_WORKER}progress/test_loops.py::test_"
+_OWN_LOOPS = f"{_WORKER}checks/test_own_loops.py::test_"
+_KILLED_LOOPS = f"{_WORKER}run/test_killed_loops.py::test_killed_loop_ends_with_the_bits_of_an_undisturbed_one"
 _FIT = f"{_WORKER}keras/test_fit_arguments.py::test_"
+_LOADERS = f"{_WORKER}torch/test_torch_loaders.py::test_"
 _TORCH = f"{_WORKER}torch/test_torch_checks.py::test_"
 
 PATTERNS = (
@@ -65,6 +69,50 @@ PATTERNS = (
         REFUSED,
         (f"{_MISUSE}loop_over_epochs_that_begins_again_is_refused_with_the_line_to_write",),
         "write for epoch in run.epochs(n):",
+    ),
+    Pattern(
+        "the same with `range(args.epochs)`, `range(cfg.train.epochs)`, `while n < args.epochs`",
+        REFUSED,
+        (f"{_OWN_LOOPS}attribute_of_another_object_is_not_the_runs",),
+        "write for epoch in run.epochs(args.epochs):",
+    ),
+    Pattern(
+        "`for i in run.order(np.random.permutation(n))`, `for step in run.range(n)`, in epochs and alone",
+        EXACT,
+        (
+            f"{_LOOPS}death_at_any_moment_changes_nothing",
+            f"{_WORKER}progress/test_random_loops.py::test_loops_of_any_shape_go_on_exactly_or_are_refused",
+            _KILLED_LOOPS,
+        ),
+    ),
+    Pattern(
+        "one step in each body of `run.epochs`: an episode, a full batch, a step behind the data",
+        EXACT,
+        (f"{_LOOPS}death_at_any_moment_changes_nothing", _KILLED_LOOPS),
+    ),
+    Pattern(
+        "inside of `run.epochs`, several steps in a loop of the script's own; several steps for one batch",
+        REFUSED,
+        (f"{_LOOPS}step_that_no_position_tells_from_the_one_before_is_refused",),
+        "write for i in run.range(n):",
+    ),
+    Pattern(
+        "`for step in range(n)`, `for episode in range(n)`, `itertools.count()` around `step_done`",
+        NAMED,
+        (f"{_OWN_LOOPS}own_loop_around_a_step_is_named_at_the_first_one",),
+        "write for step in run.range(n):",
+    ),
+    Pattern(
+        "`for i, batch in enumerate(run.batches(ds))` that uses `i`",
+        NAMED,
+        (f"{_OWN_LOOPS}number_of_a_loop_that_begins_at_0_is_named_where_it_is_used",),
+        "begin with run.batch",
+    ),
+    Pattern(
+        "batches that a buffer or a thread of the script's own reads ahead",
+        "named at the first steps",
+        (f"{_LOOPS}batches_that_are_read_ahead_are_named", f"{_OWN_LOOPS}thread_that_reads_ahead_is_named"),
+        "the position …, which is read ahead of the steps",
     ),
     Pattern(
         "`break` behind `step_done`, `islice` and `zip` around `run.batches`",
@@ -117,7 +165,7 @@ PATTERNS = (
         "`best`, `running_reward`, a list of losses, a dict of statistics that nobody keeps",
         NAMED,
         (
-            f"{_WORKER}checks/test_loop_values.py::test_carried_value_is_named",
+            f"{_WORKER}checks/test_step_watch.py::test_carried_value_is_named",
             f"{_MISUSE}value_that_the_loop_carries_ends_a_strict_training_at_its_first_step",
         ),
         'the loop carries it from step to step: keep it in run.state["best"]',
@@ -186,15 +234,51 @@ PATTERNS = (
         "KERAS_BACKEND",
     ),
     Pattern(
+        "`TF_USE_LEGACY_KERAS=1`; a model of tf_keras in `worker.keras.fit`",
+        REFUSED,
+        (f"{_WORKER}test_public_names.py::test_keras_2_in_place_of_keras_3_is_refused_with_what_to_write",),
+        "write import tf_keras in place of tf.keras",
+    ),
+    Pattern(
+        "a model, optimizer and metrics of tf_keras in the tf.train.Checkpoint of `worker.Run`",
+        EXACT,
+        (f"{_WORKER}run/test_keras_2.py::test_killed_training_of_a_keras_2_model_ends_with_equal_bits",),
+    ),
+    Pattern(
         "PyTorch: a `DataLoader` of the script's own",
         EXACT,
         (f"{_TORCH}dataloaders_of_the_script_resume_with_the_next_example", f"{_SCRIPTS}[torch_classifier]"),
     ),
     Pattern(
-        "PyTorch: samplers and iterable datasets without a position",
+        "PyTorch: weighted, subset, distributed and custom samplers, batch samplers, `batch_size=None`, an "
+        "`IterableDataset`, torchdata's `StatefulDataLoader`, `accelerator.prepare(loader)`",
+        EXACT,
+        (f"{_LOADERS}loader_of_any_kind_resumes_with_the_next_batch", f"{_SCRIPTS}[torch_accelerate]"),
+    ),
+    Pattern(
+        "PyTorch: a sampler or stream that yields something else when it is asked again, a loader with an `__iter__` "
+        "of its own",
         REFUSED,
         (f"{_TORCH}loaders_that_can_not_be_resumed_are_refused_with_what_to_write",),
         "cannot resume a DataLoader with …",
+    ),
+    Pattern(
+        "PyTorch: a generator that a dataset holds",
+        NAMED,
+        (f"{_TORCH}generator_of_a_dataset_is_named_at_the_first_step",),
+        'worker.torch.Run(..., generators={"rng": dataset.rng})',
+    ),
+    Pattern(
+        "PyTorch: `step_done` inside of gradient accumulation, a forgotten `zero_grad`",
+        "named at the second or third step",
+        (f"{_TORCH}gradients_that_are_carried_over_a_step_are_named_and_no_others",),
+        "call run.step_done once for each optimizer.step",
+    ),
+    Pattern(
+        "`transformers.Trainer`, Lightning's `Trainer`",
+        REFUSED,
+        (f"{_LOADERS}loops_of_libraries_are_refused_in_their_words_and_what_is_to_be_written_is_exact",),
+        "cannot resume transformers.Trainer.train (train.py:21): …",
     ),
     Pattern(
         "PyTorch: an optimizer, scheduler, scaler, averaged model or generator that was not given to `Run`",
@@ -215,7 +299,7 @@ PATTERNS = (
     Pattern(
         "values that the loop of another package carries",
         NAMED,
-        (f"{_WORKER}checks/test_loop_values.py::test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state",),
+        (f"{_WORKER}checks/test_step_watch.py::test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state",),
         "the loop of a library carries it from step to step",
     ),
     Pattern(

@@ -87,6 +87,30 @@ def test_epochs_of_a_session_end_with_the_same_bits(fails_at: int | str, tmp_pat
     assert train_epochs(tmp_path) == [15, 5 + 2.5 + 1.25, 0.125]
 
 
+@pytest.mark.parametrize("fails_at", [1, 2, "tail"])
+def test_episodes_of_a_session_end_with_the_same_bits(fails_at: int | str, tmp_path: Path) -> None:
+    def train_episodes(folder: Path, fails_at: int | str | None = None) -> list[Any]:
+        with tf1.Graph().as_default(), tf1.Session() as session:
+            value = tf1.get_variable("value", initializer=1.0)
+            double, increase = tf1.assign(value, value * 2.0), tf1.assign_add(value, 1.0)
+            session.run(tf1.global_variables_initializer())
+            with Run(session, directory=folder, interval="1 steps") as run:
+                for episode in run.epochs(4):
+                    session.run(double)
+                    run.step_done()
+                    if run.step == fails_at:
+                        raise LookupError("on purpose")
+                    session.run(increase)
+                    if fails_at == "tail" and episode == 2:
+                        raise LookupError("on purpose")
+            return [run.step, session.run(value)]
+
+    with pytest.raises(LookupError):
+        train_episodes(tmp_path, fails_at)
+
+    assert train_episodes(tmp_path) == [4, 31.0]
+
+
 def test_steps_without_an_end_are_refused(tmp_path: Path) -> None:
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("value", initializer=0.0)

@@ -1,9 +1,10 @@
 """Every value that a training loop can reach, by the name that the user knows: `agent.memory`, `model.beta`, `lr`.
 
 From the names that the loop reads, through containers, functions and their globals, bound methods, iterators, classes,
-modules and objects of the script and of other packages. What frameworks keep in their own objects is not followed: for
-an object of Keras or PyTorch, only attributes that its framework does not know, and the parts it consists of. Imports
-no framework.
+modules and objects of the script and of other packages. No attribute is asked of an object that may compute it: reading
+a variable of several processes would make them wait for each other. What frameworks keep in their own objects is not
+followed: for an object of Keras or PyTorch, only attributes that its framework does not know, and its parts. Imports no
+framework.
 """
 
 import collections
@@ -202,8 +203,8 @@ class Search:
             yield path, dict(value.keywords), None, None
         elif isinstance(value, types.FunctionType):
             yield from self._parts_of_function(path, value)
-        elif isinstance(function := getattr(value, "python_function", None), types.FunctionType):  # of a tf.function
-            yield path, function, None, None
+        elif hasattr(type(value), "python_function"):  # of a tf.function
+            yield path, value.python_function, None, None
         elif isinstance(value, types.ModuleType):
             if is_scripts(value.__name__, getattr(value, "__file__", None)):
                 yield from _attributes_of(path, value, vars(value))
@@ -296,7 +297,7 @@ def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]
                 if buffers.get(name) is not None:
                     yield f"{path}.{name}", buffers[name], id(value), name
     else:
-        for layer in list(getattr(value, "_layers", None) or ()):
+        for layer in list(_attributes(value).get("_layers") or ()):
             yield f"{path}.{getattr(layer, 'name', 'layer')}", layer, None, None
 
 
@@ -435,7 +436,7 @@ def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen
 
 def keep_state_of(kept: Kept, item: Any) -> None:
     """Takes as kept what an object with `state_dict` gives: attributes of that name, and values of that name in it."""
-    if isinstance(item, type) or not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+    if not (hasattr(type(item), "state_dict") and hasattr(type(item), "load_state_dict")):
         return
     state = item.state_dict()
     if isinstance(state, Mapping):

@@ -21,6 +21,8 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
+from worker.checks.library_loops import refuse_call_in_block, refuse_loop_around
+from worker.checks.loop_source import script_frame_of
 from worker.checks.reachability import Root, find_unsaved_generators
 from worker.checks.reached_values import Kept, keep_written
 from worker.devices import conditions
@@ -126,6 +128,7 @@ class FilesRun(RunBase):
         return self._position.examples
 
     def __enter__(self) -> Self:
+        refuse_call_in_block(script_frame_of(sys._getframe(1)))
         self._enter()
         self._script = ScriptConditions(self._read_script())
         opened = open_checkpoint_directory(self._attempt, self._directory)
@@ -193,15 +196,38 @@ class FilesRun(RunBase):
             )
         return versions, topology
 
-    def step_done(self, *unnamed: Any, epoch: int, batch: int, examples: int | None = None, **metrics: Any) -> None:
-        """One step is complete; the next batch is `batch` of `epoch`, of which `examples` are consumed. Saves if it is
-        due or requested, and may exit. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the
-        first hundred, are left out of messages and manifests."""
+    def step_done(
+        self,
+        *unnamed: Any,
+        epoch: int | None = None,
+        batch: int | None = None,
+        examples: int | None = None,
+        **metrics: Any,
+    ) -> None:
+        """One step is complete. Saves if it is due or requested, and may exit.
+
+        A program that reads its data itself says where to go on: the next batch is `batch` of `epoch`, of which
+        `examples` are consumed. In loops over `range`, `order` and `epochs` the run knows.
+        `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the first hundred, are left out of
+        messages and manifests. Raises TypeError for one of `epoch` and `batch` without the other.
+        """
+        if (epoch is None) != (batch is None):
+            raise TypeError("cannot tell where to go on; give run.step_done both epoch= and batch=, or none of them")
+        given = None
+        if epoch is not None and batch is not None:  # the numbers may be NumPy's, which are not JSON's
+            given = Position(int(epoch), int(batch), None if examples is None else int(examples))
+        self._end_step(unnamed, metrics, given)
+
+    def _end_step(self, unnamed: tuple[Any, ...], metrics: Mapping[str, Any], given: Position | None = None) -> None:
+        """See `step_done`. `given`: the position behind this step, if the script knows better than the run."""
         require_names(unnamed)
         self._require_with("run.step_done")
         values = {name: float(value) for name, value in metrics.items()}
-        self.step += 1  # the numbers may be NumPy's, which are not JSON's
-        self._position = Position(int(epoch), int(batch), None if examples is None else int(examples))
+        if given is None:
+            self._count_step()
+        else:
+            self.step += 1
+            self._position, self._consumed = given, None
         self._check_divergence(values)
         self._metrics = metric_values(values)
         self._attempt.requests.step = self.step
@@ -211,15 +237,20 @@ class FilesRun(RunBase):
             self._check_complete()
             self._report_first_step()
         elif self._step_watch is not None:
-            changed = self._find_changed_values(_script_frame())
-            self._scheduler.report_findings((), "", changed, self.step, strict=self._strict)
+            self._report_findings(self._find_changed_values(_script_frame()))
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
         self._report_progress(
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
         )
         if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, metrics, self._save_now, self._scheduler.settle)
+            self._record_for_proof(self._attempt.proof, metrics)
+        if not self._body_step:
+            self._on_step_boundary()
+
+    def _on_step_boundary(self) -> None:
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, self._save_now, self._scheduler.settle)
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
@@ -229,6 +260,9 @@ class FilesRun(RunBase):
 
     def _save_now(self) -> None:
         self._scheduler.save_final(self._boundary())
+
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
 
     @property
     def _saving_s(self) -> float | None:
@@ -250,6 +284,7 @@ class FilesRun(RunBase):
 
     def _check_complete(self) -> None:
         """Looks for state that the loop uses and no checkpoint would hold."""
+        refuse_loop_around(sys._getframe(1))
         self.state.check()
         frame = _script_frame()
         roots = self._roots_of_loop(frame)

@@ -53,6 +53,7 @@ class ProofMode:
         self._step = 0
         self._before = 0  # steps of the script's runs that have ended
         self._stepped_at: float | None = None
+        self._step_s: float | None = None  # of the last step
         self._is_first_step = True
         self._is_armed = False  # a timer is about to kill this process
         self._damaged: str | None = None  # the checkpoint that was damaged for it
@@ -100,42 +101,44 @@ class ProofMode:
         step: int,
         position: tuple[int, int, int | None],
         metrics: Mapping[str, Any],
-        save: Callable[[], object],
-        settle: Callable[[], object],
         reach: Callable[[], Mapping[str, str]],
-    ) -> bool:
-        """Records a step; kills this process if that is planned here. Returns whether training ends as complete.
-
-        `position`: epoch, batches and examples. `save`: commits a checkpoint of this step, and waits for it; `settle`:
-        waits for the save in flight. `reach`: gives the values that the loop reaches.
-        """
+    ) -> None:
+        """Records a step that is done. `position`: epoch, batches and examples. `reach`: gives the values that the loop
+        reaches."""
         now, before = time.monotonic(), self._stepped_at
         self._stepped_at, self._step = now, step
-        total = self._before + step
+        self._step_s = None if before is None else now - before
         if self._is_first:
             bits = {name: _bits_of(value) for name, value in metrics.items()}
-            self._write(StepDone(self._attempt, total, now, *position, metrics=bits))
-            if total in self._plan.watched or (self._is_first_step and self._plan.watches_restarts):
+            self._write(StepDone(self._attempt, self._before + step, now, *position, metrics=bits))
+            if self._before + step in self._plan.watched or (self._is_first_step and self._plan.watches_restarts):
                 self.record_values(reach(), is_begin=False)
             self._is_first_step = False
         if self._is_armed:
-            self._die(total, self._damaged)  # the step after it was shorter than half of the one before
-        if (kill := self._kill) is not None and kill.place is not KillPlace.SAVE and total >= kill.step:
+            self._die(self._before + step, self._damaged)  # the step was shorter than half of the one before
+
+    def follow_plan(self, save: Callable[[], object], settle: Callable[[], object]) -> bool:
+        """Kills this process if that is planned at this step boundary. Returns whether training ends as complete.
+
+        `save`: commits a checkpoint of this step, and waits for it; `settle`: waits for the save in flight.
+        """
+        step, kill = self._before + self._step, self._kill
+        if kill is not None and kill.place is not KillPlace.SAVE and step >= kill.step:
             self._kill = None
             if kill.saves:
                 save()
             else:
                 settle()  # a kill in a save is another one; this one has a checkpoint to begin from
             if self._is_first:
-                self._kill_here(kill, total, None if before is None else now - before)
-        return self._ends_at(total)
+                self._kill_here(kill, step)
+        return self._ends_at(step)
 
-    def _kill_here(self, kill: PlannedKill, step: int, step_s: float | None) -> None:
+    def _kill_here(self, kill: PlannedKill, step: int) -> None:
         self._damaged = damaged = self._damage_newest() if kill.damages else None
         if kill.place is KillPlace.EPOCH_EDGE:
             self._die(step, damaged)
         self._is_armed = True
-        timer = threading.Timer(max(SHORTEST_S, (step_s or 0.0) / 2), self._die, (step, damaged))
+        timer = threading.Timer(max(SHORTEST_S, (self._step_s or 0.0) / 2), self._die, (step, damaged))
         timer.daemon = True
         timer.start()
 

@@ -8,12 +8,18 @@ have ended, or with the run.
 
 A restart in the middle of an epoch runs the head of the body again too, what stands before the loop over the batches.
 What the head changes of the saved state is put back before the first batch (`_copy_saved_state`).
+
+Each step belongs to something that the run has handed out: a batch of `batches`, a number of `range`, an index of
+`order`. A body may make one step without, be it an episode or a whole pass over the data. Its checkpoint is that of the
+body's end: what `step_done` would save, it saves when the body ends. A second such step is refused, as no position
+would tell it from the first one.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from worker.checks.pulls import Pulls
 from worker.state import random_generators
 from worker.state.run_state import RunState
 from worker.state.state_file import Position
@@ -35,13 +41,19 @@ class EpochLoop:
         self._data_ended = False  # the epoch has no more batches, so only the tail of its body is left
         self._in_epochs = False  # inside `for epoch in run.epochs(n)`
         self._last_epoch: int | None = None  # of `epochs`
+        self._broke_off = False  # a `break` ended `epochs`
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
         self._put_back: Callable[[], None] | None = None
+        self._put_back_generators: Callable[[], None] | None = None  # as the restored checkpoint has them
         self._before_head: bytes | None = None  # a digest of the generators when the first body began
         self._head_draws = False  # what stands before the batches of the first epoch drew random numbers
         self._reads_epoch = False  # the script asked where to begin
-        self._is_reading = False  # a loop over `batches` is open
-        self._handed_out_at: int | None = None  # the step in which it gave its newest batch
+        self._reading: str | None = None  # the method over which a loop is open, such as "run.batches"
+        self._consumed: Position | None = None  # behind what it has handed out, whose step is not done
+        self._body_step = False  # this body has made a step without a batch, which is saved at its end
+        self._asked_batch = False  # the script asked for the batch's number since the last loop over batches
+        self._pulls = Pulls()
+        self._tail_checked = False  # the first step behind the data of the training was looked at
         self._has_read = False  # the data of this epoch ended in this process
 
     def _require_with(self, what: str) -> None:
@@ -62,6 +74,7 @@ class EpochLoop:
         """
         self._require_with("run.epoch")
         self._reads_epoch = True
+        self._pulls.record_epochs()
         if not self._in_epochs:
             if self._data_ended:
                 self._end_epoch()
@@ -72,6 +85,7 @@ class EpochLoop:
     def batch(self) -> int:
         """The next batch of the epoch, from 0: `for number, batch in enumerate(run.batches(data), run.batch)`."""
         self._end_head()
+        self._asked_batch = True
         return self._position.batch
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -89,9 +103,12 @@ class EpochLoop:
     def _epochs(self, count: int) -> Iterator[int]:
         if self._in_epochs:
             raise RuntimeError("cannot begin run.epochs inside of another run.epochs: one loop counts the epochs")
+        if self._reading is not None:
+            raise RuntimeError(f"cannot begin run.epochs inside of a loop over {self._reading}; write it around that")
+        self._pulls.record_epochs()
         if self._data_ended:
             self._end_epoch()
-        self._in_epochs, self._last_epoch = True, count - 1
+        self._in_epochs, self._last_epoch, self._broke_off = True, count - 1, True
         try:
             # a restart from the last step has to do the tail of its epoch
             while self._position.epoch < count and (not self.reached or self._is_within_epoch):
@@ -100,58 +117,106 @@ class EpochLoop:
                 yield epoch
                 if self._position.epoch == epoch:
                     self._end_epoch()
+            self._broke_off = False
         finally:
             self._in_epochs = False
 
     def _over_epochs(
-        self, rest_of_epoch: Callable[[], Iterator[Batch]], skip_rest: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        rest_of_epoch: Callable[[], Iterator[Batch]],
+        skip_rest: Callable[[], None] = lambda: None,
+        repeats: bool = True,
     ) -> Iterator[Batch]:
         """Yields what is left of the epoch: what `batches` gives. Outside of `epochs`, with `total_steps`, goes on over
-        further epochs. `skip_rest` is called instead of `rest_of_epoch` where a restart finds the data ended.
+        further epochs if it `repeats`. `skip_rest` is called instead of `rest_of_epoch` where a restart finds the data
+        ended. `name`: of the method, for messages.
 
         Raises RuntimeError if a whole epoch ends without `step_done`.
         """
-        is_one_epoch = self._in_epochs or self.total_steps is None
+        is_one_epoch = self._in_epochs or self.total_steps is None or not repeats
         while True:
             if self._data_ended and not self._in_epochs:
                 self._end_epoch()
+            if self._body_step:
+                raise RuntimeError(
+                    f"cannot read {name} behind a step of the same epoch: a restart in the middle of it would make "
+                    f"that step again; make the step behind the loop over {name}"
+                )
             self._end_head()
             self._data_ended = self._data_ended or self._position.ended
             if self._data_ended:
                 if self._has_read:
                     raise RuntimeError(
-                        f"cannot read a second time in epoch {self._position.epoch}: run.batches counts one position, "
+                        f"cannot read a second time in epoch {self._position.epoch}: {name} counts one position, "
                         f"and its data have ended; join two datasets to one (tf.data.Dataset.zip, concatenate); "
                         f"for an evaluation, loop over the dataset itself"
                     )
                 skip_rest()
             elif not self.reached:
-                yield from self._until_data_end(rest_of_epoch())
+                yield from self._until_data_end(name, rest_of_epoch())
             if is_one_epoch or self.reached:
                 return
 
-    def _until_data_end(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        step, is_whole = self.step, self._position.batch == 0
-        if self._is_reading and self._handed_out_at == step:
+    def _until_data_end(self, name: str, batches: Iterator[Batch]) -> Iterator[Batch]:
+        step, is_whole, is_empty = self.step, self._position.batch == 0, True
+        if self._reading is not None and self._consumed is not None:
             raise RuntimeError(
-                "cannot read two run.batches side by side: a run counts one position; join the data to one, as in "
-                "run.batches(tf.data.Dataset.zip((first, second)))"
+                f"cannot read two {name} side by side: a run counts one position; join the data to one, as in "
+                f"run.batches(tf.data.Dataset.zip((first, second)))"
             )
-        self._is_reading = True
+        self._reading, asked_batch, self._asked_batch = name, self._asked_batch, False
+        self._pulls.begin_reading(asked_batch)
         try:
             for batch in batches:
-                self._handed_out_at = self.step
+                is_empty = False
+                self._pulls.hand_out(batch)
                 yield batch
                 if self.reached:
                     return
         finally:
-            self._is_reading = False
-        if self.step == step and is_whole:
+            self._reading = None
+        if self.step == step and is_whole and not is_empty:
             raise RuntimeError(
                 f"cannot count steps: epoch {self._position.epoch} ended and run.step_done was never called; call "
-                f"run.step_done(loss=loss) after each training step, in the loop over run.batches"
+                f"run.step_done(loss=loss) after each training step, in the loop over {name}"
             )
         self._data_ended = self._has_read = True
+
+    def _count_step(self) -> None:
+        """One more step is done. Raises RuntimeError if no position would tell it from the step before."""
+        reads_ahead = self._pulls.end_step(self._reading is not None)
+        if self._reading is not None:
+            if self._consumed is None and not self._pulls.reads_ahead:
+                raise RuntimeError(self._explain_second_step(self._reading))
+        elif self._in_epochs and not self._pulls.reads_ahead:
+            if self._body_step:
+                raise RuntimeError(self._explain_second_step(None))
+            self._body_step = True
+        elif self._data_ended and not self._tail_checked:
+            self._tail_checked = True
+            self._check_loops_behind_data()
+        self.step += 1
+        if self._consumed is not None:
+            self._position, self._consumed = self._consumed, None
+        if reads_ahead:
+            self._report_reading_ahead()
+
+    def _check_loops_behind_data(self) -> None:
+        """Names the loops around a step behind the data in which a restart would make it again."""
+        raise NotImplementedError
+
+    def _report_reading_ahead(self) -> None:
+        """Names that the script takes batches before the steps that train on them."""
+        raise NotImplementedError
+
+    def _explain_second_step(self, reading: str | None) -> str:
+        """Why there can't be another step now, and what to write. `reading`: the method that the loop reads, if any."""
+        raise NotImplementedError
+
+    def _on_step_boundary(self) -> None:
+        """Saves if it is time or if somebody asked for it, and may exit. Called between two steps."""
+        raise NotImplementedError
 
     @property
     def _is_within_epoch(self) -> bool:
@@ -160,6 +225,7 @@ class EpochLoop:
     def _continue_at(self, position: Position) -> None:
         """Training continues at the position of the restored checkpoint."""
         self._position = position
+        self._put_back_generators = self._copy_generators()
         self._resumed_within = self._is_within_epoch
 
     def _begin_body(self) -> None:
@@ -184,6 +250,19 @@ class EpochLoop:
         """The body of the epoch is done."""
         self._end_head()
         self._position, self._data_ended, self._has_read = Position(self._position.epoch + 1), False, False
+        self._consumed, self.state.order = None, None
+        if self._body_step:
+            self._body_step = False
+            self._on_step_boundary()
+
+    def _end_loops(self) -> None:
+        """Training is complete: a restart from its last checkpoint must not go on."""
+        self._body_step = False  # the last checkpoint holds it
+        if self._broke_off and self._last_epoch is not None:
+            self._end_epoch()
+            self._position = Position(self._last_epoch + 1)
+        elif self._data_ended and (self._reads_epoch or self._last_epoch is not None):
+            self._end_epoch()
 
     def _digest_generators(self) -> bytes:
         """What changes when the script draws random numbers outside of compiled functions."""
@@ -191,10 +270,15 @@ class EpochLoop:
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""
-        values, generators = self.state.copied(), random_generators.read(self._own_generators)
+        values, put_back_generators = self.state.copied(), self._copy_generators()
 
         def put_back() -> None:
             self.state.put_back(values)
-            random_generators.write(generators, self._own_generators)
+            put_back_generators()
 
         return put_back
+
+    def _copy_generators(self) -> Callable[[], None]:
+        """Copies the state of all random generators that are saved. Returns what puts it back."""
+        states = random_generators.read(self._own_generators)
+        return lambda: random_generators.write(states, self._own_generators)

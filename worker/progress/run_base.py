@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -12,14 +12,8 @@ from typing import Any
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Progress, WorkerExit
 from worker.checks.findings import Finding
-from worker.checks.loop_source import (
-    Entered,
-    early_ends,
-    explain_loop_that_begins_again,
-    names_in_loops,
-    script_frame_of,
-    script_frames,
-)
+from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
+from worker.checks.own_loops import LoopJudge
 from worker.checks.reachability import Root, roots_of_frame
 from worker.checks.reached_values import Kept
 from worker.checks.step_watch import StepWatch
@@ -30,7 +24,7 @@ from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
 from worker.progress.arguments import check_list, check_total_steps
-from worker.progress.epochs import EpochLoop
+from worker.progress.index_loops import IndexLoops
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.state.run_state import HasState, RunState
 
@@ -40,7 +34,7 @@ PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for t
 _PROVE = "whether a kill changes a bit, a proof of the job shows"
 
 
-class RunBase(EpochLoop):
+class RunBase(IndexLoops):
     """A training run, as a context manager. `step` of `total_steps` steps are done (None: the loop decides)."""
 
     def __init__(
@@ -67,7 +61,7 @@ class RunBase(EpochLoop):
         self._last_progress: Progress | None = None
         self._entered: Entered | None = None
         self._is_open = False  # inside of `with`
-        self._loops_checked = False
+        self._checked_sites: set[Any] = set()  # where `batches` is called
         self._step_watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     def __exit__(
@@ -76,8 +70,7 @@ class RunBase(EpochLoop):
         self._is_open = False
         try:
             if error is None:
-                if self._data_ended:
-                    self._end_epoch()
+                self._end_loops()
                 self._finish()
             elif not isinstance(error, DeliberateExit):
                 self._failed(error)
@@ -157,15 +150,15 @@ class RunBase(EpochLoop):
         """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step; from now
         on, what changes is watched."""
         self._step_watch = StepWatch(
-            self._keep,
+            self._keep_all,
             (self, *self._leave_out),
             self.state.items,
             self._entered,
             self._watched_roots(),
             self._head_draws,
         )
-        breaks = [] if "break" in map(str, self._leave_out) else early_ends(script_frames(frame, self._entered))
-        return [*breaks, *self._step_watch.look(self.step, self._position.epoch, frame)]
+        loops = self._judge_loops(script_frames(frame, self._entered))
+        return [*loops, *self._step_watch.look(self.step, self._position.epoch, frame)]
 
     def _find_changed_values(self, frame: FrameType | None) -> list[Finding]:
         """What changed since the last look and no checkpoint holds. Called while `_step_watch` is set."""
@@ -188,6 +181,10 @@ class RunBase(EpochLoop):
             self._step_watch = None
         return found
 
+    def _keep_all(self, kept: Kept) -> None:
+        self._keep(kept)
+        kept.identities.add(id(self._given_order))  # its copy is saved
+
     def _keep(self, kept: Kept) -> None:
         """Adds what this run's checkpoints hold, besides `run.state`."""
 
@@ -199,10 +196,12 @@ class RunBase(EpochLoop):
         """Raises RuntimeError if a loop around `batches` would begin again after a restart. Called by `batches`."""
         if self._in_epochs:
             return
-        frames = script_frames(sys._getframe(2), self._entered)
-        if not self._loops_checked:
-            self._loops_checked = True
-            if (text := explain_loop_that_begins_again(frames, self)) is not None:
+        caller = script_frame_of(sys._getframe(2))
+        site = None if caller is None else (caller.f_code, caller.f_lasti)
+        is_new, frames = site not in self._checked_sites, script_frames(caller, self._entered)
+        self._checked_sites.add(site)
+        if is_new:
+            if (text := LoopJudge(frames, self, self._pulls).explain_loop_that_begins_again()) is not None:
                 raise RuntimeError(text)
         elif not frames and not self._reads_epoch and self.total_steps is None:
             raise RuntimeError(
@@ -219,25 +218,57 @@ class RunBase(EpochLoop):
             if self._attempt.proof.watches_begin():
                 self._attempt.proof.record_values(snapshot(sys._getframe(1), self._entered), is_begin=True)
 
-    def _follow_proof(
-        self,
-        proof: ProofMode,
-        metrics: Mapping[str, Any],
-        save: Callable[[], object],
-        settle: Callable[[], object],
-    ) -> None:
-        """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
+    def _record_for_proof(self, proof: ProofMode, metrics: Mapping[str, Any]) -> None:
+        """Records a step for a proof of exactness."""
         position, frame = self._position, sys._getframe(1)
-        if proof.record_step(
-            self.step,
-            (position.epoch, position.batch, position.examples),
-            metrics,
-            save,
-            settle,
-            lambda: snapshot(frame, self._entered),
-        ):
+        place = position.epoch, position.batch, position.examples
+        proof.record_step(self.step, place, metrics, lambda: snapshot(frame, self._entered))
+
+    def _follow_proof(self, proof: ProofMode, save: Callable[[], object], settle: Callable[[], object]) -> None:
+        """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
+        if proof.follow_plan(save, settle):
             self._finish()
             raise DeliberateExit(int(WorkerExit.DONE))
+
+    def _judge_loops(self, frames: Sequence[ScriptFrame]) -> list[Finding]:
+        """What of the loops around a step begins anew after a restart, or reads ahead of it."""
+        judge, names = LoopJudge(frames, self, self._pulls), frozenset(map(str, self._leave_out))
+        breaks = [] if "break" in names else judge.early_ends()
+        loops = [] if "loop" in names else judge.own_loops(self._reading is not None)
+        return [*breaks, *loops, *judge.own_numbers(names)]
+
+    def _check_loops_behind_data(self) -> None:
+        judge = LoopJudge(script_frames(sys._getframe(1), self._entered), self, self._pulls)
+        self._report_findings(judge.steps_behind_data())
+
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        """Names what would not come back after a restart; ends a strict training."""
+        raise NotImplementedError
+
+    def _report_reading_ahead(self) -> None:
+        where = (
+            ""
+            if (frame := script_frame_of(sys._getframe(1))) is None
+            else (f" ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})")
+        )
+        self._report_findings(
+            [
+                Finding(
+                    f"the position in what {self._reading} gives{where}, which is read ahead of the steps",
+                    "a restart would leave out what was read and not trained on; read ahead in the data, before "
+                    "run.batches: dataset.prefetch(2), DataLoader(num_workers=2)",
+                )
+            ]
+        )
+
+    def _say_other_order(self, before: int, now: int) -> None:
+        self._attempt.reporter.show_message(
+            f"training continues on other data than before: the order of run.order has {now} entries, had {before}"
+        )
+
+    def _explain_second_step(self, reading: str | None) -> str:
+        frames = script_frames(sys._getframe(1), self._entered)
+        return LoopJudge(frames, self, self._pulls).explain_second_step(reading)
 
     @property
     def _saving_s(self) -> float | None:

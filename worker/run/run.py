@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -47,7 +48,6 @@ from worker.state.description import differences
 from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
 from worker.state.script_conditions import SET_AT_STEP
-from worker.state.state_file import Position
 
 _REMEDY = (
     "track it in the tf.train.Checkpoint, give a Keras metric to worker.Run(state={...}), a generator to "
@@ -133,8 +133,6 @@ class Run(RunBase):
         self._checked = False
         self._passes = PassLog()
         self._reader: BatchReader | None = None
-        self._consumed = Position()  # behind the batch that was handed out last
-        self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
 
@@ -186,16 +184,17 @@ class Run(RunBase):
 
     def _batches(self, source: Any) -> Iterator[Batch]:
         yield from self._over_epochs(
-            lambda: self._rest_of_epoch(self._reader_of(source)), lambda: self._reader_of(source).skip_epoch()
+            "run.batches",
+            lambda: self._rest_of_epoch(self._reader_of(source)),
+            lambda: self._reader_of(source).skip_epoch(),
         )
         if self.reached or (self._data_ended and self._position.epoch == self._last_epoch):
             self._checkpoints.save_final(self._step_boundary())
 
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
         for batch in self._report_waits(reader.rest_of_epoch()):
-            if not self._in_step:
+            if self._consumed is None:
                 self._checkpoints.on_step_boundary(self.step, self._step_boundary)
-            self._in_step = True
             self._consumed = reader.consumed
             yield batch
 
@@ -211,9 +210,7 @@ class Run(RunBase):
             require_names(unnamed)
             self._require_with("run.step_done")
             _require_python_loop()
-        self.step += 1
-        if self._in_step:
-            self._position, self._in_step = self._consumed, False
+        self._count_step()
         self._attempt.requests.step = self.step
         self._metrics = metrics
         if self._watch is not None:
@@ -236,7 +233,13 @@ class Run(RunBase):
         ):
             self._check_divergence()
         if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, metrics, self._save_now, self._checkpoints.settle)
+            self._record_for_proof(self._attempt.proof, metrics)
+        if not self._body_step:
+            self._on_step_boundary()
+
+    def _on_step_boundary(self) -> None:
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, self._save_now, self._checkpoints.settle)
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
         if saves:
@@ -283,12 +286,26 @@ class Run(RunBase):
             self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang, self._passes)
         return self._reader
 
-    def _end_epoch(self) -> None:
-        super()._end_epoch()
-        self._in_step = False
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        self._checkpoints.report_findings((), "", findings, self.step, strict=self._strict)
+
+    def _agree_on_order(self, digest: bytes) -> None:
+        if self._gang is None:
+            return
+        mine = [zlib.crc32(digest)]
+        if self._gang.sum([int(self._gang.from_chief(mine) != mine)])[0]:
+            raise RuntimeError(
+                "cannot train: the workers go through the epoch in different orders, of which a checkpoint holds one; "
+                "draw the order of run.order from a generator that has the same seed in all of them"
+            )
 
     def _copy_saved_state(self) -> Callable[[], None]:
         return copy_saved_state(self._tracked, self.state, self._checkpoints.own)
+
+    def _copy_generators(self) -> Callable[[], None]:
+        own = self._checkpoints.own
+        states = extra_state.read_generators(own)
+        return lambda: extra_state.write_generators(states, own)
 
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
@@ -375,7 +392,8 @@ class Run(RunBase):
 
     def _keep(self, kept: Kept) -> None:
         tracked = tf.train.TrackableView(self._tracked).descendants()
-        kept.identities |= {id(each) for each in tracked if hasattr(each, "serialize") and hasattr(each, "deserialize")}
+        # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
+        kept.identities |= {id(each) for each in tracked if hasattr(type(each), "deserialize")}
 
     def _adapt_state(self, value: Any) -> HasState | None:
         return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))

@@ -18,6 +18,7 @@ from worker.state.plain_values import NotRestorable, NotSaveable, SavedValue, Va
 FILE = "loop_state.npz"
 """The file of a checkpoint that holds it; absent if there are no values."""
 _BODY = "body"  # the name of the JSON among the arrays
+_ORDER = "order"  # and of that of the order
 
 
 class HasState(Protocol):
@@ -31,8 +32,8 @@ class HasState(Protocol):
 class RunState(MutableMapping[str, Any]):
     """Values by name. What a checkpoint holds replaces the initial values.
 
-    Containers and arrays that were given as initial values are filled in place. An object with `load_state_dict` that
-    is assigned after the restore gets the state that was saved under its name.
+    Containers, arrays and PyTorch tensors that were given as initial values are filled in place. An object with
+    `load_state_dict` that is assigned after the restore gets the state that was saved under its name.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class RunState(MutableMapping[str, Any]):
         self._values: dict[str, Any] = {}
         self._saved_objects: dict[str, Any] = {}
         """Restored states of objects that the script has not assigned yet."""
+        self.order: Any = None
+        """The order in which `run.order` goes through the present epoch; none of the script's values."""
         for name, value in (initial or {}).items():
             self[name] = value
         self.check()
@@ -94,7 +97,7 @@ class RunState(MutableMapping[str, Any]):
 
     def to_bytes(self) -> bytes | None:
         """The file's content; None if there are no values. Raises NotSaveable, naming the value."""
-        if not self._values and not self._saved_objects:
+        if not self._values and not self._saved_objects and self.order is None:
             return None
         body: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -108,6 +111,10 @@ class RunState(MutableMapping[str, Any]):
                 ) from error
             body[name] = {"object": value["object"], "value": saved.json}
             arrays |= {f"{len(body)}/{key}": array for key, array in saved.arrays.items()}
+        if self.order is not None:
+            order = SavedValue(self.order)
+            arrays[_ORDER] = np.frombuffer(json.dumps(order.json).encode(), np.uint8)
+            arrays |= {f"{_ORDER}/{key}": array for key, array in order.arrays.items()}
         text = np.frombuffer(json.dumps(body).encode(), np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **{_BODY: text}, **arrays)
@@ -132,11 +139,15 @@ class RunState(MutableMapping[str, Any]):
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
         body = json.loads(arrays.pop(_BODY).tobytes())
+        if _ORDER in arrays:
+            order = json.loads(arrays.pop(_ORDER).tobytes())
+            self.order = ValueRestorer(_arrays_of(_ORDER, arrays)).restore_value(order, None)
         for number, (name, saved) in enumerate(body.items(), 1):
-            own = {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{number}/")}
             present = self._values.get(name)
             try:
-                value = ValueRestorer(own).restore_value(saved["value"], None if saved["object"] else present)
+                value = ValueRestorer(_arrays_of(str(number), arrays)).restore_value(
+                    saved["value"], None if saved["object"] else present
+                )
             except NotRestorable as error:
                 raise NotRestorable(f"run.state[{name!r}]: {error}") from error
             if not saved["object"]:
@@ -165,6 +176,11 @@ class RunState(MutableMapping[str, Any]):
             elif name not in self._saved_objects:
                 saved = SavedValue(value)
                 self._values[name] = ValueRestorer(saved.arrays).restore_value(saved.json, present)
+
+
+def _arrays_of(value: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of one saved value, by the names that its JSON gives them."""
+    return {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{value}/")}
 
 
 def restore_from(

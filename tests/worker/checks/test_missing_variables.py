@@ -142,7 +142,7 @@ def test_long_list_is_cut() -> None:
 
 
 def counted(run: worker.Run, steps: int, forgotten: Any) -> None:
-    for _ in range(steps):
+    for _ in run.range(steps):
         run.step_done(value=float(forgotten))
 
 

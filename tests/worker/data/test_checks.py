@@ -177,10 +177,11 @@ def test_loop_over_the_dataset_itself_is_named_with_its_line(
         for _ in numbers():
             run.step_done()
 
-    (found,) = messages(loop, tmp_path, capsys)
+    found, own = messages(loop, tmp_path, capsys)
 
     line = loop.__code__.co_firstlineno + 1
     assert f"from the iterator of {__file__}:{line}; read through run.batches(dataset)" in found
+    assert 'write "for _ in run.batches(data):"' in own
 
 
 def test_loop_over_a_distributed_dataset_is_named(

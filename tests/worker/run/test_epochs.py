@@ -101,3 +101,37 @@ def test_death_at_any_moment_of_an_epoch_changes_nothing(
         with pytest.raises(Died):
             train(folder, Moments(moment), source, loop)
         assert train(folder, Moments(None), source, loop) == expected, f"died at moment {moment}"
+
+
+def train_on_an_order(folder: Path, moments: Moments) -> list[Any]:
+    """A training on indices that makes one more step behind those of each epoch. Returns what it ends with."""
+    random.seed(8), np.random.seed(8)
+    weight = tf.Variable(1.0, dtype=tf.float64)
+    with worker.Run(tf.train.Checkpoint(weight=weight), directory=folder, interval="1 steps") as run:
+        for _ in run.epochs(EPOCHS):
+            moments.passes()
+            for index in run.order(np.random.permutation(2 * BATCHES)):
+                moments.passes()
+                weight.assign(weight * 0.5 + index + np.random.normal())
+                run.step_done(loss=float(weight))
+            moments.passes()
+            weight.assign_add(np.random.normal())
+            run.step_done(loss=float(weight))
+            moments.passes()
+            weight.assign(weight * 0.5)
+    return [run.step, float(weight), np.random.normal(), random.random()]
+
+
+def test_death_at_any_moment_of_an_epoch_over_an_order_changes_nothing(
+    tmp_path: Path, begin: Callable[[Launch], None]
+) -> None:
+    begin(Launch(on_nan="off"))
+    undisturbed = Moments(None)
+    expected = train_on_an_order(tmp_path / "undisturbed", undisturbed)
+    assert (undisturbed.count, expected[0]) == (EPOCHS * (3 + 2 * BATCHES), EPOCHS * (2 * BATCHES + 1))
+
+    for moment in range(1, undisturbed.count + 1):
+        folder = tmp_path / str(moment)
+        with pytest.raises(Died):
+            train_on_an_order(folder, Moments(moment))
+        assert train_on_an_order(folder, Moments(None)) == expected, f"died at moment {moment}"

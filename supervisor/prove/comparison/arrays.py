@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.prove.tensors import TensorDifference, first_difference
+from supervisor.prove.comparison.tensors import TensorDifference, first_difference
 
 _MAGIC = b"\x93NUMPY"
 _BODY = "body"  # of the file of run.state: the JSON among the arrays

@@ -14,8 +14,8 @@ from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.proof import Difference
-from supervisor.prove.arrays import differing_arrays, differing_values
-from supervisor.prove.tensors import TensorDifference, differing_tensors
+from supervisor.prove.comparison.arrays import differing_arrays, differing_values
+from supervisor.prove.comparison.tensors import TensorDifference, differing_tensors
 
 LOOP_STATE = "loop_state.npz"
 TORCH_STATE = "torch.pt"
