@@ -34,7 +34,7 @@ def is_array(value: Any) -> bool:
     if isinstance(value, np.ndarray) or is_tensorflow_tensor(value) or is_torch_tensor(value):
         return True
     kind = type(value)  # JAX's, CuPy's and the like, but no variables
-    if kind.__module__.startswith(("tensorflow", "keras", "tf_keras")):
+    if str(kind.__module__).startswith(("tensorflow", "keras", "tf_keras")):
         return False
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
