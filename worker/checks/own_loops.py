@@ -68,14 +68,15 @@ class LoopJudge:
             f"run.order(indices)"
         )
 
-    def own_loops(self, reads: bool) -> list[Finding]:
-        """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch."""
+    def own_loops(self, reads: bool, numbered: bool = False) -> list[Finding]:
+        """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch.
+        `numbered`: the script gives the step's numbers, so the run does not count those of an epoch."""
         own: list[tuple[ScriptFrame, ast.For]] = []
         for frame, loop in self._loops():
             if self._pulled(loop, frame, self._pulls.of_reader):
                 return []
             if self._pulled(loop, frame, self._pulls.of_epochs):
-                if not reads:  # its steps are counted
+                if not (reads or numbered):  # its steps are counted
                     return []
                 break
             if isinstance(loop, ast.For) and not self._is_of_data(loop, frame) and not self._follows_run(loop, frame):
