@@ -168,6 +168,14 @@ def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
             waiting.extend((f"{path}.{name}", each) for name, each in attributes.items())
 
 
+def keep_attributes(kept: Kept, items: Iterable[Any]) -> None:
+    """Adds objects that are saved with all their attributes to what is kept."""
+    for item in items:
+        attributes = getattr(item, "__dict__", {})
+        kept.identities |= {id(item), *(id(value) for value in attributes.values())}
+        kept.attributes |= {(id(item), name) for name in attributes}
+
+
 def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:
     """DataLoaders that the loop reaches and shuffles, in a run that never reads through `run.batches`."""
     loaders = [

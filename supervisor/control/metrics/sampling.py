@@ -42,6 +42,8 @@ class JobSample:
     stalls: tuple[int, float]
     flushes: tuple[int, float]
     saves_failed: int
+    replayed_steps: int
+    replay_differences: int
     messages_refused: int
     messages_left_out: int
     refused: int
@@ -181,6 +183,8 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         stalls=_totals(counters.stall),
         flushes=_totals(counters.flush),
         saves_failed=counters.failed_saves,
+        replayed_steps=counters.replayed_steps,
+        replay_differences=counters.replay_differences,
         messages_refused=runner.executor.messages_refused,
         messages_left_out=runner.executor.messages_left_out,
         refused=counters.refused_checkpoints,

@@ -213,6 +213,18 @@ JOBS = (
         lambda of: of.saves_failed,
     ),
     JobMetric(
+        "stepkeeper_replayed_steps_total",
+        MetricType.COUNTER,
+        "Steps that were trained a second time, and compared.",
+        lambda of: of.replayed_steps,
+    ),
+    JobMetric(
+        "stepkeeper_replay_differences_total",
+        MetricType.COUNTER,
+        "Times that steps which were trained a second time gave other bits.",
+        lambda of: of.replay_differences,
+    ),
+    JobMetric(
         "stepkeeper_checkpoints_refused_total",
         MetricType.COUNTER,
         "Checkpoints that were refused: damaged, rolled back, or unfit for the program.",
