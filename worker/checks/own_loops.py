@@ -13,6 +13,7 @@ from worker.checks.findings import Finding
 from worker.checks.loop_lines import ENDLESS, RANGES, loop_to_write, name_of_call, quoted, run_name
 from worker.checks.loop_source import Loop, ScriptFrame, assigned_values, module_of, statements
 from worker.checks.pulls import Pulls
+from worker.state.plain_values import class_module
 
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _NO_POSITION = frozenset({"total_steps", "strategy", "split"})
@@ -240,7 +241,7 @@ class LoopJudge:
     def _is_of_data(self, loop: ast.For, frame: ScriptFrame) -> bool:
         """Whether a loop runs over a dataset or a DataLoader, which other checks name."""
         return any(
-            type(self._value(part, frame)).__module__.startswith(_DATA)
+            class_module(type(self._value(part, frame))).startswith(_DATA)
             for part in ast.walk(loop.iter)
             if isinstance(part, ast.Name | ast.Attribute)
         )

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from worker.checks import digests
 from worker.checks.reachability import MAX_OBJECTS, global_names
+from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
 FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "torch", "tensorflow_probability", "keras_rs", "keras_hub"})
@@ -333,7 +334,7 @@ def _names_in_code(code: types.CodeType) -> set[str]:
 
 def package_of(kind: type) -> str:
     """The package of a class."""
-    return package_of_name(getattr(kind, "__module__", "") or "")
+    return package_of_name(class_module(kind))
 
 
 def package_of_name(module: str) -> str:
