@@ -168,7 +168,7 @@ class FilesRun(RunBase):
         self._changed = changed
         if told.replay is not None:
             self._open_replays()
-        self._stop.install()
+        self._begin()
         return self
 
     def _open_replays(self) -> None:
@@ -254,16 +254,23 @@ class FilesRun(RunBase):
         self._report_progress(
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.paused_s
         )
+        if self._attempt.proof is not None:
+            self._record_for_proof(self._attempt.proof, metrics)
         if not self._body_step:
             self._on_step_boundary()
 
     def _on_step_boundary(self) -> None:
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, self._save_now, self._scheduler.settle)
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
         self._scheduler.on_step_boundary(self.step, self._boundary)
         if saves:
             self._report_section(None)
+
+    def _save_now(self) -> None:
+        self._scheduler.save_final(self._boundary())
 
     def _report_findings(self, findings: Sequence[Finding]) -> None:
         self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
