@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from worker.checks import digests
 from worker.checks.reachability import MAX_OBJECTS, global_names
+from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
 FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "torch", "tensorflow_probability", "keras_rs", "keras_hub"})
@@ -333,8 +334,12 @@ def _names_in_code(code: types.CodeType) -> set[str]:
 
 def package_of(kind: type) -> str:
     """The package of a class."""
+<<<<<<< HEAD
     module = getattr(kind, "__module__", "")  # of a class with slots for it, no text
     return package_of_name(module if isinstance(module, str) else "")
+=======
+    return package_of_name(class_module(kind))
+>>>>>>> corpus
 
 
 def package_of_name(module: str) -> str:
