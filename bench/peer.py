@@ -36,6 +36,21 @@ SUPERVISOR = Peer("supervisor", ("supervisor==4.3.0", _PKG_RESOURCES))
 CIRCUS = Peer("circus", ("circus==0.19.0",))
 ORBAX = Peer("orbax-checkpoint", ("orbax-checkpoint==0.12.8",))  # brings JAX
 TORCH = Peer("torch", ("torch==2.13.0", "numpy", "scikit-learn", "xxhash", "google-crc32c", "pytorch-ignite==0.5.5"))
+LIBRARIES = Peer(
+    "libraries",
+    (
+        "torch==2.13.0",
+        "numpy",
+        "xxhash",
+        "google-crc32c",
+        "transformers==5.24.0",
+        "lightning==2.6.6",
+        "accelerate==1.15.0",
+        "torchdata==0.11.0",
+    ),
+)
+"""Libraries whose loops train with PyTorch."""
+JAX = Peer("jax", ("jax==0.10.2", "optax==0.2.8", "numpy", "xxhash", "google-crc32c", "tqdm"))
 CLIENTS = Peer(
     "clients",
     (

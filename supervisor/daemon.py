@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _hash_password()
     if parsed.migrate is not None:
         return _migrate(parsed.migrate)
+    if parsed.prove is not None:
+        return _prove(parsed.prove)
     if parsed.init is not None:
         return _init(parsed.init, parsed)
     try:
@@ -108,6 +110,15 @@ def _migrate(path: Path) -> int:
     to_change = f"change {counted(refused, 'line')} before stepkeeper can use it"
     print(f"{path}: {to_change if refused else 'can be used as it is'}")  # noqa: T201
     return EXIT_CONFIG if refused else 0
+
+
+def _prove(words: list[str]) -> int:
+    """Proves on a job of a configuration file that a killed training ends as an undisturbed one."""
+    from supervisor.prove import command  # only here: a daemon has no use for it
+
+    if not words or words[0].startswith("-"):
+        return _fail("cannot prove anything: name the configuration file first, as in supervisord --prove FILE JOB", 64)
+    return command.main(["-c", *words], "supervisord --prove")
 
 
 def _init(words: list[str], parsed: Namespace) -> int:

@@ -21,7 +21,7 @@ from types import FrameType
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.options import COMMAND_LINE
 from supervisor.config.several_nodes import refuse_several_nodes
-from supervisor.core.fleet.steps import StepHistory, Verdict
+from supervisor.core.fleet.steps import AfterStep, StepHistory
 from supervisor.host import slurm
 from supervisor.host.processes import leftovers, marks
 from supervisor.ini.reader import IniKey
@@ -79,10 +79,10 @@ class BatchRun:
             status = self._run_step()
             follows = self._history.after(status, self._newest(), self._is_ending)
             _say(f"the daemons ended with status {status}: {follows.why}; next: {follows.verdict.value}")
-            if follows.verdict is Verdict.AGAIN and self._pause(follows.pause_s):
+            if follows.verdict is AfterStep.AGAIN and self._pause(follows.pause_s):
                 continue
             self._clean_nodes()
-            return status if follows.verdict is Verdict.LEAVE else self._requeue(status)
+            return status if follows.verdict is AfterStep.LEAVE else self._requeue(status)
 
     def _pause(self, pause_s: float) -> bool:
         """Waits before a new step; False if the allocation ends meanwhile: no daemon would hear of it any more."""

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from worker.process.keras_version import NEEDS_KERAS_3, require_keras_3
 from worker.process.startup import begin_attempt
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'worker' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name in NEEDS_KERAS_3:
+        require_keras_3(name)
     try:
         module = importlib.import_module(_DEFINED_IN.get(name, f"worker.{name}"))
     except ModuleNotFoundError as error:

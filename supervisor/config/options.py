@@ -144,5 +144,12 @@ def parser() -> argparse.ArgumentParser:
         help="look at SCRIPT and write a commented configuration file that runs it with these arguments (without a "
         "script: a file without programs) to ./supervisord.conf, or to the FILE of a -c before it; overwrites nothing",
     )
+    add(
+        "--prove",
+        nargs=argparse.REMAINDER,
+        metavar="FILE [JOB] [OPTION ...]",
+        help="prove on the job of FILE that a killed training ends bit for bit as an undisturbed one, and exit; the "
+        "options are those of python -m worker.prove (docs/proof.md)",
+    )
     add("--hash-password", action="store_true", help="read a password, print its hash for the configuration, and exit")
     return options

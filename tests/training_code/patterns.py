@@ -32,6 +32,7 @@ _LOOPS = f"{_WORKER}progress/test_loops.py::test_"
 _OWN_LOOPS = f"{_WORKER}checks/test_own_loops.py::test_"
 _KILLED_LOOPS = f"{_WORKER}run/test_killed_loops.py::test_killed_loop_ends_with_the_bits_of_an_undisturbed_one"
 _FIT = f"{_WORKER}keras/test_fit_arguments.py::test_"
+_LOADERS = f"{_WORKER}torch/test_torch_loaders.py::test_"
 _TORCH = f"{_WORKER}torch/test_torch_checks.py::test_"
 
 PATTERNS = (
@@ -233,15 +234,51 @@ PATTERNS = (
         "KERAS_BACKEND",
     ),
     Pattern(
+        "`TF_USE_LEGACY_KERAS=1`; a model of tf_keras in `worker.keras.fit`",
+        REFUSED,
+        (f"{_WORKER}test_public_names.py::test_keras_2_in_place_of_keras_3_is_refused_with_what_to_write",),
+        "write import tf_keras in place of tf.keras",
+    ),
+    Pattern(
+        "a model, optimizer and metrics of tf_keras in the tf.train.Checkpoint of `worker.Run`",
+        EXACT,
+        (f"{_WORKER}run/test_keras_2.py::test_killed_training_of_a_keras_2_model_ends_with_equal_bits",),
+    ),
+    Pattern(
         "PyTorch: a `DataLoader` of the script's own",
         EXACT,
         (f"{_TORCH}dataloaders_of_the_script_resume_with_the_next_example", f"{_SCRIPTS}[torch_classifier]"),
     ),
     Pattern(
-        "PyTorch: samplers and iterable datasets without a position",
+        "PyTorch: weighted, subset, distributed and custom samplers, batch samplers, `batch_size=None`, an "
+        "`IterableDataset`, torchdata's `StatefulDataLoader`, `accelerator.prepare(loader)`",
+        EXACT,
+        (f"{_LOADERS}loader_of_any_kind_resumes_with_the_next_batch", f"{_SCRIPTS}[torch_accelerate]"),
+    ),
+    Pattern(
+        "PyTorch: a sampler or stream that yields something else when it is asked again, a loader with an `__iter__` "
+        "of its own",
         REFUSED,
         (f"{_TORCH}loaders_that_can_not_be_resumed_are_refused_with_what_to_write",),
         "cannot resume a DataLoader with …",
+    ),
+    Pattern(
+        "PyTorch: a generator that a dataset holds",
+        NAMED,
+        (f"{_TORCH}generator_of_a_dataset_is_named_at_the_first_step",),
+        'worker.torch.Run(..., generators={"rng": dataset.rng})',
+    ),
+    Pattern(
+        "PyTorch: `step_done` inside of gradient accumulation, a forgotten `zero_grad`",
+        "named at the second or third step",
+        (f"{_TORCH}gradients_that_are_carried_over_a_step_are_named_and_no_others",),
+        "call run.step_done once for each optimizer.step",
+    ),
+    Pattern(
+        "`transformers.Trainer`, Lightning's `Trainer`",
+        REFUSED,
+        (f"{_LOADERS}loops_of_libraries_are_refused_in_their_words_and_what_is_to_be_written_is_exact",),
+        "cannot resume transformers.Trainer.train (train.py:21): …",
     ),
     Pattern(
         "PyTorch: an optimizer, scheduler, scaler, averaged model or generator that was not given to `Run`",

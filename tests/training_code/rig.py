@@ -20,6 +20,9 @@ PLAIN = HERE / "plain"
 RESUMABLE = HERE / "resumable"
 END_S = 280.0
 
+_PEERS = {"torch_accelerate": peer.LIBRARIES}
+"""Scripts that need more packages than PyTorch."""
+
 Strike = tuple[str, int]
 """A pattern in the script's text, and at which execution of such a line the process dies."""
 
@@ -42,7 +45,9 @@ class Outcome:
 
 def python_of(name: str) -> Path:
     """The interpreter that has the script's framework."""
-    return peer.binaries(peer.TORCH) / "python" if name.startswith("torch") else Path(sys.executable)
+    if not name.startswith("torch"):
+        return Path(sys.executable)
+    return peer.binaries(_PEERS.get(name, peer.TORCH)) / "python"
 
 
 def missing_package(name: str, package: str | None) -> str | None:

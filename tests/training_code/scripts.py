@@ -104,6 +104,12 @@ SCRIPTS = (
         package="ignite",
     ),
     Script(
+        "torch_accelerate",
+        "accelerate's prepare and accumulate, a weighted sampler, a last group of three batches in each epoch",
+        (FIRST_STEP, (r"accelerator\.backward\(", 7), (r"run\.step_done", 5), (r"gather_for_metrics", 1)),
+        package="accelerate",
+    ),
+    Script(
         "keras_recommender",
         "KerasRS' retrieval model with a loss of its own, cache behind a shuffle, validation every second epoch",
         ((CHECKPOINT, 1), (CHECKPOINT, 15), (CHECKPOINT, 24)),

@@ -98,6 +98,17 @@ def test_names_of_pytorch_import_without_tensorflow() -> None:
 
 @pytest.mark.integration
 @pytest.mark.tensorflow
+@pytest.mark.parametrize("use", ["worker.Run", "worker.export", "import worker.keras"])
+def test_keras_2_in_place_of_keras_3_is_refused_with_what_to_write(use: str) -> None:
+    done = run_script("-c", f"import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'; import worker; {use}")
+
+    assert done.returncode == 1
+    assert "with TF_USE_LEGACY_KERAS=1: it saves the state of Keras 3" in done.stderr
+    assert 'write "import tf_keras" in place of tf.keras' in done.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_keras_on_another_backend_is_refused_with_what_to_set(backend: str) -> None:
     script = f"import os; os.environ['KERAS_BACKEND'] = '{backend}'; import worker; worker.keras.fit"

@@ -129,12 +129,14 @@ class Search:
         return self
 
     def _visit(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
+        if (owner, binding) in self._kept.attributes:
+            return
         if isinstance(value, digests.PLAIN):
             plain = Reached(path, "value", digests.digest_plain(value), 0, owner, binding, value)
             self.values.setdefault(path, plain)
             return
         identity = id(value)
-        if identity in self._kept.identities or (owner, binding) in self._kept.attributes or identity in self._seen:
+        if identity in self._kept.identities or identity in self._seen:
             return
         self._seen.add(identity)
         self._alive.append(value)
@@ -429,8 +431,9 @@ def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen
         for owner, attributes in [(value, _attributes(value)), *((kind, vars(kind)) for kind in type(value).__mro__)]:
             for attribute, part in attributes.items():
                 if names is None or attribute in names:
-                    kept.attributes.add((id(owner), attribute))
-                    if not isinstance(part, digests.PLAIN):
+                    if isinstance(part, digests.PLAIN):
+                        kept.attributes.add((id(owner), attribute))
+                    else:
                         _keep(kept, attribute, part, names, seen)
 
 

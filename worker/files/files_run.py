@@ -21,6 +21,8 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
 from worker.checks.findings import Finding
+from worker.checks.library_loops import refuse_call_in_block, refuse_loop_around
+from worker.checks.loop_source import script_frame_of
 from worker.checks.reachability import Root, find_unsaved_generators
 from worker.checks.reached_values import Kept, keep_written
 from worker.devices import conditions
@@ -127,6 +129,7 @@ class FilesRun(RunBase):
         return self._position.examples
 
     def __enter__(self) -> Self:
+        refuse_call_in_block(script_frame_of(sys._getframe(1)))
         self._enter()
         self._script = ScriptConditions(self._read_script())
         opened = open_checkpoint_directory(self._attempt, self._directory)
@@ -165,7 +168,7 @@ class FilesRun(RunBase):
         self._changed = changed
         if told.replay is not None:
             self._open_replays()
-        self._stop.install()
+        self._begin()
         return self
 
     def _open_replays(self) -> None:
@@ -251,16 +254,23 @@ class FilesRun(RunBase):
         self._report_progress(
             self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.paused_s
         )
+        if self._attempt.proof is not None:
+            self._record_for_proof(self._attempt.proof, metrics)
         if not self._body_step:
             self._on_step_boundary()
 
     def _on_step_boundary(self) -> None:
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, self._save_now, self._scheduler.settle)
         saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
         self._scheduler.on_step_boundary(self.step, self._boundary)
         if saves:
             self._report_section(None)
+
+    def _save_now(self) -> None:
+        self._scheduler.save_final(self._boundary())
 
     def _report_findings(self, findings: Sequence[Finding]) -> None:
         self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
@@ -289,6 +299,7 @@ class FilesRun(RunBase):
 
     def _check_complete(self) -> None:
         """Looks for state that the loop uses and no checkpoint would hold."""
+        refuse_loop_around(sys._getframe(1))
         self.state.check()
         frame = _script_frame()
         roots = self._roots_of_loop(frame)

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from worker.process.keras_version import require_keras_3
+
 
 def _require_tensorflow() -> None:
     """Raises ImportError if Keras computes with something else than TensorFlow, before Keras looks for it."""
@@ -19,6 +21,7 @@ def _require_tensorflow() -> None:
         )
 
 
+require_keras_3("keras")
 _require_tensorflow()
 
 from worker.keras.model_fit import fit  # noqa: E402 - Keras fails in other words if its backend is not installed

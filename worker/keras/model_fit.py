@@ -117,6 +117,11 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
     unknown = sorted(set(options) - {"validation_steps", "validation_freq"})
     if unknown:
         raise TypeError(f"fit has no argument {', '.join(unknown)}; it takes those of model.fit and of worker.Run")
+    if any(kind.__module__.partition(".")[0] == "tf_keras" for kind in type(model).__mro__):
+        raise TypeError(
+            "cannot fit a model of Keras 2 (tf_keras): worker.keras.fit trains models of Keras 3; write a loop over "
+            "run.batches with worker.Run(tf.train.Checkpoint(model=model, optimizer=optimizer)), which saves it"
+        )
     if not getattr(model, "compiled", False):
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
 

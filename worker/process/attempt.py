@@ -8,6 +8,7 @@ from typing import NoReturn
 from supervisor.protocol.wire.launch import Control, Launch
 from supervisor.protocol.wire.messages import Failed, Promote, Restoring, WorkerExit
 from worker.process.control_pipe import WorkerChannel
+from worker.process.proof_mode import ProofMode
 from worker.process.reporting import Reporter, describe_error, is_out_of_memory
 from worker.process.requests import PendingRequests
 
@@ -37,6 +38,8 @@ class Attempt:
     """Where it may remember what it committed; None under a daemon, whose ledger does that."""
     mirror_url: str | None = None
     """The run in a store that it begins from; None under a daemon, which fetches for it."""
+    proof: ProofMode | None = None
+    """Set if a proof of exactness runs this process."""
 
     @property
     def is_standby(self) -> bool:

@@ -13,11 +13,13 @@ from typing import NoReturn
 
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.launch import DaemonIdentity, LaunchError
+from supervisor.protocol.wire.codec import ProtocolError
+from supervisor.protocol.wire.launch import DaemonIdentity, Launch, LaunchError
 from supervisor.protocol.wire.messages import WorkerExit
 from worker.process import standby
 from worker.process.attempt import DRAIN_TIMEOUT_S, Attempt
 from worker.process.control_pipe import WorkerChannel
+from worker.process.proof_mode import ProofMode
 from worker.process.reporting import ConsoleReporter, print_message
 from worker.process.requests import PendingRequests
 from worker.process.signals import dump_stacks_on_signal
@@ -46,6 +48,7 @@ def begin_attempt() -> Attempt:
         told = launch.from_environment(os.environ)
         daemon = standby.open_daemon_pidfd(told.waits_for) if told.waits_for is not None else None
         channel = WorkerChannel(told.control, requests, daemon) if told.control is not None else None
+        proof = _open_proof(told)
     except LaunchError as error:
         _exit_bad_launch(f"cannot start: {error}")
     except OSError as error:
@@ -56,7 +59,7 @@ def begin_attempt() -> Attempt:
     if told.member is not None:
         from worker.process.local_processes import MemberReporter  # only here: most workers train alone
 
-        _current = Attempt(told, requests, MemberReporter(told.member))
+        _current = Attempt(told, requests, MemberReporter(told.member), proof=proof)
         _remove_launch_variables()
         _report_uncaught_exceptions(_current)
     elif channel is None:
@@ -64,7 +67,7 @@ def begin_attempt() -> Attempt:
         _current = Attempt(told, requests, ConsoleReporter(), state_home=state_home, mirror_url=mirror_url)
         _start_local_processes(_current)
     else:
-        _current = Attempt(told, requests, channel, channel, number=channel.attempt)
+        _current = Attempt(told, requests, channel, channel, number=channel.attempt, proof=proof)
         channel.on_promoted = _current.promote
         _leave_with_daemon(told.leaves_with, requests, channel)
         _remove_launch_variables()
@@ -73,6 +76,17 @@ def begin_attempt() -> Attempt:
         channel.start()  # last: a standby that has said hello may become an attempt at once, its pipes elsewhere
         _start_local_processes(_current)
     return _current
+
+
+def _open_proof(told: Launch) -> ProofMode | None:
+    """What this process does for a proof of exactness; None if it trains for its own sake. Raises LaunchError."""
+    folder = launch.proof_folder(os.environ)
+    if folder is None or (told.control is None and told.member is None):
+        return None
+    try:
+        return ProofMode(folder, told.checkpoint_dir, is_first=told.member is None)
+    except (OSError, ProtocolError) as error:
+        raise LaunchError(f"{launch.PROOF} is {folder}, but the plan there can't be read: {error}") from error
 
 
 def _leave_with_daemon(daemon: DaemonIdentity | None, requests: PendingRequests, channel: WorkerChannel) -> None:

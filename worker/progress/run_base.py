@@ -10,14 +10,16 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import Progress
+from supervisor.protocol.wire.messages import Progress, WorkerExit
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
 from worker.checks.own_loops import LoopJudge
 from worker.checks.reachability import Root, roots_of_frame
 from worker.checks.reached_values import Kept
 from worker.checks.step_watch import StepWatch
+from worker.checks.value_snapshot import snapshot
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
+from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
@@ -46,6 +48,8 @@ class RunBase(IndexLoops):
         super().__init__(check_total_steps(total_steps), RunState(state, self._adapt_state))
         self._leave_out = check_list(leave_out, "leave_out", "[teacher]")
         self._attempt = current_attempt()
+        if self._attempt.proof is not None:
+            self._leave_out = self._attempt.proof.without_left_out(self._leave_out)
         self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
         if summaries is not None:
@@ -148,6 +152,7 @@ class RunBase(IndexLoops):
     def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
         """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step; from now
         on, what changes is watched."""
+        self._note_draws()  # of a body that reads nothing of the run, with its first step
         self._step_watch = StepWatch(
             self._keep_all,
             (self, *self._leave_out),
@@ -207,6 +212,27 @@ class RunBase(IndexLoops):
                 "cannot resume a loop that calls run.batches for each epoch: after a restart it begins again; write "
                 '"for epoch in run.epochs(n):" around it'
             )
+
+    def _begin(self) -> None:
+        """The state is restored, and the script's loop follows."""
+        self._stop.install()
+        if self._attempt.proof is not None:
+            kind = f"{type(self).__module__}.{type(self).__qualname__}"
+            self._attempt.proof.begin_run(self._attempt.number, self.step, kind)
+            if self._attempt.proof.watches_begin():
+                self._attempt.proof.record_values(snapshot(sys._getframe(1), self._entered), is_begin=True)
+
+    def _record_for_proof(self, proof: ProofMode, metrics: Mapping[str, Any]) -> None:
+        """Records a step for a proof of exactness."""
+        position, frame = self._position, sys._getframe(1)
+        place = position.epoch, position.batch, position.examples
+        proof.record_step(self.step, place, metrics, lambda: snapshot(frame, self._entered))
+
+    def _follow_proof(self, proof: ProofMode, save: Callable[[], object], settle: Callable[[], object]) -> None:
+        """Does at a step boundary what a proof of exactness has planned; training may end here, as complete."""
+        if proof.follow_plan(save, settle):
+            self._finish()
+            raise DeliberateExit(int(WorkerExit.DONE))
 
     def _judge_loops(self, frames: Sequence[ScriptFrame]) -> list[Finding]:
         """What of the loops around a step begins anew after a restart, or reads ahead of it."""

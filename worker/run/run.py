@@ -163,7 +163,7 @@ class Run(RunBase):
         self._attempt.requests.can_export = True
         if self._attempt.launch.replay is not None:
             self._replays = self._open_replays()
-        self._stop.install()
+        self._begin()
         return self
 
     def _failed(self, error: BaseException) -> None:
@@ -252,10 +252,14 @@ class Run(RunBase):
             self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.paused_s
         ):
             self._check_divergence()
+        if self._attempt.proof is not None:
+            self._record_for_proof(self._attempt.proof, metrics)
         if not self._body_step:
             self._on_step_boundary()
 
     def _on_step_boundary(self) -> None:
+        if self._attempt.proof is not None:
+            self._follow_proof(self._attempt.proof, self._save_now, self._checkpoints.settle)
         exports = bool(self._attempt.requests.pending_exports)
         saves = self._checkpoints.has_work(self.step) or exports
         if saves:
@@ -301,6 +305,9 @@ class Run(RunBase):
     def _end_replay(self, took_s: float) -> None:
         self._checkpoints.replayed_s += took_s
         super()._end_replay(took_s)
+
+    def _save_now(self) -> None:
+        self._checkpoints.save_final(self._step_boundary())
 
     @property
     def split(self) -> int:

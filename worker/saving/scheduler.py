@@ -71,6 +71,11 @@ class SaveScheduler(Generic[F, T]):
         """
         texts = [f"checkpoints do not include {', '.join(missing)}; {remedy}"] if missing else []
         texts += describe(findings)
+        if (proof := self._attempt.proof) is not None:
+            proof.name_findings(
+                [*((each, remedy) for each in missing), *((each.name, each.remedy) for each in findings)]
+            )
+            strict = False  # a proof shows what follows from it
         names = (*missing, *dict.fromkeys(each.name for each in findings))
         self._left_out, self.findings = (*self._left_out, *names), (*self.findings, *names)
         if texts and strict:
@@ -139,6 +144,10 @@ class SaveScheduler(Generic[F, T]):
             if pause_s is not None:
                 time.sleep(pause_s)
         self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
+
+    def settle(self) -> None:
+        """Waits for the save in flight."""
+        self._wait_for_save()
 
     def close(self) -> None:
         """Waits for the save in flight, then releases the directory."""

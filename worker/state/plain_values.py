@@ -142,6 +142,21 @@ def is_torch_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
+def _filled(present: Any, tensor: Any) -> Any:
+    """`present` with the values of a PyTorch tensor, if it is one of the same kind and writable; else `tensor`."""
+    if not is_torch_tensor(present) or (present.shape, present.dtype, present.device) != (
+        tensor.shape,
+        tensor.dtype,
+        tensor.device,
+    ):
+        return tensor
+    try:
+        present.detach().copy_(tensor)
+    except RuntimeError:  # several of its entries share their memory, or it belongs to an inference
+        return tensor
+    return present
+
+
 def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
     """The class of a container that is not the plain type: only the script can create one."""
     return {} if type(value) is plain else {"class": type(value).__qualname__}
@@ -202,7 +217,7 @@ class ValueRestorer:
 
     def _restore_array(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
         if kind == "torch":
-            return self._restored_torch_tensor(saved)
+            return _filled(present, self._restored_torch_tensor(saved))
         array = self._read_array(saved)
         if kind == "bytes":
             return array.tobytes()

@@ -32,8 +32,8 @@ class HasState(Protocol):
 class RunState(MutableMapping[str, Any]):
     """Values by name. What a checkpoint holds replaces the initial values.
 
-    Containers and arrays that were given as initial values are filled in place. An object with `load_state_dict` that
-    is assigned after the restore gets the state that was saved under its name.
+    Containers, arrays and PyTorch tensors that were given as initial values are filled in place. An object with
+    `load_state_dict` that is assigned after the restore gets the state that was saved under its name.
     """
 
     def __init__(

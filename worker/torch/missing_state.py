@@ -22,15 +22,23 @@ _NOT_FOLLOWED = (
     str, bytes, int, float, torch.Tensor, types.ModuleType, type, torch.utils.data.Dataset, torch.device, torch.dtype,
 )  # fmt: skip
 
+_NOT_SEARCHED = (str, bytes, int, float, torch.Tensor, torch.nn.Module, types.ModuleType, type)
+"""What holds no generator that a dataset would draw from."""
+
 
 def find_missing(
-    parts: Mapping[str, Any], generators: Iterable[Any], roots: Iterable[Root], exempt: Iterable[Any]
+    parts: Mapping[str, Any],
+    generators: Iterable[Any],
+    roots: Iterable[Root],
+    exempt: Iterable[Any],
+    known: Iterable[Any] = (),
 ) -> tuple[str, ...]:
     """Names of the objects with state that are reachable from `roots` and not among what the run saves.
 
-    `parts` and `generators`: what it saves. `exempt`: objects that need not be saved, with what they refer to.
+    `parts` and `generators`: what it saves. `exempt`: objects that need not be saved, with what they refer to. `known`:
+    objects that are not searched; what they refer to is, if the loop reaches it otherwise.
     """
-    saved = {id(each) for each in (*parts.values(), *generators, *GLOBAL_GENERATORS, torch.default_generator)}
+    saved = {id(each) for each in (*parts.values(), *generators, *known, *GLOBAL_GENERATORS, torch.default_generator)}
     tensors = _tensors_of(parts.values())
     visited: set[int] = set()
     for _ in _stateful(list(_named(exempt)), visited, frozenset()):
@@ -80,6 +88,8 @@ def _stateful(roots: list[Root], visited: set[int], saved: Iterable[int]) -> Ite
 
 
 def _has_state(item: Any) -> bool:
+    if isinstance(item, torch.utils.data.DataLoader):
+        return False
     if isinstance(item, torch.Generator):
         return True
     if isinstance(item, torch.amp.GradScaler):
@@ -104,10 +114,66 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
     for part in parts.values():
         if isinstance(part, torch.nn.Module):
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
+        elif isinstance(part, torch.optim.Optimizer):
+            kept.identities |= {id(each) for each in (part, part.param_groups, *part.param_groups)}
         elif type(part).__module__.startswith("torch."):
             kept.identities.add(id(part))
         else:
             keep_state_of(kept, part)
+
+
+def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_processes: bool) -> list[Finding]:
+    """The generators that a dataset of numbered examples holds, and objects in it: those that no checkpoint has.
+
+    `saved`: generators that a checkpoint has. `in_processes`: whether loader processes read it, with copies of them.
+    """
+    known = () if in_processes else saved
+    ids = {id(each) for each in (*known, *GLOBAL_GENERATORS, torch.default_generator)}
+    return [
+        Finding(
+            f"the {type(generator).__name__} {place}, from which the dataset draws",
+            _remedy_for_generator(place, in_processes),
+        )
+        for place, generator in _generators_in(dataset, f"{type(dataset).__name__}")
+        if id(generator) not in ids
+    ]
+
+
+def _remedy_for_generator(place: str, in_processes: bool) -> str:
+    if in_processes:
+        return (
+            "each loader process draws from a copy, which begins anew after a restart: draw from torch's, NumPy's or "
+            "Python's global generator there, which are seeded for each batch"
+        )
+    name = place.rpartition(".")[2]
+    return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset.{name}}})'
+
+
+def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yields the generators in a dataset, in the datasets and in the objects of other classes in it."""
+    waiting: list[tuple[str, Any]] = [(place, dataset)]
+    visited: dict[int, Any] = {}
+    for path, item in waiting:
+        if id(item) in visited or len(visited) > MAX_OBJECTS:
+            continue
+        visited[id(item)] = item  # so that no id is used twice
+        if isinstance(item, (*GENERATORS, torch.Generator)):
+            yield path, item
+        elif isinstance(item, list | tuple | dict | set):
+            waiting.extend((path, each) for each in plain_referents(item) or ())
+        elif not isinstance(item, _NOT_SEARCHED) and (
+            isinstance(item, torch.utils.data.Dataset) or is_script_class(type(item))
+        ):
+            attributes = getattr(item, "__dict__", {})
+            waiting.extend((f"{path}.{name}", each) for name, each in attributes.items())
+
+
+def keep_attributes(kept: Kept, items: Iterable[Any]) -> None:
+    """Adds objects that are saved with all their attributes to what is kept."""
+    for item in items:
+        attributes = getattr(item, "__dict__", {})
+        kept.identities |= {id(item), *(id(value) for value in attributes.values())}
+        kept.attributes |= {(id(item), name) for name in attributes}
 
 
 def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:

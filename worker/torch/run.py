@@ -6,6 +6,7 @@ Imports no TensorFlow.
 import copy
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,6 +17,7 @@ import torch
 
 from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
+from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
 from worker.checks.reached_values import Kept
 from worker.devices import conditions
@@ -30,8 +32,15 @@ from worker.state import random_generators
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
 from worker.torch.epoch_head import copy_generators, copy_parts
-from worker.torch.loaders import BatchPlan, plan_batches
-from worker.torch.missing_state import find_missing, find_unread_loaders, keep_parts
+from worker.torch.gradient_watch import GradientWatch
+from worker.torch.loaders import Plan, plan_batches
+from worker.torch.missing_state import (
+    find_generators_of_dataset,
+    find_missing,
+    find_unread_loaders,
+    keep_attributes,
+    keep_parts,
+)
 from worker.torch.replayed_state import ReplayedTorch, batch_bytes
 from worker.torch.saved_state import (
     STATE,
@@ -92,7 +101,10 @@ class Run(FilesRun):
                          generators=others, leave_out=leave_out, strict=strict, on_nan=on_nan,
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
         self._torch_files.check_finite(self._on_nan != "off")
-        self._uses_batches = False
+        self._plan: Plan | None = None  # that `batches` reads
+        self._loader: Any = None  # of the script, if it gave one
+        watched = {} if "gradients" in map(str, self._leave_out) else parts
+        self._gradients = GradientWatch(watched)
         self._replays: Replays[Mapping[str, Any], tuple[Any, Position]] | None = None
 
     def _read_script(self) -> dict[str, Condition]:
@@ -102,39 +114,39 @@ class Run(FilesRun):
     def batches(self, data: Any, *, batch_size: int | None = None, seed: int = 0, **options: Any) -> Iterator[Any]:
         """Yields the remaining batches, in an order that is a function of (seed, epoch), from the exact position on.
 
-        `data`: a dataset with numbered examples, with `batch_size` and the `options` of torch.utils.data.DataLoader
-        except its samplers; examples that do not fill a last batch are left out of that epoch. Or a DataLoader of the
-        script's own, with its batches, its shuffling and its `drop_last`, in an order of its own.
+        `data`: a dataset, with `batch_size` and the `options` of torch.utils.data.DataLoader except its samplers;
+        examples that do not fill a last batch are left out of that epoch. Or a DataLoader of the script's own, with its
+        batches, its samplers and its `drop_last`, also one of `accelerator.prepare`; or another loader with
+        `state_dict` and `load_state_dict`.
         After a change of the batch size it begins with the next example that was not consumed. It ends with the epoch;
         outside of `run.epochs`, with `total_steps`, the batches of further epochs follow.
         Raises TypeError or ValueError for data that can't be resumed in the middle of an epoch.
         """
         self._require_with("run.batches")
+        refuse_loop_around(sys._getframe(1))
         self._check_loops()
-        self._uses_batches = True
         plan = plan_batches(data, batch_size, seed, options)
-        self._data = plan.describe()
+        self._data, self._loader = plan.describe(), data
         batches = self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
         return batches if self._replays is None else self._replays.watch(batches)
 
-    def _rest_of_epoch(self, plan: BatchPlan) -> Iterator[Any]:
-        for examples, position in self._with_replays(plan):
-            self._consumed = position
-            yield examples
+    def _rest_of_epoch(self, plan: Plan) -> Iterator[Any]:
+        if plan is not self._plan:
+            plan.follow(self._plan)
+            if self._plan is None:
+                plan.restore(self._torch_files.data_state())
+            self._plan = plan
+            self._torch_files.data_state = plan.state
+        for batch, behind in self._with_replays(plan):
+            self._consumed = behind
+            yield batch
 
-    def _read(self, plan: BatchPlan) -> Iterator[tuple[Any, Position]]:
-        """The batches from the present position on, each with the position behind it."""
-        epoch, batch = self._position.epoch, self._position.batch
-        for examples, consumed in plan.read(epoch, plan.first_of(batch, self._position.examples)):
-            batch += 1
-            yield examples, Position(epoch, batch, consumed)
-
-    def _with_replays(self, plan: BatchPlan) -> Iterator[tuple[Any, Position]]:
+    def _with_replays(self, plan: Plan) -> Iterator[tuple[Any, Position]]:
         if self._replays is None:
-            return self._read(plan)
+            return plan.read(self._position)
         # processes that load would have to be started anew; without them, reading may draw random numbers
-        again = None if plan.options.get("num_workers") else lambda: self._read(plan)
-        return self._replays.over(self._read(plan), lambda read: batch_bytes(read[0]), again, copy.deepcopy)
+        again = None if plan.has_processes else lambda: plan.read(self._position)
+        return self._replays.over(plan.read(self._position), lambda read: batch_bytes(read[0]), again, copy.deepcopy)
 
     def _open_replays(self) -> None:
         loop = LoopAccess(
@@ -187,7 +199,13 @@ class Run(FilesRun):
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
+        if findings := self._gradients.found():
+            self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
         self._end_step(unnamed, metrics)
+
+    def _release(self) -> None:
+        self._gradients.close()
+        super()._release()
 
     _remedy = (
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
@@ -195,7 +213,7 @@ class Run(FilesRun):
 
     def _check_complete(self) -> None:
         super()._check_complete()
-        if self._replays is not None and not self._uses_batches:
+        if self._replays is not None and self._plan is None:
             self._replays.give_up(NO_BATCHES)
 
     def _digest_generators(self) -> bytes:
@@ -204,13 +222,22 @@ class Run(FilesRun):
 
     def _keep(self, kept: Kept) -> None:
         keep_parts(kept, {**self._torch_files.parts, **self.state})
+        if self._plan is not None:
+            keep_attributes(kept, (self._loader, *self._plan.kept))
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
         generators = (*saved.generators.values(), *self._own_generators)
         kept = {f"state {name}": each for name, each in self.state.items()}
-        missing = find_missing({**saved.parts, **kept}, generators, roots, [self, *self._leave_out])
-        return missing, () if self._uses_batches else find_unread_loaders(roots)
+        plan = self._plan
+        known = () if plan is None else (self._loader, *plan.kept)
+        missing = find_missing({**saved.parts, **kept}, generators, roots, [self, *self._leave_out], known)
+        if plan is None:
+            return missing, find_unread_loaders(roots)
+        if any(plan.dataset is each for each in plan.kept):
+            return missing, ()
+        known_generators = (*generators, *self.state.values(), *self._leave_out)
+        return missing, find_generators_of_dataset(plan.dataset, known_generators, in_processes=plan.has_processes)
 
 
 class _TorchFiles:  # its name is the `kind` in state.json
@@ -222,6 +249,8 @@ class _TorchFiles:  # its name is the `kind` in state.json
                 raise TypeError(f"cannot save {name}: a {type(part).__name__} has no state_dict and load_state_dict")
         self.parts = parts
         self.generators = generators
+        self.data_state: Callable[[], Any] = lambda: None
+        """The state of what the run reads, besides the position in it."""
         self._can_copy = True
         self._is_loadable_checked = False
         self._checks_finite = False
@@ -298,7 +327,9 @@ class _TorchFiles:  # its name is the `kind` in state.json
 
     def state(self) -> dict[str, Any]:
         """The present state; its tensors are those of the parts."""
+        data = self.data_state()
         return {
+            **({} if data is None else {"data": data}),
             "parts": self._state_of_parts(),
             "generators": {name: each.get_state() for name, each in self.generators.items()},
             "cpu": torch.get_rng_state(),
@@ -329,6 +360,8 @@ class _TorchFiles:  # its name is the `kind` in state.json
                         f"{', '.join(lost)}; {UNFIT_REMEDY}"
                     )
             self.write_generators(state)
+            data = state.get("data")
+            self.data_state = lambda: data
         except (RuntimeError, KeyError, ValueError, AttributeError) as error:
             if isinstance(error, RuntimeError) and is_resource_failure(error):
                 raise_if_memory_error(error)

@@ -195,6 +195,21 @@ def _describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
+def equal_values(one: Any, other: Any) -> bool:
+    """Whether two structures hold equal values: tensors, arrays and plain ones, NaN being equal to itself."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        is_same_kind = one.shape == other.shape and one.dtype == other.dtype
+        return is_same_kind and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(equal_values(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(equal_values, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+    has_no_comparison = getattr(type(one), "__eq__", None) is object.__eq__
+    return has_no_comparison or bool(one == other) or one != one
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no NaN or infinity.
 

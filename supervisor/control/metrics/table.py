@@ -250,6 +250,12 @@ JOBS = (
         lambda of: of.waits_for_storage,
     ),
     JobMetric(
+        "stepkeeper_proof_exact",
+        MetricType.GAUGE,
+        "1 if the newest proof found that kills change no bit, 0 if it found a difference; absent without a verdict.",
+        lambda of: of.proof_exact,
+    ),
+    JobMetric(
         "stepkeeper_flush_last_seconds",
         MetricType.GAUGE,
         "How long the last flush took, from the request until the checkpoint was on the disk.",

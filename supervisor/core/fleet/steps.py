@@ -21,7 +21,7 @@ STORAGE_PAUSE_S = 30.0  # between two looks at storage that is away; it is waite
 PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 
 
-class Verdict(Enum):
+class AfterStep(Enum):
     """What the batch script does next."""
 
     LEAVE = "leave"  # exit with the status
@@ -48,7 +48,7 @@ def daemon_status(requested: int, are_done: bool, node_leaves: bool, is_over: St
 class Next:
     """What follows. `pause_s`: before a new step. `why`: for people."""
 
-    verdict: Verdict
+    verdict: AfterStep
     why: str
     pause_s: float = 0.0
 
@@ -73,18 +73,18 @@ class StepHistory:
         self.newest = newest
         self._missing = self._missing + 1 if status == StepExit.NODE_MISSING else 0
         if status == StepExit.DONE:
-            return Next(Verdict.LEAVE, "done")
+            return Next(AfterStep.LEAVE, "done")
         if status in FINAL:
-            return Next(Verdict.LEAVE, f"given up (status {status}); the reason stands above")
+            return Next(AfterStep.LEAVE, f"given up (status {status}); the reason stands above")
         if status == StepExit.NODE_LEAVES:
-            return Next(Verdict.REQUEUE, "saved, because the allocation or a node ends")
+            return Next(AfterStep.REQUEUE, "saved, because the allocation or a node ends")
         if is_ending:
-            return Next(Verdict.REQUEUE, "the allocation ends")
+            return Next(AfterStep.REQUEUE, "the allocation ends")
         if status == StepExit.SAVED:
-            return Next(Verdict.AGAIN, "saved and stopped, and the allocation goes on")
+            return Next(AfterStep.AGAIN, "saved and stopped, and the allocation goes on")
         if status == StepExit.STORAGE_AWAY:
             return Next(
-                Verdict.AGAIN, "the checkpoint directory can't be used; the reason stands above", STORAGE_PAUSE_S
+                AfterStep.AGAIN, "the checkpoint directory can't be used; the reason stands above", STORAGE_PAUSE_S
             )
         if self._missing >= MAX_MISSING:
             return self._after_missing()
@@ -92,20 +92,20 @@ class StepHistory:
             self._again += 1
             if self._again > MAX_AGAIN:
                 text = f"the gang began {self._again} times without a new checkpoint; the reasons stand above"
-                return Next(Verdict.LEAVE, text)
-            return Next(Verdict.AGAIN, "a worker or a node was lost", _pause_s(self._again - 1))
+                return Next(AfterStep.LEAVE, text)
+            return Next(AfterStep.AGAIN, "a worker or a node was lost", _pause_s(self._again - 1))
         self._lost += 1
         if self._lost > MAX_LOST:
             return Next(
-                Verdict.LEAVE, f"daemons were lost {self._lost} times without a new checkpoint (status {status})"
+                AfterStep.LEAVE, f"daemons were lost {self._lost} times without a new checkpoint (status {status})"
             )
-        return Next(Verdict.AGAIN, f"a daemon was lost (status {status})", _pause_s(self._lost - 1))
+        return Next(AfterStep.AGAIN, f"a daemon was lost (status {status})", _pause_s(self._lost - 1))
 
     def _after_missing(self) -> Next:
         if self.restarts >= MAX_RUNS_MISSING and not self._has_progressed:
             text = f"nodes did not reach each other, also after {self.restarts} requeues; check ports 20000 to 29999"
-            return Next(Verdict.LEAVE, text)
-        return Next(Verdict.REQUEUE, f"a node was missing {self._missing} times in a row")
+            return Next(AfterStep.LEAVE, text)
+        return Next(AfterStep.REQUEUE, f"a node was missing {self._missing} times in a row")
 
 
 def _pause_s(count: int) -> float:

@@ -23,6 +23,9 @@ INITIAL_CHECKPOINT = "STEPKEEPER_INITIAL_CHECKPOINT"
 MIRROR = "STEPKEEPER_MIRROR"
 """For scripts that are started by hand: the URL of a run in a store, from which they begin (docs/mirror.md)."""
 
+PROOF = "STEPKEEPER_PROOF"
+"""Set while a proof of exactness runs the script (docs/proof.md): the folder of its plan and of its record."""
+
 Strategy = Literal["auto", "mirrored", "one-device", "multiworker", "tpu"]
 OnNan = Literal["stop", "rollback", "skip", "off"]
 OnReplayDifference = Literal["warn", "stop"]
@@ -184,6 +187,11 @@ def state_home(environment: Mapping[str, str]) -> Path | None:
 def mirror_url(environment: Mapping[str, str]) -> str | None:
     """Where a worker without a daemon finds its run's mirror; None if nothing says so."""
     return environment.get(MIRROR) or None
+
+
+def proof_folder(environment: Mapping[str, str]) -> Path | None:
+    """The folder of the proof that this process takes part in; None for ordinary training."""
+    return Path(text) if (text := environment.get(PROOF)) else None
 
 
 def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:

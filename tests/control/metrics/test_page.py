@@ -189,6 +189,7 @@ def whole_sample(programs: int) -> Sample:
         0,
         0,
         False,
+        True,
     )
     causes = {str(cause): 1 for cause in BUDGETED}
     return Sample(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.fleet.steps import MAX_AGAIN, MAX_LOST, MAX_RUNS_MISSING, StepHistory, Verdict, daemon_status
+from supervisor.core.fleet.steps import MAX_AGAIN, MAX_LOST, MAX_RUNS_MISSING, AfterStep, StepHistory, daemon_status
 from supervisor.protocol.allocation import StepExit
 
 KILLED = 137
@@ -11,21 +11,21 @@ KILLED = 137
 @pytest.mark.parametrize(
     ("status", "is_ending", "verdict"),
     [
-        (StepExit.DONE, True, Verdict.LEAVE),
-        (StepExit.FAILED, False, Verdict.LEAVE),
-        (78, True, Verdict.LEAVE),
-        (StepExit.SAVED, False, Verdict.AGAIN),
-        (StepExit.SAVED, True, Verdict.REQUEUE),
-        (StepExit.NODE_LEAVES, False, Verdict.REQUEUE),
-        (StepExit.AGAIN, False, Verdict.AGAIN),
-        (StepExit.AGAIN, True, Verdict.REQUEUE),
-        (StepExit.STORAGE_AWAY, True, Verdict.REQUEUE),
-        (KILLED, False, Verdict.AGAIN),
-        (KILLED, True, Verdict.REQUEUE),
-        (1, False, Verdict.AGAIN),
+        (StepExit.DONE, True, AfterStep.LEAVE),
+        (StepExit.FAILED, False, AfterStep.LEAVE),
+        (78, True, AfterStep.LEAVE),
+        (StepExit.SAVED, False, AfterStep.AGAIN),
+        (StepExit.SAVED, True, AfterStep.REQUEUE),
+        (StepExit.NODE_LEAVES, False, AfterStep.REQUEUE),
+        (StepExit.AGAIN, False, AfterStep.AGAIN),
+        (StepExit.AGAIN, True, AfterStep.REQUEUE),
+        (StepExit.STORAGE_AWAY, True, AfterStep.REQUEUE),
+        (KILLED, False, AfterStep.AGAIN),
+        (KILLED, True, AfterStep.REQUEUE),
+        (1, False, AfterStep.AGAIN),
     ],
 )
-def test_what_follows_a_step(status: int, is_ending: bool, verdict: Verdict):
+def test_what_follows_a_step(status: int, is_ending: bool, verdict: AfterStep):
     assert StepHistory().after(status, None, is_ending).verdict is verdict
 
 
@@ -38,26 +38,26 @@ def test_the_highest_status_of_all_nodes_is_the_one_that_counts():
 def test_daemons_that_are_lost_again_and_again_without_a_checkpoint_end_the_job():
     history = StepHistory()
     verdicts = [history.after(KILLED, "a", False).verdict for _ in range(MAX_LOST + 1)]
-    assert verdicts == [*[Verdict.AGAIN] * MAX_LOST, Verdict.LEAVE]
+    assert verdicts == [*[AfterStep.AGAIN] * MAX_LOST, AfterStep.LEAVE]
 
 
 def test_a_new_checkpoint_forgives_them():
     history = StepHistory()
-    assert {history.after(KILLED, step, False).verdict for step in range(50)} == {Verdict.AGAIN}
+    assert {history.after(KILLED, step, False).verdict for step in range(50)} == {AfterStep.AGAIN}
 
 
 def test_gangs_that_begin_again_and_again_without_a_checkpoint_end_the_job():
     history = StepHistory()
     follows = [history.after(StepExit.AGAIN, "a", False) for _ in range(MAX_AGAIN + 1)]
-    assert [each.verdict for each in follows] == [*[Verdict.AGAIN] * MAX_AGAIN, Verdict.LEAVE]
+    assert [each.verdict for each in follows] == [*[AfterStep.AGAIN] * MAX_AGAIN, AfterStep.LEAVE]
     assert follows[0].pause_s == 0 < follows[MAX_AGAIN - 1].pause_s
 
 
 def test_nodes_that_never_reach_each_other_end_the_job():
     for restarts, newest, verdict in (
-        (MAX_RUNS_MISSING, None, Verdict.LEAVE),
-        (MAX_RUNS_MISSING, "new", Verdict.REQUEUE),
-        (MAX_RUNS_MISSING - 1, None, Verdict.REQUEUE),
+        (MAX_RUNS_MISSING, None, AfterStep.LEAVE),
+        (MAX_RUNS_MISSING, "new", AfterStep.REQUEUE),
+        (MAX_RUNS_MISSING - 1, None, AfterStep.REQUEUE),
     ):
         history = StepHistory(None, restarts)
         history.after(StepExit.NODE_MISSING, newest, False)
@@ -67,8 +67,8 @@ def test_nodes_that_never_reach_each_other_end_the_job():
 def test_a_node_that_stays_away_goes_back_to_slurm():
     history = StepHistory()
     first, second = (history.after(StepExit.NODE_MISSING, None, False).verdict for _ in range(2))
-    assert (first, second) == (Verdict.AGAIN, Verdict.REQUEUE)
-    assert history.after(StepExit.AGAIN, None, False).verdict is Verdict.AGAIN
+    assert (first, second) == (AfterStep.AGAIN, AfterStep.REQUEUE)
+    assert history.after(StepExit.AGAIN, None, False).verdict is AfterStep.AGAIN
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,6 @@ def test_how_a_daemon_ends(given: tuple[int, bool, bool, StepExit | None], statu
 def test_storage_that_is_away_is_waited_for_without_end_and_counts_for_nothing():
     history = StepHistory()
     found = [history.after(StepExit.STORAGE_AWAY, None, False) for _ in range(5 * MAX_AGAIN)]
-    assert {each.verdict for each in found} == {Verdict.AGAIN}
+    assert {each.verdict for each in found} == {AfterStep.AGAIN}
     assert min(each.pause_s for each in found) > 0
-    assert history.after(StepExit.AGAIN, None, False).verdict is Verdict.AGAIN
+    assert history.after(StepExit.AGAIN, None, False).verdict is AfterStep.AGAIN

@@ -1,13 +1,16 @@
 """Runs one named piece about loaders and forgotten state in FOLDER; prints its result as JSON on the last line."""
 
+import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from worker import torch as stepkeeper
 
@@ -87,24 +90,61 @@ def of_orders() -> Any:
     return {"whole": whole, "parts": [_ordered(f"parts {end}", end, end + 2) for end in range(1, 10)]}
 
 
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    """Examples without numbers."""
+class Queue(IterableDataset):  # type: ignore[type-arg]
+    """Examples that are there once."""
+
+    def __init__(self) -> None:
+        self._left = iter(range(8))
 
     def __iter__(self) -> Any:
-        return iter(range(4))
+        return self._left
+
+
+class Endless(Sampler):  # type: ignore[type-arg]
+    """Indices without end."""
+
+    def __iter__(self) -> Any:
+        return itertools.cycle(range(22))
+
+
+class Unrepeatable(Sampler):  # type: ignore[type-arg]
+    """An order that depends on the system's random numbers."""
+
+    def __iter__(self) -> Any:
+        return iter([byte % 22 for byte in os.urandom(20)])
+
+
+class OnDevice(DataLoader):  # type: ignore[type-arg]
+    """A loader that does something with each batch."""
+
+    def __iter__(self) -> Any:
+        return ([each.double() for each in batch] for batch in super().__iter__())
+
+
+class Noisy(Dataset):  # type: ignore[type-arg]
+    """Examples with noise from a generator of the dataset's own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rng.normal()
 
 
 def refused_loaders() -> Any:
     """What is said of loaders that can't be resumed."""
     run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c")
-    weights = WeightedRandomSampler([1.0] * 22, 22)
     cases: dict[str, Any] = {
-        "weighted": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=weights)),
-        "replaced": lambda: run.batches(DataLoader(DATA, 5, sampler=RandomSampler(DATA, replacement=True))),
-        "stream": lambda: run.batches(DataLoader(Stream(), batch_size=2)),
+        "endless": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=Endless())),
+        "unrepeatable": lambda: run.batches(DataLoader(DATA, batch_size=5, sampler=Unrepeatable())),
+        "stream": lambda: run.batches(DataLoader(Queue(), batch_size=2)),
+        "generator": lambda: run.batches(iter([1, 2])),
+        "own loader": lambda: run.batches(OnDevice(DATA, batch_size=5)),
         "both": lambda: run.batches(DataLoader(DATA, batch_size=5), batch_size=4),
         "no size": lambda: run.batches(DATA),
-        "single": lambda: run.batches(DataLoader(DATA, batch_size=None)),
         "too few": lambda: run.batches(DataLoader(DATA, batch_size=50, drop_last=True)),
     }
     texts = {}
@@ -116,6 +156,28 @@ def refused_loaders() -> Any:
                 texts[name] = str(error)
         run.step_done()
     return texts
+
+
+def noisy() -> Any:
+    """A dataset that draws from a generator of its own, in this process, or in loader processes."""
+    dataset = Noisy()
+    generators = {"rng": dataset.rng} if "kept" in sys.argv else {}
+    loader = DataLoader(dataset, batch_size=5, num_workers=1 if "processes" in sys.argv else 0)
+    with stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "c", generators=generators) as run:
+        for _ in run.batches(loader):
+            run.step_done()
+
+
+def rates() -> Any:
+    """A loop that changes the settings of an optimizer that is saved."""
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with stepkeeper.Run(model=model, optimizer=optimizer, directory=FOLDER / "c", strict=True) as run:
+        for _ in run.batches(DATA, batch_size=5):
+            optimizer.param_groups[0]["lr"] *= 0.9
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.9
+            run.step_done()
 
 
 def forgotten() -> Any:
@@ -169,7 +231,6 @@ def no_steps() -> Any:
 
 
 if __name__ == "__main__":
-    pieces = {
-        each.__name__: each for each in (of_loaders, of_orders, refused_loaders, forgotten, kept, own_loop, no_steps)
-    }
+    all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, forgotten, kept, own_loop, no_steps
+    pieces = {each.__name__: each for each in all_pieces}
     print(json.dumps(pieces[PIECE]()))

@@ -16,23 +16,35 @@ from tests.worker.run.test_multiworker import CHILDREN, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 Piece = Callable[..., tuple[int, Any, str]]
+Start = Callable[..., tuple[subprocess.CompletedProcess[str], str]]
 
 
 @pytest.fixture
-def piece(tmp_path: Path) -> Piece:
-    """Runs a piece in a process of its own: its exit status, its result, and its standard error."""
+def start(tmp_path: Path) -> Start:
+    """Runs a child to its end: its process, with what it printed, and its standard error."""
     try:
         python = peer.binaries(peer.TORCH) / "python"
     except peer.NotInstalled as error:
         pytest.skip(str(error))
 
-    def piece(name: str, *arguments: str) -> tuple[int, Any, str]:
+    def start(child: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], str]:
         environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
-        command = [str(python), str(CHILDREN / "torch_checks.py"), str(tmp_path), name, *arguments]
+        command = [str(python), str(CHILDREN / child), str(tmp_path), *arguments]
         done = subprocess.run(
             command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
         )
-        return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.stdout else None, done.stderr
+        return done, done.stderr
+
+    return start
+
+
+@pytest.fixture
+def piece(start: Start) -> Piece:
+    """Runs a piece in a process of its own: its exit status, its result, and its standard error."""
+
+    def piece(name: str, *arguments: str) -> tuple[int, Any, str]:
+        done, errors = start("torch_checks.py", name, *arguments)
+        return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.stdout else None, errors
 
     return piece
 
@@ -62,14 +74,58 @@ def test_heads_that_step_a_scheduler_and_draw_an_order_are_undone(piece: Piece) 
 def test_loaders_that_can_not_be_resumed_are_refused_with_what_to_write(piece: Piece) -> None:
     _, texts, errors = piece("refused_loaders")
 
-    assert set(texts) == {"weighted", "replaced", "stream", "both", "no size", "single", "too few"}, errors
-    assert "WeightedRandomSampler" in texts["weighted"] and "run.batches(dataset, batch_size" in texts["weighted"]
-    assert "RandomSampler" in texts["replaced"]
-    assert "__getitem__" in texts["stream"]
+    named = {"endless", "unrepeatable", "stream", "generator", "own loader", "both", "no size", "too few"}
+    assert set(texts) == named, errors
+    assert "a Endless that yields more than 20000000 indices" in texts["endless"]
+    assert "a Unrepeatable in the middle of an epoch: it yields another order" in texts["unrepeatable"]
+    assert "run.batches(dataset, batch_size" in texts["unrepeatable"]
+    assert "a Queue: it yields other examples when it is read again" in texts["stream"]
+    assert "state_dict and load_state_dict" in texts["stream"]
+    assert "its examples have no numbers" in texts["generator"]
+    assert "a OnDevice in the middle of an epoch: it has an __iter__ of its own" in texts["own loader"]
     assert "cannot use batch_size with a DataLoader" in texts["both"]
     assert "run.batches(dataset, batch_size=64)" in texts["no size"]
-    assert "batch_size=None" in texts["single"]
     assert "batches of 50 from 22 examples" in texts["too few"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("", 'give it to the run: worker.torch.Run(..., generators={"rng": dataset.rng})'),
+        ("processes", "each loader process draws from a copy, which begins anew after a restart"),
+        ("kept", None),
+    ],
+)
+def test_generator_of_a_dataset_is_named_at_the_first_step(piece: Piece, how: str, said: str | None) -> None:
+    status, _, errors = piece("noisy", how)
+
+    named = [line for line in errors.splitlines() if "Noisy.rng" in line]
+    assert status == 0, errors
+    assert [said is not None and said in line for line in named] == [True] * (said is not None)
+
+
+def test_settings_of_a_saved_optimizer_are_not_named(piece: Piece) -> None:
+    status, _, errors = piece("rates")
+
+    assert status == 0, errors
+
+
+CLEARED = (
+    "zero_grad_first", "zero_grad_last", "zeros_first", "several_backward", "with_scaler", "adversaries", "closure",
+    "by_hand", "frozen",
+)  # fmt: skip
+CARRIED = "accumulated_by_two", "accumulated_by_four", "never_cleared"
+
+
+def test_gradients_that_are_carried_over_a_step_are_named_and_no_others(start: Start) -> None:
+    _, errors = start("torch_gradients.py", *CLEARED, *CARRIED)
+    said = {part.partition("\n")[0]: part for part in errors.split("--- ")[1:]}
+
+    assert {kind for kind, text in said.items() if "gradients (.grad)" in text} == set(CARRIED), errors
+    assert said.keys() == {*CLEARED, *CARRIED}
+    for kind in CARRIED:
+        assert "gradients (.grad) of model" in said[kind]
+        assert "call run.step_done once for each optimizer.step" in said[kind]
 
 
 def test_state_that_nobody_keeps_is_named_at_the_first_step(piece: Piece) -> None:

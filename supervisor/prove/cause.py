@@ -1,0 +1,107 @@
+"""Says what a difference probably comes from, and what to write instead. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor.protocol.proof import Difference, Likely
+from supervisor.protocol.proof_plan import Named
+from supervisor.prove.comparison.state import RANDOM
+from supervisor.prove.comparison.steps import BATCH, EPOCH, EXAMPLES, NUMBER_OF_STEPS
+from supervisor.prove.comparison.values import LostValue
+
+_RANDOM_STATES = (RANDOM, "PyTorch's random state", "random state", "generator ")
+_OF_DATA = (BATCH, EXAMPLES, "position in the data", "passes over the data", "description of the data")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The likely cause, a sentence about it, and the lines to write."""
+
+    likely: Likely
+    reason: str
+    remedy: str
+
+
+_LOOP = (
+    "let the run count: `for epoch in run.epochs(n):` around `for batch in run.batches(data):` with one run.step_done "
+    "for each step, or `while not run.reached:`; number batches with "
+    "`enumerate(run.batches(data), run.batch)`"
+)
+_DATA = (
+    "take the batches from run.batches(data), with a fixed seed for each shuffle, or compute each batch from "
+    "run.step and run.epoch"
+)
+_RANDOM = (
+    "draw what an epoch needs from a generator that is seeded with the epoch, as in np.random.default_rng([seed, "
+    "epoch]), or keep it in run.state; give the script's own generators to generators=[...]"
+)
+_NONDETERMINISTIC = (
+    "seed every generator and every shuffle before the model is built (prepare() of the run's module), and set "
+    "deterministic = true"
+)
+_UNKNOWN = (
+    "look for what a step reads and neither the model, the optimizer nor run.state holds: attributes, globals, "
+    "containers of the script's own classes; keep it in run.state"
+)
+
+
+def explain(
+    differences: Sequence[Difference],
+    named: Sequence[Named],
+    lost: Sequence[LostValue],
+    *,
+    repeats: bool,
+    goes_back: bool,
+) -> Explanation:
+    """What two runs that differ differ by. `named`: by the worker's checks; `lost`: values that restarts did not bring
+    back. `repeats`: two undisturbed runs are the same bits; `goes_back`: an attempt began in an earlier epoch than the
+    undisturbed run was in."""
+    names = {difference.name for difference in differences}
+    if not repeats:
+        return Explanation(
+            Likely.NOT_DETERMINISTIC,
+            "two undisturbed runs differ from each other, so no restart can be blamed",
+            _NONDETERMINISTIC,
+        )
+    if NUMBER_OF_STEPS in names or goes_back or EPOCH in names:
+        first = next(each for each in differences if each.name in (NUMBER_OF_STEPS, EPOCH) or goes_back)
+        shown = f"{first.name} is {first.undisturbed} undisturbed and {first.killed} killed"
+        return Explanation(Likely.LOOP_BEGAN_ANEW, f"a loop of the script began anew after a restart: {shown}", _LOOP)
+    if lost:
+        likely = Likely.LOOP_BEGAN_ANEW if all(value.is_counter for value in lost) else Likely.NOT_KEPT
+        texts = (f"{each.name} ({each.undisturbed} undisturbed, {each.killed} after the restart)" for each in lost)
+        return Explanation(
+            likely, f"a restart from step {lost[0].step} did not bring back {', '.join(texts)}", _keep(lost)
+        )
+    if named:
+        blamed = ", ".join(each.name + (" (named in leave_out)" if each.left_out else "") for each in named)
+        return Explanation(Likely.NOT_KEPT, f"no checkpoint keeps {blamed}", _remedies(named))
+    if any(difference.name.startswith(_OF_DATA) for difference in differences):
+        return Explanation(Likely.DATA, "a restart trained on other data", _DATA)
+    if any(difference.name.startswith(_RANDOM_STATES) for difference in differences):
+        return Explanation(Likely.RANDOMNESS, "a restart drew other random numbers", _RANDOM)
+    return Explanation(Likely.UNKNOWN, "the worker's checks named nothing that would explain it", _UNKNOWN)
+
+
+def _keep(lost: Sequence[LostValue]) -> str:
+    """What to write so that lost values come back."""
+    if all(value.is_counter for value in lost):
+        return (
+            f"count from where the run is: `for {lost[0].name}, batch in enumerate(run.batches(data), run.batch):`, or "
+            f"use run.step in its place"
+        )
+    if all(value.is_gradient for value in lost):
+        return (
+            "call run.step_done once for each optimizer step, when the gradients are used up; a step that takes "
+            "several batches takes all of them again after a restart"
+        )
+    names = list(dict.fromkeys(value.short for value in lost if not value.is_gradient))
+    return (
+        f'keep {"it" if len(names) == 1 else "them"} in run.state, as in run.state["{names[0]}"], or in what the run '
+        f"saves (an object with state_dict, a variable or buffer of the model); what the head of an epoch makes can "
+        f"also be made from the epoch's number"
+    )
+
+
+def _remedies(named: Sequence[Named]) -> str:
+    return "; ".join(dict.fromkeys(each.remedy for each in named))

@@ -1,0 +1,182 @@
+"""A corpus of training scripts in the shapes of tutorials and repositories, and what has to happen to each.
+
+`exact/`: made resumable as the documentation says. However often they are killed they end with the same bits, and the
+worker says nothing that it would not say of every exact training. `minimal/`: left as their authors would write them,
+with no more than a run around the loop and `step_done` in it. Each loses something at a restart, and the worker says
+what, or refuses to train, before the third step.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tests.training_code.starter import Framework
+
+HERE = Path(__file__).resolve().parent
+EXACT_SCRIPTS = HERE / "exact"
+MINIMAL_SCRIPTS = HERE / "minimal"
+_OF_STEPKEEPER = re.compile(r"\b(worker|run|leave_out)\b")
+
+
+class Outcome(StrEnum):
+    """What happens to a script."""
+
+    EXACT = "exact"
+    NAMED = "named"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`name`: of its file. `pattern`: what is in it. `said`: what the worker's words have to contain."""
+
+    name: str
+    framework: Framework
+    pattern: str
+    outcome: Outcome
+    said: str = ""
+    before: int = 3
+    """The step before whose end it is killed, at the latest. A loss at an epoch's end is known one step after it."""
+    is_fit: bool = False
+    """Whether `fit` has the loop, so that the script has no line for a step."""
+
+    @property
+    def script(self) -> Path:
+        """Its file."""
+        return (EXACT_SCRIPTS if self.outcome == Outcome.EXACT else MINIMAL_SCRIPTS) / f"{self.name}.py"
+
+    @property
+    def lines(self) -> int:
+        """How many of its lines mention stepkeeper, the run or what belongs to it."""
+        return sum(1 for line in self.script.read_text().splitlines() if _OF_STEPKEEPER.search(line))
+
+
+def _exact(name: str, pattern: str, *, is_fit: bool = False) -> Entry:
+    return Entry(name, _framework_of(name), pattern, Outcome.EXACT, is_fit=is_fit)
+
+
+def _named(name: str, pattern: str, said: str, *, before: int = 3, is_fit: bool = False) -> Entry:
+    return Entry(name, _framework_of(name), pattern, Outcome.NAMED, said, before, is_fit)
+
+
+def _refused(name: str, pattern: str, said: str) -> Entry:
+    return Entry(name, _framework_of(name), pattern, Outcome.REFUSED, said)
+
+
+_FRAMEWORKS = {
+    "np": Framework.NUMPY,
+    "torch": Framework.TORCH,
+    "jax": Framework.JAX,
+    "tf": Framework.TENSORFLOW,
+    "keras": Framework.TENSORFLOW,
+}
+
+
+def _framework_of(name: str) -> Framework:
+    return _FRAMEWORKS[name.partition("_")[0]]
+
+
+MINIMAL = (
+    _refused("torch_mnist_argparse", "`for epoch in range(1, args.epochs + 1)` around a function with the batches",
+             "run.epochs(args.epochs)"),
+    _refused("torch_dataclass_config", "`for epoch in range(cfg.train.epochs)`, nested dataclasses",
+             "run.epochs(cfg.train.epochs)"),
+    _refused("tf_epoch_loop", "`for epoch in range(EPOCHS)`, `enumerate(dataset)` for printing", "run.epochs(EPOCHS)"),
+    _named("np_softmax_argparse", "`for epoch in range(args.epochs)`, slices by index, files of its own",
+           "run.epochs(args.epochs)"),
+    _named("np_while_epochs", "`while n < args.epochs` with a counter of its own", "n ("),
+    _named("torch_wgan_critic", "`enumerate(loader)` and `i % n_critic`: a GAN's generator every third batch",
+           "the number i of"),
+    _refused("np_permutation", "an index loop over a permutation that each epoch draws",
+             "run.range(0, len(ratings), batch)"),
+    _named("np_numbered_steps", "the same with `step_done(epoch=, batch=)`, from the first slice on", "start"),
+    _refused("torch_randperm", "`torch.randperm` at the head of an epoch, slices of it",
+             "run.range(0, X.size()[0], batch_size)"),
+    _named("np_qlearning", "episodes with one `step_done`, `epsilon` falls", "epsilon"),
+    _named("np_sarsa_steps", "episodes with a `step_done` for each action", "state"),
+    _named("np_rbm_pcd", "an array of an object that `write` forgets: a persistent chain", "rbm.chain"),
+    _named("np_annealing", "`temperature *= 0.93`, the best solution so far", "temperature"),
+    _named("np_average_meter", "the AverageMeter class", "losses"),
+    _named("torch_vae_anneal", "`model.anneal()`: a KL weight that a method changes", "model.kl_weight"),
+    _named("torch_global_lr", "`global lr` in a warm-up function", "lr"),
+    _named("torch_noam_warmup", "a warm-up class that counts its steps (NoamOpt)", "model_opt._step"),
+    _named("keras_callback_beta", "a callback that changes `self.model.beta` during `fit`", "beta", is_fit=True),
+    _named("torch_ema", "an EMA class with a dict of tensors", "ema.shadow"),
+    _named("tf_ema", "the same with TensorFlow's tensors", "ema.shadow"),
+    _named("torch_early_stopping", "the EarlyStopping class: counter, best score, best weights", "early_stopping",
+           before=4),
+    _named("torch_dqn", "DQN: a replay memory of named tuples, `steps_done` for epsilon", "memory"),
+    _named("torch_vqvae", "a VQ-VAE's codebook as plain tensors of a module", "codebook"),
+    _named("torch_endless_loader", "`itertools.cycle(loader)` in a trainer object", "dl"),
+    _named("torch_grad_accumulation", "gradients accumulated over several `step_done`", ".grad"),
+    _named("torch_augmenting_dataset", "a generator that a Dataset owns", "rng"),
+    _named("torch_word_language_model", "an LSTM's state that goes from batch to batch", "hidden"),
+    _named("torch_moco_queue", "a queue of keys as a tensor beside the models, changed in place", "queue"),
+    _named("torch_reinforce", "`running_reward` of a REINFORCE loop", "running_reward"),
+    _named("torch_lookahead", "a wrapper around an optimizer with slow weights", "optimizer"),
+    _named("torch_image_pool", "CycleGAN's pool of earlier images", "fake_pool"),
+    _named("torch_seq2seq_losses", "totals and lists of losses for prints and plots", "plot_loss_total"),
+    _named("torch_style_closure", "`it = [0]` that LBFGS's closure counts up", "it"),
+    _named("tf_dataset_per_epoch", "a dataset that each epoch builds, with a shuffle that has no seed", "shuffle"),
+    _named("tf_ddpg_noise", "a ring buffer of arrays and correlated noise (DDPG)", "buffer"),
+    _named("tf_char_rnn_states", "states of a GRU that the loop hands on", "states"),
+    _named("tf_gan_list_mean", "lists of losses whose means an epoch prints", "gen_losses"),
+    _named("jax_key_splitting", "JAX: `key, sub = split(key)` beside parameters in files", "key"),
+    _named("jax_batchnorm_state", "JAX: running statistics that `write` forgets", "batch_stats"),
+    _named("jax_policy_baseline", "JAX: a running baseline as a number of the loop", "baseline"),
+)  # fmt: skip
+
+EXACT = (
+    _exact("torch_mnist_argparse", "`run.epochs(args.epochs)` around train(), test() and a scheduler"),
+    _exact("torch_dataclass_config", "`run.epochs(cfg.train.epochs)`, a list of lists of sizes"),
+    _exact("tf_epoch_loop", "`enumerate(run.batches(dataset), run.batch)`"),
+    _exact("np_softmax_argparse", "`run.range` over the starts of slices"),
+    _exact("np_while_epochs", "`while run.step < args.epochs`, momentum in its own files"),
+    _exact("torch_wgan_critic", "`i % n_critic` with `run.batch`"),
+    _exact("np_permutation", "`run.order` over a permutation that each epoch draws"),
+    _exact("torch_randperm", "`run.order(torch.randperm(n), batch_size)`"),
+    _exact("np_qlearning", "episodes with one `step_done`, epsilon in `run.state`"),
+    _exact("np_sarsa_steps", "an episode's state and action in `run.state`"),
+    _exact("np_rbm_pcd", "a persistent chain that `write` saves"),
+    _exact("np_annealing", "the best solution and the temperature in `run.state`"),
+    _exact("np_average_meter", "an AverageMeter with a `state_dict`, reset by each epoch"),
+    _exact("np_evolution", "a population in an object's own files, settings as lists of lists"),
+    _exact("np_counted_state", '`run.state["n"] += 1`, lists and dicts there, clocks'),
+    _exact("torch_vae_anneal", "a KL weight as a buffer"),
+    _exact("torch_global_lr", "a warm-up that is computed from `run.step`"),
+    _exact("torch_noam_warmup", "a warm-up class with a `state_dict`"),
+    _exact("keras_callback_beta", "a weight of the model that a callback assigns during `fit`", is_fit=True),
+    _exact("torch_ema", "an EMA's dict of tensors in `state=`"),
+    _exact("tf_ema", "the same with TensorFlow's tensors"),
+    _exact("torch_early_stopping", "an EarlyStopping with a `state_dict`"),
+    _exact("torch_dqn", "a replay memory with a `state_dict`, `steps_done` in `run.state`"),
+    _exact("torch_vqvae", "a codebook in buffers"),
+    _exact("torch_endless_loader", "`run.batches` in a trainer object, its loss assigned in each step"),
+    _exact("torch_grad_accumulation", "one `step_done` for each step of the optimizer"),
+    _exact("torch_augmenting_dataset", "a Dataset's generator in `generators=`"),
+    _exact("torch_word_language_model", "an LSTM's state in `run.state`"),
+    _exact("torch_moco_queue", "a queue in `state=`, changed in place"),
+    _exact("torch_reinforce", "a running reward in `run.state`, lists that each episode empties"),
+    _exact("torch_lookahead", "an optimizer's wrapper with a `state_dict`"),
+    _exact("torch_image_pool", "a pool of images with a `state_dict`"),
+    _exact("torch_seq2seq_losses", "totals and lists of losses in `run.state`"),
+    _exact("torch_style_closure", "a count in `run.state` that a closure raises"),
+    _exact("torch_frozen_teacher", "a frozen teacher in `leave_out`, a scheduler that steps with each batch"),
+    _exact("torch_param_groups", "`param_group[\"lr\"]` set in each step, a logger, clocks"),
+    _exact("torch_trainer_object", "`self.loss`, `self.logits`, `self.metrics` of each step, objects that print"),
+    _exact("tf_dataset_per_epoch", "a function from the epoch to its dataset"),
+    _exact("tf_ddpg_noise", "a ring buffer and noise with a `state_dict`"),
+    _exact("tf_char_rnn_states", "states of a GRU in `run.state`"),
+    _exact("tf_gan_list_mean", "lists of losses in `run.state`, which each epoch begins anew"),
+    _exact("tf_python_state", "a `PythonState` that the checkpoint tracks"),
+    _exact("tf_frozen_teacher", "a frozen teacher in `leave_out`, a metric in `state=`"),
+    _exact("keras_data_generator", "a `PyDataset` that shuffles its indexes in `on_epoch_end`", is_fit=True),
+    _exact("keras_plateau_callbacks", "`fit` with a callback that collects losses and best weights", is_fit=True),
+    _exact("jax_key_splitting", "JAX: parameters, the optimizer's state and the key in files"),
+    _exact("jax_batchnorm_state", "JAX: parameters and running statistics in files"),
+    _exact("jax_policy_baseline", "JAX: a baseline in `run.state`"),
+    _exact("jax_tqdm_bar", "JAX: a tqdm bar, clocks, settings as lists of lists"),
+)  # fmt: skip
+
+CORPUS = (*MINIMAL, *EXACT)

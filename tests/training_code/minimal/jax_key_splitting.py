@@ -1,0 +1,58 @@
+"""A network in JAX with Optax: a key that is split in each step, parameters and the optimizer's state in a file."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from worker.files import FilesRun, prepare
+
+prepare(1)
+key = jax.random.PRNGKey(0)
+key, k1, k2, k3 = jax.random.split(key, 4)
+params = {"w1": jax.random.normal(k1, (5, 8)) * 0.4, "w2": jax.random.normal(k2, (8, 1)) * 0.4}
+optimizer = optax.adam(1e-2)
+opt_state = optimizer.init(params)
+x = jax.random.normal(k3, (40, 5))
+y = jnp.sum(x**2, axis=1, keepdims=True)
+
+
+def loss_fn(params, key, x, y):
+    hidden = jax.nn.relu(x @ params["w1"])
+    mask = jax.random.bernoulli(key, 0.8, hidden.shape)
+    return jnp.mean((jnp.where(mask, hidden / 0.8, 0) @ params["w2"] - y) ** 2)
+
+
+@jax.jit
+def update(params, opt_state, key, x, y):
+    loss, grads = jax.value_and_grad(loss_fn)(params, key, x, y)
+    updates, opt_state = optimizer.update(grads, opt_state)
+    return optax.apply_updates(params, updates), opt_state, loss
+
+
+class TrainState:
+    versions = {"jax": jax.__version__}
+    topology = {}
+
+    def write(self, folder):
+        arrays = jax.tree.leaves((params, opt_state))
+        np.savez(folder / "state.npz", *[np.asarray(each) for each in arrays])
+
+    def read(self, folder):
+        global params, opt_state
+        with np.load(folder / "state.npz") as saved:
+            leaves = [jnp.asarray(saved[name]) for name in saved.files]
+        params, opt_state = jax.tree.unflatten(jax.tree.structure((params, opt_state)), leaves)
+
+    def read_foreign(self, prefix):
+        raise NotImplementedError
+
+
+with FilesRun(TrainState(), directory="checkpoints", total_steps=30) as run:
+    while not run.reached:
+        key, batch_key, dropout_key = jax.random.split(key, 3)
+        rows = jax.random.choice(batch_key, len(x), (8,), replace=False)
+        params, opt_state, loss = update(params, opt_state, dropout_key, x[rows], y[rows])
+        run.step_done(epoch=0, batch=run.step + 1, loss=float(loss))
+
+print(f"weights {float(params['w1'].sum()):.7f} {float(params['w2'].sum()):.7f}")

@@ -1,0 +1,168 @@
+"""Every value that a training loop can reach, by its path and as a short text: for a proof, which compares two runs.
+
+Values are not judged here: what a checkpoint keeps is among them. Large arrays are sampled, TensorFlow's variables and
+the objects of libraries are left out. Imports no framework.
+"""
+
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from worker.checks.loop_source import Entered, script_frame_of
+from worker.checks.reachability import global_names, is_of_library, is_script_class, roots_of_frame
+from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
+from worker.state.random_generators import GENERATORS, read_generator
+
+MAX_VALUES = 5_000
+MAX_DEPTH = 6
+MAX_BRANCHES = 100  # entries of a dict that have paths of their own
+MAX_ENTRIES = 10_000  # of a container that is one value
+WHOLE_BYTES = 1 << 20  # of an array; of larger ones a sample
+SAMPLE = 4096
+SHOWN = 60  # characters
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def snapshot(frame: types.FrameType | None, entered: Entered | None) -> dict[str, str]:
+    """The values that the script's frames reach, from `frame` out to the one that entered the run."""
+    search = _Search()
+    each = script_frame_of(frame)
+    while each is not None and len(search.found) < MAX_VALUES:
+        for name, value in roots_of_frame(each):
+            if not name.startswith("__"):
+                search.visit(name, value, 0)
+        if entered is not None and each.f_code is entered.code:
+            break
+        each = script_frame_of(each.f_back)
+    return search.found
+
+
+class _Search:
+    """Follows references, each object once."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+        self._visited: dict[int, Any] = {}  # with the objects, so that no id is used twice
+
+    def visit(self, path: str, value: Any, depth: int) -> None:
+        """Adds a value, or what is in it."""
+        if len(self.found) >= MAX_VALUES or path in self.found:
+            return
+        if (text := _text(value)) is not None:
+            self.found[path] = text
+            if is_torch_tensor(value) and value.is_leaf and value.requires_grad:
+                self.found[f"{path}.grad"] = _text(value.grad) or "None"
+            return
+        if id(value) in self._visited or depth > MAX_DEPTH:
+            return
+        self._visited[id(value)] = value
+        for name, inside in _inside(path, value):
+            self.visit(name, inside, depth + 1)
+
+
+def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r:.40}]", each) for key, each in list(value.items())[:MAX_BRANCHES])
+    elif isinstance(value, list | tuple | deque):
+        yield from ((f"{path}[{number}]", each) for number, each in enumerate(list(value)[:MAX_BRANCHES]))
+    elif isinstance(value, types.MethodType):
+        yield f"{path}.__self__", value.__self__
+    elif isinstance(value, types.FunctionType) and not is_of_library(value.__module__ or ""):
+        used = [name for name in global_names(value.__code__) if name in value.__globals__]
+        yield from ((name, value.__globals__[name]) for name in used)
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            if cell != types.CellType():
+                yield name, cell.cell_contents
+    elif isinstance(value, types.ModuleType):
+        if _is_script_module(value):
+            yield from ((f"{path}.{name}", each) for name, each in list(vars(value).items()) if name[:1] != "_")
+    elif _is_torch_module(value):
+        yield from ((f"{path}.{name}", each) for name, each in value.named_parameters())
+        yield from ((f"{path}.{name}", each) for name, each in value.named_buffers())
+        yield from _attributes(path, value)
+    elif not isinstance(value, type) and is_script_class(type(value)):
+        yield from _attributes(path, value)
+
+
+def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Of an object whose class has a library's among its bases, only what the script has given it."""
+    is_own = all(is_script_class(kind) or kind is object for kind in type(value).__mro__)
+    for name, each in list(getattr(value, "__dict__", {}).items()):
+        if is_own or not name.startswith("_"):
+            yield f"{path}.{name}", each
+
+
+def _is_script_module(module: types.ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    is_installed = file is None or "site-packages" in Path(file).parts
+    return not is_installed and not is_of_library(module.__name__)
+
+
+def _is_torch_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _text(value: Any) -> str | None:
+    """A value as a text that is another one if the value is; None for what is looked into instead."""
+    if isinstance(value, _PLAIN):
+        text = repr(value)
+        return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}... {_hash(text.encode())}"
+    if isinstance(value, np.ndarray | np.generic):
+        return _array_text(np.asarray(value))
+    if is_torch_tensor(value) or (is_tensorflow_tensor(value) and hasattr(value, "numpy")):
+        return _tensor_text(value)
+    if isinstance(value, GENERATORS):
+        return f"{type(value).__name__} {_hash(repr(read_generator(value)).encode())}"
+    if isinstance(value, list | tuple | deque | set | frozenset) and len(value) > 0:
+        return _entries_text(value)
+    return repr(value) if isinstance(value, list | tuple | deque | dict | set | frozenset) and not value else None
+
+
+def _entries_text(value: Any) -> str | None:
+    """A container as one value, if all that is in it are values."""
+    entries = [_text(each) for each in list(value)[:MAX_ENTRIES]]
+    if any(each is None for each in entries):
+        return None
+    texts = [str(each) for each in entries]
+    text = ", ".join(sorted(texts) if isinstance(value, set | frozenset) else texts)
+    shown = text if len(text) <= SHOWN // 2 else _hash(text.encode())
+    return f"{type(value).__name__} of {len(value)}: {shown}"
+
+
+def _tensor_text(value: Any) -> str | None:
+    try:
+        if is_torch_tensor(value):
+            flat = value.detach().reshape(-1)
+            whole = flat.numel() * flat.element_size() <= WHOLE_BYTES
+            sampled = flat if whole else flat[:: max(1, flat.numel() // SAMPLE)]
+            content = sampled.cpu().contiguous().view(sys.modules["torch"].uint8).numpy()
+            return _array_form(str(value.dtype).removeprefix("torch."), tuple(value.shape), content, sampled)
+        return _array_text(np.asarray(value.numpy()))
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse, on no device, not computed
+        return None
+
+
+def _array_text(array: Any) -> str:
+    if array.dtype.hasobject:
+        return f"array of {array.size} objects"
+    flat = array.reshape(-1)
+    sampled = flat if array.nbytes <= WHOLE_BYTES else flat[:: max(1, flat.size // SAMPLE)]
+    return _array_form(str(array.dtype), array.shape, np.frombuffer(sampled.tobytes(), np.uint8), sampled)
+
+
+def _array_form(kind: str, shape: tuple[int, ...], content: Any, values: Any) -> str:
+    if shape == ():
+        return f"{kind} {values.reshape(-1)[0].item()!r}"
+    return f"{kind} {list(shape)} {_hash(content.tobytes())}"
+
+
+def _hash(content: bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(content)[:8]
