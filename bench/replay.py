@@ -24,7 +24,7 @@ from bench import harness, peer
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.wire.launch import Interval, Launch, without_launch_variables
 
-EXAMPLES = {"digits": 1500, "torch_digits": 3000, "charlm": 300}
+EXAMPLES = {"digits": 800, "torch_digits": 1500, "charlm": 300}
 """With the steps of one run of the cost."""
 ALWAYS = 100.0  # times the training time: each interval between two saves is trained twice
 SHARE = 0.01
