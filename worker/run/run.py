@@ -285,7 +285,7 @@ class Run(RunBase):
             lambda: self._consumed is None,
             self._begin_replay,
             self._end_replay,
-            lambda: self._checkpoints.on_step_boundary(self.step, self._step_boundary),
+            self._on_step_boundary,
             metric_values,
         )
         replayed = ReplayedTensorFlow(loop, self._checkpoints, self._tracked)
@@ -293,6 +293,10 @@ class Run(RunBase):
         if self._gang is not None or self._attempt.launch.member is not None:
             replays.give_up("several processes train together")
         return replays
+
+    def _leave_replay(self) -> None:
+        if self._replays is not None:
+            self._replays.leave()
 
     def _read_loop(self) -> LoopState:
         generators = extra_state.read_generators(self._checkpoints.own)
