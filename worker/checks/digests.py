@@ -34,11 +34,7 @@ def is_array(value: Any) -> bool:
     if isinstance(value, np.ndarray) or is_tensorflow_tensor(value) or is_torch_tensor(value):
         return True
     kind = type(value)  # JAX's, CuPy's and the like, but no variables
-<<<<<<< HEAD
-    if str(kind.__module__).startswith(("tensorflow", "keras", "tf_keras")):
-=======
     if class_module(kind).startswith(("tensorflow", "keras", "tf_keras")):
->>>>>>> corpus
         return False
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
 

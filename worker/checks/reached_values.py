@@ -334,12 +334,7 @@ def _names_in_code(code: types.CodeType) -> set[str]:
 
 def package_of(kind: type) -> str:
     """The package of a class."""
-<<<<<<< HEAD
-    module = getattr(kind, "__module__", "")  # of a class with slots for it, no text
-    return package_of_name(module if isinstance(module, str) else "")
-=======
     return package_of_name(class_module(kind))
->>>>>>> corpus
 
 
 def package_of_name(module: str) -> str:
