@@ -1,8 +1,8 @@
 """What a proof and the worker that it runs tell each other, in files of a folder that an environment variable names.
 
 `plan.json`: what the worker is to do. `end`: the step at which training ends as complete, once that is decided.
-`record.jsonl`: what happened, one JSON object a line: a run that begins, each step that is done, what the checks found,
-and each kill, written by the process right before it kills itself.
+`written/record.jsonl`: what happened, one JSON object a line: a run that begins, each step that is done, what the
+checks found, and each kill, written by the process right before it kills itself.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_
 
 PLAN = "plan.json"
 END = "end"
-RECORD = "record.jsonl"
+WRITTEN = "written"  # the folder of what the worker writes; its user may be another one, to whom the rest is read-only
+RECORD = f"{WRITTEN}/record.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class WorkerPlan:
     def write(self, folder: Path) -> None:
         """Writes it into the folder. Raises OSError."""
         (folder / PLAN).write_text(encode_record(self))
+        (folder / PLAN).chmod(0o644)  # also for another user's worker
 
     @classmethod
     def read(cls, folder: Path) -> "WorkerPlan":

@@ -69,6 +69,7 @@ class RunFollower:
                 self.end = end
                 unnamed = self._folder.proof / f"{END}.new"
                 unnamed.write_text(str(end))
+                unnamed.chmod(0o644)
                 unnamed.rename(self._folder.proof / END)
         step = steps[-1].step if steps else 0
         self._tell(RunProgress(self._name, step, self.end, status["state"], len(record.killed), len(self._kills)))

@@ -67,7 +67,8 @@ class OutsideKiller:
             until = time.monotonic() + SAVE_S
             while not any(self._saves()) and time.monotonic() < until:
                 time.sleep(LOOK_S)
-        damaged = damage_newest(self._folder.checkpoints) if kill.damages else None
+        is_own = self._folder.checkpoints.stat().st_uid == os.geteuid()  # nothing is written where another user can
+        damaged = damage_newest(self._folder.checkpoints) if kill.damages and is_own else None
         os.kill(pid, signal.SIGKILL)
         self._lines.append(Killed(self._attempt, number, step, damaged))
 

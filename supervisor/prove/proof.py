@@ -143,7 +143,7 @@ class Proof:
             not_varied.append("the metrics of each step, as the program makes no run of worker's")
         if not undisturbed.is_whole:
             not_varied.append(f"the end of training, as the runs end at step {record.last}")
-        files = record.begun[0].files[:MAX_FILES] if record.begun else ()
+        files = _files(self._job, record)
         return ProofReport(
             verdict=Verdict.EXACT,
             job=self._job.name,
@@ -248,6 +248,13 @@ def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[Kill, ...
             # of a program that is watched from outside, the newest step may be newer than the one that was seen
             found[-1] = replace(found[-1], resumed_from=line.step, step=max(found[-1].step, line.step))
     return tuple(found)
+
+
+def _files(job: ProvableJob, record: RunRecord) -> tuple[str, ...]:
+    """The script's own files: as its process says, else those that the command names."""
+    said = record.begun[0].files if record.begun else ()
+    named = (job.directory / word for word in job.command if word.endswith(".py"))
+    return said[:MAX_FILES] or tuple(str(path) for path in named if path.is_file())
 
 
 def _read_file(name: str) -> bytes:

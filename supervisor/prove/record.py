@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.protocol import durable
 from supervisor.protocol.proof_plan import RECORD, Begun, Killed, Line, Named, ReachedValues, StepDone, decode_line
 
 
@@ -72,10 +73,10 @@ class RecordReader:
     def read(self) -> list[Line]:
         """The lines that were added since the last call."""
         try:
-            with self._path.open("rb") as file:
+            with durable.open_regular(self._path) as file:
                 file.seek(self._at)
                 content = file.read()
-        except FileNotFoundError:
+        except OSError:  # it is not there yet
             return []
         whole = content[: content.rfind(b"\n") + 1]
         self._at += len(whole)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
+from supervisor.protocol.proof_plan import WRITTEN
 from supervisor.protocol.wire import launch
 
 MAX_SOCKET = 98  # bytes of the path of a unix socket that the configuration accepts
@@ -110,11 +111,12 @@ class Scratch:
     def run_folder(self, name: str) -> "RunFolder":
         """Makes the folder of one run."""
         folder = RunFolder(self.path / name)
-        for path in (folder.path, folder.checkpoints, folder.proof):
+        for path in (folder.path, folder.checkpoints, folder.proof, folder.proof / WRITTEN):
             path.mkdir()
         if self._owner is not None:
-            folder.path.chmod(0o711)
-            for path in (folder.checkpoints, folder.proof):
+            for path in (folder.path, folder.proof):
+                path.chmod(0o711)
+            for path in (folder.checkpoints, folder.proof / WRITTEN):
                 os.chown(path, *self._owner)
         return folder
 

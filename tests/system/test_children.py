@@ -49,6 +49,7 @@ OTHERS = {
     "supervisor.slurm_batch": "a command of its own, which runs as the user of a batch job",
     "supervisor.prove.session": "proofs, which run as their caller or as the job's user: private daemons",
     "supervisor.prove.torch_states": "proofs: the job's own interpreter, as the job's user",
+    "supervisor.prove.devices": "proofs: nvidia-smi, as their caller",
     "supervisor.config.starter": "supervisord --init, for the interpreter of a script of the caller's",
 }
 """Modules that call the system's own functions, and why they may."""

@@ -237,7 +237,7 @@ class FilesRun(RunBase):
         if given is None:
             self._count_step()
         else:
-            self.step += 1
+            self.step, self._numbered = self.step + 1, True
             self._position, self._consumed = given, None
         self._check_divergence(values)
         self._metrics = metric_values(values)

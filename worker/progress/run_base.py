@@ -64,6 +64,7 @@ class RunBase(IndexLoops):
         self._is_replaying = False  # steps are trained a second time, and don't count
         self._replay_reported_at = 0.0
         self._checked_sites: set[Any] = set()  # where `batches` is called
+        self._numbered = False  # the script says the place of its steps itself
         self._step_watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     def __exit__(
@@ -238,7 +239,7 @@ class RunBase(IndexLoops):
         """What of the loops around a step begins anew after a restart, or reads ahead of it."""
         judge, names = LoopJudge(frames, self, self._pulls), frozenset(map(str, self._leave_out))
         breaks = [] if "break" in names else judge.early_ends()
-        loops = [] if "loop" in names else judge.own_loops(self._reading is not None)
+        loops = [] if "loop" in names else judge.own_loops(self._reading is not None, self._numbered)
         return [*breaks, *loops, *judge.own_numbers(names)]
 
     def _check_loops_behind_data(self) -> None:

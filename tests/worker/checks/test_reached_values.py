@@ -30,7 +30,7 @@ values = st.recursive(
 
 
 def reached(*roots: tuple[str, Any], kept: Kept | None = None) -> dict[str, int]:
-    search = Search(kept or Kept(), time.perf_counter() + 10.0).run(roots)
+    search = Search(kept or Kept(), time.thread_time() + 10.0).run(roots)
     return {path: each.digest for path, each in search.values.items()}
 
 
@@ -136,7 +136,7 @@ def test_what_an_object_gives_as_its_state_is_kept() -> None:
     stopping, kept = Stopping(), Kept()
 
     keep_state_of(kept, stopping)
-    search = Search(kept, time.perf_counter() + 10.0).run([("stopping", stopping)])
+    search = Search(kept, time.thread_time() + 10.0).run([("stopping", stopping)])
 
     assert {path for path, each in search.values.items() if not kept.has(each)} == {"stopping.waited"}
 
