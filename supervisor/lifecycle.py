@@ -41,6 +41,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.descendant_watch import DescendantWatch
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.fleet.summary import status_line
 from supervisor.runner.fleet.suspend_watch import SuspendWatch
 from supervisor.runner.fleet.watch import ResourceWatch
@@ -98,6 +99,7 @@ class DaemonLifecycle:
         services = self._make_services(ledger, output, place)
         logs = services.logs
         programs = Programs(self._config, self._read_config, services)
+        proofs = Proofs(lambda: programs.runners, services)
         if found is not None:
             from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
 
@@ -133,6 +135,7 @@ class DaemonLifecycle:
             hooks=services.hooks,
             drills=Drills(notices.add, notices.withdraw),
             listening=services.listeners,
+            proofs=proofs,
         )
         try:
             async with self._serve_clients(context):
@@ -140,7 +143,7 @@ class DaemonLifecycle:
                 self._feed_watchdog()
                 notices.watch_sources(notice_sources(settings))
                 with orphans.reaping_orphans(programs.has_worker, signals.loop_signals):
-                    await self._supervise(programs, services)
+                    await self._supervise(programs, services, proofs)
                 services.listeners.close()
         finally:
             await notices.stop_watching()
@@ -229,9 +232,10 @@ class DaemonLifecycle:
                 services.environment.setdefault(name, value)
         await programs.start_all()
 
-    async def _supervise(self, programs: Programs, services: Services) -> None:
+    async def _supervise(self, programs: Programs, services: Services, proofs: Proofs) -> None:
         """Starts or adopts the programs, waits for the request to exit, and stops them; also if starting them fails."""
         start = asyncio.create_task(self._start(programs, services))
+        recall = asyncio.create_task(proofs.recall())
         exit_requested = asyncio.create_task(self._exit_request.wait())
         resource_watch = ResourceWatch(lambda: programs.runners, services.environment)
         suspend_watch = SuspendWatch(lambda: programs.runners)
@@ -265,10 +269,11 @@ class DaemonLifecycle:
             watch.cancel()
             note.cancel()
             suspend_watch.stop()
-            await self._stop_programs(programs)
+            await self._stop_programs(programs, proofs)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon receives them
             start.cancel()
-            for task in (start, watch, note):
+            recall.cancel()
+            for task in (start, watch, note, recall):
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
@@ -285,14 +290,15 @@ class DaemonLifecycle:
         log.warning("daemon.finished", how=how.value, exit_status=status)
         self._exit_request.request_exit(status)
 
-    async def _stop_programs(self, programs: Programs) -> None:
+    async def _stop_programs(self, programs: Programs, proofs: Proofs) -> None:
         """Flushes and stops all programs while systemd waits; each program's own limits bound how long that takes."""
         log.info("daemon.leaving", programs=len(programs.runners), reload=self._exit_request.is_reload)
         if self._exit_request.is_reload:  # workers run on, and the next daemon adopts them
+            await proofs.close()
             programs.hand_over()
             return
         self._systemd.send_stopping("flushing and stopping all programs")
-        stop = asyncio.create_task(programs.stop_all())
+        stop = asyncio.gather(programs.stop_all(), proofs.close())
         while not stop.done():
             self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
             await asyncio.wait({stop}, timeout=EXTEND_EVERY_S)

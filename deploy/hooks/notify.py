@@ -39,6 +39,7 @@ WHAT = {
     "relaunched": "was started again",
     "refused": "has a checkpoint that was refused",
     "unsaved": "has ended, and its last steps are not saved",
+    "replay_difference": "got other bits from the same steps",
     "done": "has finished training",
     "notice": "is on a host that goes away",
 }
@@ -46,12 +47,13 @@ SHOWN = (
     *("text", "reason", "cause", "checkpoint", "source", "kind", "certainty", "deadline_s"),
     *("state", "step", "attempt"),
 )
-URGENT = ("failed", "refused", "unsaved", "notice")
+URGENT = ("failed", "refused", "unsaved", "replay_difference", "notice")
 TAGS = {
     "failed": "rotating_light",
     "relaunched": "repeat",
     "refused": "warning",
     "unsaved": "warning",
+    "replay_difference": "warning",
     "done": "white_check_mark",
     "notice": "hourglass",
 }

@@ -68,7 +68,7 @@ def check_program(program: ProgramConfig, reader: SectionReader) -> None:
     """
     for check in (
         _check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval, _check_shadow,
-        _check_mirror,
+        _check_mirror, _check_replay,
     ):  # fmt: skip
         with contextlib.suppress(UnknownValue):
             check(program, reader)
@@ -115,6 +115,21 @@ def _check_interval(program: ProgramConfig, reader: SectionReader) -> None:
             f"{job.checkpoint_interval_max:g} s; set a minimum that is not above the maximum"
         )
         reader.add_problem(text, "checkpoint_interval_min")
+
+
+def _check_replay(program: ProgramConfig, reader: SectionReader) -> None:
+    job = program.job
+    if job is None:
+        return
+    if job.replay is None:
+        if "on_replay_difference" in reader:
+            text = "on_replay_difference has no effect without replay; add for example replay = 1%, or delete the line"
+            reader.add_problem(text, "on_replay_difference")
+    elif not job.deterministic:
+        text = "replay compares bits, but deterministic is false, so they would differ; set deterministic = true"
+        reader.add_problem(text, "replay")
+    elif job.strategy in ("multiworker", "tpu"):
+        reader.add_problem(f"replay can't be used with strategy = {job.strategy}; delete the line", "replay")
 
 
 def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:

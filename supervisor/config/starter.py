@@ -100,7 +100,8 @@ def write_starter(script: Path | None, arguments: Sequence[str], target: Path, e
     with target.open("x", encoding="utf-8") as file:
         file.write(text)
     said += _complaints(target, environment)
-    return "\n".join([f"wrote {target}: {what}", *said, *_next_commands(target)])
+    is_job = script is not None and found.kind is not ScriptKind.PLAIN
+    return "\n".join([f"wrote {target}: {what}", *said, *_next_commands(target, is_job)])
 
 
 def _head(what: str, target: Path, environment: Mapping[str, str]) -> str:
@@ -253,17 +254,17 @@ def _one_line(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text).replace("%", "%%")[:200]
 
 
-def _next_commands(target: Path) -> list[str]:
-    """The two commands that follow, as they can be typed here."""
+def _next_commands(target: Path, is_job: bool) -> list[str]:
+    """The commands that follow, as they can be typed here. `is_job`: the file has a job, which can be proven."""
     first = next((each for each in candidates() if each.is_file()), None)
     option = "" if first is not None and first.absolute() == target.absolute() else f" -c {shlex.quote(str(target))}"
     typed = [f"{_typed('supervisord')}{option}", f"{_typed('supervisorctl')}{option} status --watch"]
+    said = ["starts the daemon and what the file has", "shows it until Ctrl-C"]
+    if is_job:
+        typed.append(f"{_typed('supervisord')} --prove {shlex.quote(str(target))}")
+        said.append("proves that a kill changes no bit")
     width = max(map(len, typed))
-    return [
-        "next:",
-        f"  {typed[0]:<{width}}   # starts the daemon and what the file has",
-        f"  {typed[1]:<{width}}   # shows it until Ctrl-C",
-    ]
+    return ["next:", *(f"  {command:<{width}}   # {does}" for command, does in zip(typed, said, strict=True))]
 
 
 def _typed(command: str) -> str:

@@ -20,7 +20,7 @@ class TimeSpent(StrEnum):
     RESTORING = "restoring"  # the worker put its state back in place
     STARTING = "starting"  # spawn, import, the checkpoint's proof
     TRACING = "tracing"  # from the restored state to the end of the first step
-    REPLAYING = "replaying"  # steps that an earlier attempt had done already
+    REPLAYING = "replaying"  # steps that an earlier attempt had done already, or that are done twice to compare
     DATA = "data"  # the training loop waited for its input, as far as the worker reports it
     HUNG = "hung"  # silence that turned out to be a hang, until the process was gone
     DOWN = "down"  # no process, though it is wanted: back-off, failed, host or daemon away
@@ -61,6 +61,7 @@ class GoodputAccount:
         self.step = standing.step
         self.furthest = standing.furthest
         self._owed_s = standing.owed_s
+        self._owed_replay_s = 0.0
         self._spent_s = dict(standing.spent_s)
         self._total_s = dict.fromkeys(TimeSpent, 0.0)
 
@@ -85,6 +86,7 @@ class GoodputAccount:
         """A process is started for a new attempt."""
         self.close_attempt(now)
         self.attempt, self.step, self._owed_s, self._spent_s = attempt, None, 0.0, {}
+        self._owed_replay_s = 0.0
         self.open_as = TimeSpent.STARTING
 
     def state_restored(self, step: int, restore_s: float, now: float, again: bool = False) -> None:
@@ -116,6 +118,10 @@ class GoodputAccount:
     def checkpoint_committed(self, stall_s: float) -> None:
         """A checkpoint is on the disk, for which training waited `stall_s`."""
         self._owed_s += max(0.0, stall_s)
+
+    def steps_replayed(self, took_s: float) -> None:
+        """Training made no new steps for so long, while it did some a second time to compare their results."""
+        self._owed_replay_s += max(0.0, took_s)
 
     def state_changed(self, facts: ProgramFacts, now: float) -> None:
         """Follows the program's state, after anything that may have changed it."""
@@ -158,7 +164,15 @@ class GoodputAccount:
             self._owed_s -= paid_s
             self._book(TimeSpent.SAVING, paid_s)
             span_s -= paid_s
+            span_s -= self._pay_replay(span_s)
         self._book(spent, span_s)
+
+    def _pay_replay(self, span_s: float) -> float:
+        """Books what is owed for replays, at most the whole span. Returns how much that was."""
+        paid_s = min(span_s, self._owed_replay_s)
+        self._owed_replay_s -= paid_s
+        self._book(TimeSpent.REPLAYING, paid_s)
+        return paid_s
 
     def _settle_steps(self, step: int, data_s: float, now: float) -> None:
         """Splits the open span into saving, waiting for data, and steps, which are new or replayed."""
@@ -169,8 +183,9 @@ class GoodputAccount:
         self.since = max(self.since, now)
         paid_s = min(span_s, self._owed_s)
         self._owed_s -= paid_s
-        waited_s = min(span_s - paid_s, max(0.0, data_s))
-        stepped_s = span_s - paid_s - waited_s
+        replayed_s = self._pay_replay(span_s - paid_s)
+        waited_s = min(span_s - paid_s - replayed_s, max(0.0, data_s))
+        stepped_s = span_s - paid_s - replayed_s - waited_s
         share = replayed / done if done > 0 else float(self.open_as is TimeSpent.REPLAYING)
         self._book(TimeSpent.SAVING, paid_s)
         self._book(TimeSpent.DATA, waited_s)

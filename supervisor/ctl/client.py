@@ -20,7 +20,7 @@ DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
 
 SLOW_COMMANDS = frozenset(
-    {"start", "stop", "checkpoint", "checkpoints", "export", "update", "add", "shutdown", "reload"}
+    {"start", "stop", "checkpoint", "checkpoints", "export", "update", "add", "shutdown", "reload", "prove_cancel"}
 )
 """Commands that answer when the work is done, for which there is no time limit: a flush may take minutes."""
 

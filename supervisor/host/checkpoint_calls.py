@@ -11,6 +11,7 @@ from supervisor.protocol.checkpoints import directory, manifest, selection
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
+from supervisor.protocol.checkpoints.replayed import read_replayed
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 
@@ -24,7 +25,7 @@ class ListedCheckpoint:
     """One checkpoint as a list shows it.
 
     `valid`: whether it was verified as whole or as damaged; None if it was not verified. `reason`: why it is not
-    valid. `created_wall_at`: Unix time.
+    valid. `created_wall_at`: Unix time. `replayed`: steps before or behind it were trained twice, with equal bits.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ListedCheckpoint:
     valid: bool | None
     reason: str | None
     quarantined: bool
+    replayed: bool = False
 
 
 class Question(StrEnum):
@@ -131,12 +133,13 @@ def _quarantine(request: CheckpointRequest) -> SetAside:
 
 def _list(request: CheckpointRequest) -> Listing:
     folder = request.directory
-    names = directory.committed_checkpoints(folder)[:MAX_LISTED]
-    committed = (_describe_committed(folder / str(name), name, request.verify) for name in names)
+    names, replayed = directory.committed_checkpoints(folder)[:MAX_LISTED], frozenset(read_replayed(folder))
+    described = (_describe_committed(folder / str(name), name, request.verify) for name in names)
+    committed = (replace(each, replayed=each.name in replayed) for each in described if each is not None)
     quarantine = folder / layout.QUARANTINE
     aside = list_quarantined(folder)[:MAX_LISTED]
     quarantined = (_describe_quarantined(quarantine, each) for each in aside)
-    return Listing((*filter(None, committed), *filter(None, quarantined)))
+    return Listing((*committed, *filter(None, quarantined)))
 
 
 def _highest_attempt(request: CheckpointRequest) -> Attempts:

@@ -11,6 +11,8 @@ ENVIRONMENT_PREFIX = "ENV_"
 
 _PLACEHOLDER = re.compile(r"%(?:(?P<escaped>%)|\((?P<name>[^()]*)\)(?P<width>0?\d{0,2})(?P<kind>[sd]))?")
 
+_SHARE = re.compile(r"\d+(?:\.\d+)?%")
+
 
 class ExpansionError(ValueError):
     """A placeholder that can't be filled; the text says which, why and what to do."""
@@ -28,7 +30,12 @@ def program_placeholders(program: str, group: str, number: int, numprocs: int) -
 
 
 def expand_placeholders(text: str, known: Mapping[str, str]) -> str:
-    """`text` with `%(name)s` replaced and `%%` as one percent sign. Raises ExpansionError."""
+    """`text` with `%(name)s` replaced and `%%` as one percent sign, but a share such as `1%` as it is.
+
+    Raises ExpansionError.
+    """
+    if _SHARE.fullmatch(text):
+        return text
     return _PLACEHOLDER.sub(lambda found: _fill(found, known), text)
 
 

@@ -19,6 +19,7 @@ BATCH = "batch.json"  # the shapes of batches, for a hot standby to trace with
 EPOCH_HELD = "mirror.json"  # of a mirrored job: the epochs by which the checkpoints that were written here count
 FETCHED = "FETCHED.json"  # inside a checkpoint that came from a mirror: the epoch by which it counts
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
+REPLAYED = "replayed.json"  # which checkpoints are behind steps that were trained twice with equal bits
 PARTIAL = ".partial"
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker

@@ -1,7 +1,5 @@
 """Carries a proof out: the undisturbed run, the killed one, their comparison, and what a difference comes from."""
 
-import contextlib
-import hashlib
 import math
 import shutil
 import time
@@ -11,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.proof import Difference, Kill, ProofReport, Verdict
+from supervisor.protocol.proof import (
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    Difference,
+    Kill,
+    ProofReport,
+    Verdict,
+    fingerprint,
+)
 from supervisor.protocol.proof_plan import Begun, Killed, PlannedKill, WorkerPlan
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
@@ -137,6 +143,7 @@ class Proof:
             not_varied.append("the metrics of each step, as the program makes no run of worker's")
         if not undisturbed.is_whole:
             not_varied.append(f"the end of training, as the runs end at step {record.last}")
+        files = _files(self._job, record)
         return ProofReport(
             verdict=Verdict.EXACT,
             job=self._job.name,
@@ -147,7 +154,8 @@ class Proof:
             state_bytes=undisturbed.checkpoint.state_bytes,
             named=_names(record),
             not_varied=tuple(not_varied),
-            script=_fingerprint(self._job, record),
+            script=fingerprint(self._job.command, files, _read_file),
+            files=files,
         )
 
     def _ended(self, report: ProofReport) -> ProofReport:
@@ -242,13 +250,16 @@ def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[Kill, ...
     return tuple(found)
 
 
-def _fingerprint(job: ProvableJob, record: RunRecord) -> str:
-    """A hash of the command and of the script's own files."""
-    hashed = hashlib.sha256("\0".join(job.command).encode())
-    for file in record.begun[0].files if record.begun else ():
-        with contextlib.suppress(OSError):
-            hashed.update(file.encode() + b"\0" + Path(file).read_bytes())
-    return hashed.hexdigest()[:16]
+def _files(job: ProvableJob, record: RunRecord) -> tuple[str, ...]:
+    """The script's own files: as its process says, else those that the command names."""
+    said = record.begun[0].files if record.begun else ()
+    named = (job.directory / word for word in job.command if word.endswith(".py"))
+    return said[:MAX_FILES] or tuple(str(path) for path in named if path.is_file())
+
+
+def _read_file(name: str) -> bytes:
+    with Path(name).open("rb") as file:
+        return file.read(MAX_FILE_BYTES)
 
 
 def megabytes(count: int) -> str:

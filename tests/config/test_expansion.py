@@ -38,3 +38,10 @@ def test_in_an_included_file_here_is_its_own_folder(read, tmp_path):
 
     assert found.command == (f"{tmp_path}/conf.d/web",)
     assert found.directory == tmp_path / "conf.d/sub"
+
+
+def test_a_share_needs_no_second_percent_sign(read):
+    job = "[program:a]\nentrypoint = a:b\ncheckpoint_dir = c\ndeterministic = true\n"
+
+    assert read(f"{DAEMON}{job}replay = 1%\n").programs["a"].job.replay == 0.01
+    assert read(f"{DAEMON}{job}replay = 0.5%%\n").programs["a"].job.replay == 0.005

@@ -196,7 +196,7 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
             "stdout_journal needs the output of the program",
         ),
         ("directory = %(nope)s", "directory uses %(nope)s, which is not known; known are group_name, here"),
-        ("directory = 100%", "directory has a single %; write %% for a percent sign"),
+        ("directory = full to 100%", "directory has a single %; write %% for a percent sign"),
         ("directory = %(ENV_HOEM)s", "there is no environment variable 'HOEM'; did you mean %(ENV_HOME)s?"),
         ("replicas = 2", "replicas is for training jobs, and without checkpoint_dir this is not one"),
     ],
@@ -226,6 +226,9 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ("checkpoint_keep_best = loss", "checkpoint_keep_best is 'loss', not a rule; write for example 'min loss'"),
         ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
         ("durable = remotely", "durable is 'remotely'; it can be local or remote"),
+        ("replay = 1%", "replay compares bits, but deterministic is false"),
+        ("replay = 70%", "write a share of training time from 0.01% to 50%"),
+        ("on_replay_difference = stop", "on_replay_difference has no effect without replay"),
         ("durable = remote", "durable is remote but the job has no mirror; add mirror = s3://BUCKET/PREFIX, or delete"),
         (
             "checkpoint_interval_min = 31 minutes",

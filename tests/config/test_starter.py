@@ -98,6 +98,23 @@ def test_an_environment_beside_the_script_runs_it(tmp_path: Path):
     assert missing_worker(python) in said
 
 
+@pytest.mark.parametrize(
+    ("text", "is_offered"),
+    [
+        ("import worker\nwith worker.Run(c) as run: pass", True),
+        ("import worker.torch\nworker.torch.Run(model=m)", True),
+        ("import os\nos.environ['STEPKEEPER_LAUNCH']", True),
+        ("print()", False),
+    ],
+)
+def test_it_offers_to_prove_a_job(tmp_path: Path, text: str, is_offered: bool):
+    _, said = started(script(tmp_path, text))
+
+    offered = [line for line in said.splitlines() if f"supervisord --prove {tmp_path / 'supervisord.conf'} " in line]
+    assert len(offered) == is_offered
+    assert all(line.endswith("# proves that a kill changes no bit") for line in offered)
+
+
 def test_a_shell_script_is_run_by_the_shell(tmp_path: Path):
     path = script(tmp_path, "echo hello\n", "run.sh")
 

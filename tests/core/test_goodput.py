@@ -173,3 +173,12 @@ def test_a_clock_that_goes_back_books_nothing():
 
 def test_nothing_wanted_is_no_goodput():
     assert goodput({TimeSpent.STOPPED: 5.0}) is None
+
+
+def test_time_in_replays_is_booked_as_replaying() -> None:
+    account = training()
+    account.steps_replayed(0.5)
+    account.steps_done(11, 20.0)
+
+    assert booked(account)["replaying"] == pytest.approx(0.5)
+    assert booked(account)["training"] == pytest.approx(9.5)

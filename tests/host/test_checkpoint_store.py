@@ -13,6 +13,7 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
+from supervisor.protocol.checkpoints.replayed import to_bytes
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from tests.host.conftest import PATIENCE_S
 
@@ -66,6 +67,19 @@ async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Pat
         ListedCheckpoint("step-0000000300.a3", 300, 3, 1300.0, 100, False, "a person said so", True),
     ]
     assert [each.valid for each in looked] == [None, None, False]
+
+
+async def test_a_list_marks_what_two_trainings_agree_on(tmp_path: Path) -> None:
+    commit(tmp_path, 100)
+    commit(tmp_path, 200)
+    (tmp_path / layout.REPLAYED).write_bytes(to_bytes(["step-0000000100.a1", "step-0000000050.a1"]))
+
+    listed = await CheckpointStore().list_checkpoints(tmp_path, verify=False)
+    (tmp_path / layout.REPLAYED).write_bytes(b'{"format": 1, "checkpoints": 7}')
+    unread = await CheckpointStore().list_checkpoints(tmp_path, verify=False)
+
+    assert [(each.step, each.replayed) for each in listed] == [(200, False), (100, True)]
+    assert not any(each.replayed for each in unread)
 
 
 async def test_a_list_says_why_a_manifest_can_not_be_read(tmp_path: Path) -> None:

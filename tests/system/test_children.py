@@ -32,6 +32,7 @@ STARTS = {
     ("supervisor.host.checkpoint_process", "start_own"): "checkpoint readers",
     ("supervisor.host.logs.start", "start_own"): "the logger",
     ("supervisor.host.mirror.client", "start_own_with_streams"): "mirrors",
+    ("supervisor.host.proof_process", "start_own_with_streams"): "provers, and what cleans up after them",
     ("supervisor.host.service.systemd", "start_own_with_streams"): "systemctl is-system-running",
     ("supervisor.host.service.service_end", "ask_tool"): "systemctl list-jobs",
     ("supervisor.host.slurm", "ask_tool"): "scontrol",
@@ -268,6 +269,8 @@ KINDS = {
     "checkpoint reader": "supervisor.host.checkpoint_process",
     "mirror": "supervisor.host.mirror.process",
     "logger": "supervisor.host.logs.logger",
+    "prover": "supervisor.proof_child",
+    "cleaner of a proof": "supervisor.host.proof_cleanup",
 }
 """By kind of child: what its command contains."""
 OF_USERS = {"program", "program of another user", "standby", "check or stop command"}
@@ -297,6 +300,8 @@ def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home
         os.kill(pid, 9)
         daemon.until((home.parent / "hook.env").exists, "the hook has run")
         daemon.until(lambda: daemon.status("p")["pid"] not in (None, pid), "it runs again")
+        daemon.call("prove", name="p", anyway=True)
+        daemon.until(lambda: daemon.call("proof", name="p")["is_over"], "a proof has come to its end")
         daemon.call("stop", name="p")
 
     songs = {line.split(" ")[0] for line in (home / "songs").read_text().splitlines()}

@@ -4,12 +4,16 @@ import os
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.protocol.proof import Difference, Kill, KillPlace, ProofReport, Verdict
 from tests.system.harness import Daemon, job
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -26,6 +30,7 @@ command=/bin/sh -c 'echo "{EVIL}" >&2; exit 3'
 startretries=0
 """
 WAIT_MS = 60_000
+KILLS = (Kill(KillPlace.STEP, 30),) * 3
 
 
 @pytest.fixture
@@ -149,6 +154,26 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         daemon.start()
         page.get_by_text("live", exact=True).wait_for()
         row(page, "count").get_by_text("RUNNING").wait_for()
+
+
+def test_a_jobs_newest_proof_is_among_its_facts_as_text(tmp_path: Path, port: int, page: Any):
+    differences = (Difference(f"metric {EVIL}", 41, "0.5", "0.25"),)
+    known = {
+        "count": ProofReport(Verdict.EXACT, "count", time.time() - 3 * 86400 - 60, 9.0, 214, kills=KILLS),
+        "other": ProofReport(Verdict.DIFFERENT, "other", 1e9, 9.0, differences=differences, remedy="keep it"),
+    }
+    (tmp_path / "state").mkdir()
+    with closing(Ledger(tmp_path / "state" / "ledger.sqlite3")) as ledger:
+        for name, report in known.items():
+            ledger.proofs.store(name, report)
+    with Daemon(tmp_path, server(port) + "".join(job(name, tmp_path) for name in known)):
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_role("link", name="count", exact=True).click()
+        page.get_by_text("proven exact 3 days ago (3 kills, 214 steps)").wait_for()
+        page.get_by_role("link", name="All programs").click()
+        page.get_by_role("link", name="other", exact=True).click()
+        page.get_by_text(f"metric {EVIL} at step 41: 0.5 undisturbed, 0.25 killed").wait_for()
+        page.get_by_text("keep it", exact=True).wait_for()
 
 
 def test_page_of_another_site_changes_nothing(tmp_path: Path, port: int, page: Any):

@@ -39,7 +39,7 @@ class Verdict:
         """How it differs from what is expected; empty if it doesn't."""
         said = " | ".join(self.remarks)
         if self.outcome != entry.outcome:
-            return f"{self.outcome}: {self.detail or said}"
+            return f"{self.outcome}: {said if self.outcome == Outcome.REFUSED else self.detail or said}"
         if entry.outcome == Outcome.EXACT:
             return f"a false name: {said}" if self.remarks else ""
         return "" if entry.said in said else f"other words: {said}"

@@ -66,6 +66,14 @@ class CheckpointTensors:
                 yield name, place, tensor
 
 
+def holds_more_than_variables(tracked: tf.train.Checkpoint) -> str | None:
+    """The class of a tracked object that saves itself in a way of its own; None if all state is in variables."""
+    for each, _, _ in _walk(tracked):
+        if not isinstance(each, tf.Variable | tf.keras.Variable) and _has_state(each):
+            return type(each).__name__
+    return None
+
+
 def _walk(tracked: tf.train.Checkpoint) -> Nodes:
     view, numbers = tf.train.TrackableView(tracked), {id(tracked): 0}
     waiting: list[Any] = [tracked]

@@ -33,8 +33,8 @@ class LibraryLoop:
 _TRANSFORMERS = LibraryLoop(
     "transformers.Trainer",
     "train",
-    'write the loop in the script: "for batch in run.batches(trainer.get_train_dataloader()):", with the trainer\'s '
-    "model, an optimizer and a scheduler as parts of worker.torch.Run",
+    'write the loop in the script: "loader = trainer.get_train_dataloader()" before the run and "for batch in '
+    'run.batches(loader):" in it, with the model, an optimizer and a scheduler as parts of worker.torch.Run',
 )
 _LIGHTNING = LibraryLoop(
     "lightning.Trainer",

@@ -5,21 +5,19 @@ A loop follows the run if it pulls from it (`pulls`), or if what it runs over is
 """
 
 import ast
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from worker.checks.findings import Finding
+from worker.checks.loop_lines import ENDLESS, RANGES, loop_to_write, name_of_call, quoted, run_name
 from worker.checks.loop_source import Loop, ScriptFrame, assigned_values, module_of, statements
 from worker.checks.pulls import Pulls
+from worker.state.plain_values import class_module
 
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _NO_POSITION = frozenset({"total_steps", "strategy", "split"})
 """Attributes of a run that do not say how far it is."""
-_RANGES = ("range", "trange")
-_ORDERS = ("permutation", "randperm", "shuffle", "choice", "sample", "randint", "integers", "arange", "argsort")
-_ENDLESS = ("count", "cycle", "repeat")
 _DATA = ("torch.utils.data", "tensorflow.python.data", "tensorflow.python.distribute")
 """Modules of data whose position other checks name."""
 
@@ -40,8 +38,8 @@ class LoopJudge:
         for frame, loop in self._loops():
             if not self._follows_run(loop, frame):
                 return (
-                    f"cannot resume this loop: {_quoted(loop, frame)} begins again at its start after a restart; "
-                    f'write "{self._loop_to_write(loop, frame, "epochs")}"'
+                    f"cannot resume this loop: {quoted(loop, frame)} begins again at its start after a restart; "
+                    f'write "{self._line(loop, frame, "epochs")}"'
                 )
         return None
 
@@ -61,30 +59,31 @@ class LoopJudge:
             if self._pulled(loop, frame, self._pulls.of_epochs):
                 break
             if isinstance(loop, ast.For):
-                line = self._loop_to_write(loop, frame, "range")
-                return f'{reason}; {_quoted(loop, frame)} has to count the epoch\'s steps: write "{line}"'
+                line = self._line(loop, frame, "range")
+                return f'{reason}; {quoted(loop, frame)} has to count the epoch\'s steps: write "{line}"'
         return (
             f"{reason}{self._step()}; make the steps in a loop over run.batches(data), run.range(n) or "
             f"run.order(indices)"
         )
 
-    def own_loops(self, reads: bool) -> list[Finding]:
-        """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch."""
+    def own_loops(self, reads: bool, numbered: bool = False) -> list[Finding]:
+        """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch.
+        `numbered`: the script gives the step's numbers, so the run does not count those of an epoch."""
         own: list[tuple[ScriptFrame, ast.For]] = []
         for frame, loop in self._loops():
             if self._pulled(loop, frame, self._pulls.of_reader):
                 return []
             if self._pulled(loop, frame, self._pulls.of_epochs):
-                if not reads:  # its steps are counted
+                if not (reads or numbered):  # its steps are counted
                     return []
                 break
             if isinstance(loop, ast.For) and not self._is_of_data(loop, frame) and not self._follows_run(loop, frame):
                 own.append((frame, loop))
         found = []
         for number, (frame, loop) in enumerate(own):
-            line = self._loop_to_write(loop, frame, "batch" if reads else "range" if number == 0 else "epochs")
+            line = self._line(loop, frame, "batch" if reads else "range" if number == 0 else "epochs")
             found.append(
-                Finding(_quoted(loop, frame), f'it begins again at its start after a restart; write "{line}"{_UNLESS}')
+                Finding(quoted(loop, frame), f'it begins again at its start after a restart; write "{line}"{_UNLESS}')
             )
         return found
 
@@ -93,9 +92,9 @@ class LoopJudge:
         Called outside of `epochs`, which knows when the body of an epoch ends."""
         around = [
             Finding(
-                f"the step behind the data in {_quoted(loop, frame)}",
+                f"the step behind the data in {quoted(loop, frame)}",
                 f"a restart from its checkpoint makes it again; write "
-                f'"{self._loop_to_write(loop, frame, "epochs")}", which saves it at the end of the epoch',
+                f'"{self._line(loop, frame, "epochs")}", which saves it at the end of the epoch',
             )
             for frame, loop in self._loops()
             if self._pulls.reads_inside(frame.frame.f_code, loop.body[0].lineno, loop.body[-1].end_lineno or 0)
@@ -107,10 +106,10 @@ class LoopJudge:
         used. Called at the first step. `exempt`: names."""
         if self._pulls.asked_batch:
             return []
-        name = _run_name(self._frames[0], self._run) if self._frames else "run"
+        name = run_name(self._frames[0], self._run) if self._frames else "run"
         return [
             Finding(
-                f"the number {target.id} of {_quoted(loop, frame)}",
+                f"the number {target.id} of {quoted(loop, frame)}",
                 f"it begins again at its start after a restart in the middle of an epoch; begin with {name}.batch, as "
                 f"in enumerate({name}.batches(data), {name}.batch)",
             )
@@ -133,11 +132,11 @@ class LoopJudge:
             for end in self._breaks(loop.body, frame, frame.frame.f_lineno)
         ]
         counted = [
-            f"{_name_of_call(call)} ({frame.place(call)})"
+            f"{name_of_call(call)} ({frame.place(call)})"
             for frame, loop in reading
             if isinstance(loop, ast.For | ast.AsyncFor)
             for call in ast.walk(loop.iter)
-            if isinstance(call, ast.Call) and _name_of_call(call) in ("islice", "zip") and not _reads_batch(call)
+            if isinstance(call, ast.Call) and name_of_call(call) in ("islice", "zip") and not _reads_batch(call)
         ]
         return [
             *[
@@ -153,6 +152,11 @@ class LoopJudge:
                 for place in places
             ],
         ]
+
+    def _line(self, loop: Loop, frame: ScriptFrame, method: str) -> str:
+        """The line with which a loop would follow the run."""
+        value = None if isinstance(loop, ast.While) else self._value(loop.iter, frame)
+        return loop_to_write(loop, frame, self._run, method, value)
 
     def _loops(self) -> Iterator[tuple[ScriptFrame, Loop]]:
         for frame in self._frames:
@@ -180,11 +184,11 @@ class LoopJudge:
             )
         begin = loop.iter
         for call in ast.walk(loop.iter):
-            if isinstance(call, ast.Call) and _name_of_call(call) in _RANGES:
+            if isinstance(call, ast.Call) and name_of_call(call) in RANGES and call.args:
                 if len(call.args) >= 2 and isinstance(call.args[0], ast.Name) and frame.is_parameter(call.args[0].id):
                     return True  # whoever calls the function says where to begin
                 begin = call.args[0] if len(call.args) >= 2 else call
-            if isinstance(call, ast.Call) and _name_of_call(call) in _ENDLESS and self._ends(loop, frame):
+            if isinstance(call, ast.Call) and name_of_call(call) in ENDLESS and self._ends(loop, frame):
                 return True
         return self._mentions_run(begin, frame)
 
@@ -237,7 +241,7 @@ class LoopJudge:
     def _is_of_data(self, loop: ast.For, frame: ScriptFrame) -> bool:
         """Whether a loop runs over a dataset or a DataLoader, which other checks name."""
         return any(
-            type(self._value(part, frame)).__module__.startswith(_DATA)
+            class_module(type(self._value(part, frame))).startswith(_DATA)
             for part in ast.walk(loop.iter)
             if isinstance(part, ast.Name | ast.Attribute)
         )
@@ -260,30 +264,6 @@ class LoopJudge:
                 yield from self._breaks(getattr(statement, name, []), frame, behind)
             for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                 yield from self._breaks(handler.body, frame, behind)
-
-    def _loop_to_write(self, loop: Loop, frame: ScriptFrame, method: str) -> str:
-        """The line with which a loop would follow the run. `method`: of the run; "batch": a range from there on."""
-        name = _run_name(frame, self._run)
-        if isinstance(loop, ast.While):
-            return f"for epoch in {name}.epochs(n):"
-        target = ast.unparse(loop.target)
-        ranges = [each for each in _calls(loop.iter) if _name_of_call(each) in _RANGES]
-        if method == "epochs":
-            return f"for {target} in {name}.epochs({_count_of_range(ranges[0]) if ranges else 'n'}):"
-        if method == "batch":
-            stop = ast.unparse(ranges[0].args[-1 if len(ranges[0].args) == 1 else 1]) if ranges else "n"
-            return f"for {target} in range({name}.batch, {stop}):"
-        if ranges:
-            return f"for {target} in {name}.range({', '.join(map(ast.unparse, ranges[0].args))}):"
-        if any(_name_of_call(call) in _ENDLESS for call in _calls(loop.iter)):
-            return f"while True:  # {name}.step is the number of the step"
-        value = self._value(loop.iter, frame)
-        is_order = any(_name_of_call(call) in _ORDERS for call in _calls(loop.iter))
-        if is_order or (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
-            return f"for {target} in {name}.order({ast.unparse(loop.iter)}):"
-        return (
-            f"for {target} in {name}.batches(data):" if hasattr(self._run, "batches") else f"for i in {name}.range(n):"
-        )
 
 
 def _further_targets(target: ast.expr, frame: ScriptFrame, item: Any) -> Iterator[ast.Name]:
@@ -315,42 +295,6 @@ def _is_used(name: str, loop: ast.For) -> bool:
     )
 
 
-def _quoted(loop: Loop, frame: ScriptFrame) -> str:
-    """The first line of a loop, and where it is."""
-    line = ast.unparse(loop).partition("\n")[0]
-    return f'"{line}" ({frame.place(loop)})'
-
-
-def _run_name(frame: ScriptFrame, run: Any) -> str:
-    """How the script calls its run."""
-    values = [*frame.frame.f_locals.items(), *frame.frame.f_globals.items()]
-    names = [name for name, value in values if value is run]
-    for name, value in itertools.islice(values, 200):
-        held = getattr(value, "__dict__", None)
-        if type(held) is dict:
-            names += [f"{name}.{attribute}" for attribute, part in held.items() if part is run]
-    return names[0] if names else "run"
-
-
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    return (part for part in ast.walk(node) if isinstance(part, ast.Call))
-
-
-def _name_of_call(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
 def _reads_batch(node: ast.AST) -> bool:
     """Whether an expression begins at `run.batch`."""
     return any(isinstance(part, ast.Attribute) and part.attr == "batch" for part in ast.walk(node))
-
-
-def _count_of_range(call: ast.Call) -> str:
-    if len(call.args) == 1:
-        return ast.unparse(call.args[0])
-    start, stop = call.args[0], call.args[1]
-    if not (isinstance(start, ast.Constant) and start.value == 1):
-        return ast.unparse(stop)
-    if isinstance(stop, ast.BinOp) and isinstance(stop.op, ast.Add) and ast.unparse(stop.right) == "1":
-        return ast.unparse(stop.left)
-    return f"{ast.unparse(stop)} - 1"

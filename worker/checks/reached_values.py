@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from worker.checks import digests
 from worker.checks.reachability import MAX_OBJECTS, global_names
+from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
 FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "torch", "tensorflow_probability", "keras_rs", "keras_hub"})
@@ -104,7 +105,7 @@ class Search:
     `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
-        """`until`: when to end, in seconds of time.perf_counter."""
+        """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
         self.values: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.ended = False
@@ -121,7 +122,7 @@ class Search:
         count = 0
         while self._waiting:
             count += 1
-            if count > MAX_OBJECTS or (count % 64 == 0 and time.perf_counter() > self._until):
+            if count > MAX_OBJECTS or (count % 64 == 0 and time.thread_time() > self._until):
                 self.ended = True
                 break
             self._visit(*self._waiting.popleft())
@@ -129,12 +130,14 @@ class Search:
         return self
 
     def _visit(self, path: str, value: Any, owner: int | None, binding: str | None) -> None:
+        if (owner, binding) in self._kept.attributes:
+            return
         if isinstance(value, digests.PLAIN):
             plain = Reached(path, "value", digests.digest_plain(value), 0, owner, binding, value)
             self.values.setdefault(path, plain)
             return
         identity = id(value)
-        if identity in self._kept.identities or (owner, binding) in self._kept.attributes or identity in self._seen:
+        if identity in self._kept.identities or identity in self._seen:
             return
         self._seen.add(identity)
         self._alive.append(value)
@@ -331,7 +334,7 @@ def _names_in_code(code: types.CodeType) -> set[str]:
 
 def package_of(kind: type) -> str:
     """The package of a class."""
-    return package_of_name(getattr(kind, "__module__", "") or "")
+    return package_of_name(class_module(kind))
 
 
 def package_of_name(module: str) -> str:
@@ -429,8 +432,9 @@ def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen
         for owner, attributes in [(value, _attributes(value)), *((kind, vars(kind)) for kind in type(value).__mro__)]:
             for attribute, part in attributes.items():
                 if names is None or attribute in names:
-                    kept.attributes.add((id(owner), attribute))
-                    if not isinstance(part, digests.PLAIN):
+                    if isinstance(part, digests.PLAIN):
+                        kept.attributes.add((id(owner), attribute))
+                    else:
                         _keep(kept, attribute, part, names, seen)
 
 

@@ -151,7 +151,7 @@ class StepWatch:
         """What changed since the last look and would not come back. `frame`: that of the caller of `step_done`."""
         if not self._is_due(step, epoch):
             return []
-        started = time.perf_counter()
+        started = time.thread_time()
         if self._order is not None:
             self._order.end()
         frames = loop_frames(frame, self._entered)
@@ -164,7 +164,7 @@ class StepWatch:
         self._before, self._codes = search.values, self._codes | search.codes
         self._looks += 1
         self._clocks = _Clocks()
-        self._took_s += time.perf_counter() - started
+        self._took_s += time.thread_time() - started
         if self._looks == 1:
             self._watch_one_step(frames)
         return findings

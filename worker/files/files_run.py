@@ -34,6 +34,7 @@ from worker.progress.divergence import DivergenceWatch
 from worker.progress.metrics import metric_values
 from worker.progress.run_base import RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.replay.replays import NO_BATCHES, report_no_replays
 from worker.saving.cadence import Cadence, auto_interval_of
 from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
@@ -165,8 +166,14 @@ class FilesRun(RunBase):
         )
         self._attempt.reporter.send_message(self._restored)
         self._changed = changed
+        if told.replay is not None:
+            self._open_replays()
         self._begin()
         return self
+
+    def _open_replays(self) -> None:
+        """The job asks for steps to be trained a second time. Here the script reads its data, so that can't be."""
+        report_no_replays(self._attempt, NO_BATCHES)
 
     def _read_script(self) -> dict[str, Condition]:
         """The present conditions that the script sets; before the restore, what it made."""
@@ -223,10 +230,14 @@ class FilesRun(RunBase):
         require_names(unnamed)
         self._require_with("run.step_done")
         values = {name: float(value) for name, value in metrics.items()}
+        if self._is_replaying:
+            self._count_replayed_step()
+            self._metrics = metric_values(values)
+            return
         if given is None:
             self._count_step()
         else:
-            self.step += 1
+            self.step, self._numbered = self.step + 1, True
             self._position, self._consumed = given, None
         self._check_divergence(values)
         self._metrics = metric_values(values)
@@ -239,9 +250,9 @@ class FilesRun(RunBase):
         elif self._step_watch is not None:
             self._report_findings(self._find_changed_values(_script_frame()))
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
-            self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
+            self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.paused_s)
         self._report_progress(
-            self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s
+            self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.paused_s
         )
         if self._attempt.proof is not None:
             self._record_for_proof(self._attempt.proof, metrics)
@@ -267,6 +278,10 @@ class FilesRun(RunBase):
     @property
     def _saving_s(self) -> float | None:
         return self._scheduler.saving_s
+
+    def _end_replay(self, took_s: float) -> None:
+        self._scheduler.replayed_s += took_s
+        super()._end_replay(took_s)
 
     def _boundary(self) -> FilesBoundary:
         data = self._data_before if self._data is None else self._data

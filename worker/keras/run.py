@@ -33,6 +33,7 @@ class FitRun(Run):
         "write `if model.optimizer.iterations == {step}: {line}` into on_train_begin of a callback, where optimizer is "
         "model.optimizer"
     )
+    _why_no_replays = "Keras takes the batches in model.fit, and can't be led back to earlier ones"
     _validation_reported_at = 0.0  # monotonic
 
     def report_validation(self, begins: bool) -> None:

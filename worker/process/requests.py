@@ -54,6 +54,11 @@ class PendingRequests:
         """Whether `pop_save_request` would return one."""
         return bool(self._save_requests)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something was requested that the loop has to do between two steps."""
+        return bool(self._save_requests or self.pending_exports)
+
     def pop_save_request(self) -> SaveRequest | None:
         """Removes all save requests and returns them as one; None if there is none."""
         requests: list[SaveRequest] = []

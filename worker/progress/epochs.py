@@ -237,9 +237,7 @@ class EpochLoop:
 
     def _end_head(self) -> None:
         """The head of an epoch's body is done: its batches follow."""
-        if self._before_head is not None:
-            self._head_draws = self._head_draws or self._before_head != self._digest_generators()
-            self._before_head = None
+        self._note_draws()
         put_back, self._put_back, self._resumed_within = self._put_back, None, False
         if put_back is not None:
             put_back()
@@ -263,6 +261,12 @@ class EpochLoop:
             self._position = Position(self._last_epoch + 1)
         elif self._data_ended and (self._reads_epoch or self._last_epoch is not None):
             self._end_epoch()
+
+    def _note_draws(self) -> None:
+        """Notes whether the head of the first epoch's body drew random numbers."""
+        if self._before_head is not None:
+            self._head_draws = self._head_draws or self._before_head != self._digest_generators()
+            self._before_head = None
 
     def _digest_generators(self) -> bytes:
         """What changes when the script draws random numbers outside of compiled functions."""

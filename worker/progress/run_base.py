@@ -61,7 +61,10 @@ class RunBase(IndexLoops):
         self._last_progress: Progress | None = None
         self._entered: Entered | None = None
         self._is_open = False  # inside of `with`
+        self._is_replaying = False  # steps are trained a second time, and don't count
+        self._replay_reported_at = 0.0
         self._checked_sites: set[Any] = set()  # where `batches` is called
+        self._numbered = False  # the script says the place of its steps itself
         self._step_watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     def __exit__(
@@ -70,6 +73,7 @@ class RunBase(IndexLoops):
         self._is_open = False
         try:
             if error is None:
+                self._leave_replay()
                 self._end_loops()
                 self._finish()
             elif not isinstance(error, DeliberateExit):
@@ -149,6 +153,7 @@ class RunBase(IndexLoops):
     def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
         """The values that the loop in `frame` carries and no checkpoint would hold. Called at the first step; from now
         on, what changes is watched."""
+        self._note_draws()  # of a body that reads nothing of the run, with its first step
         self._step_watch = StepWatch(
             self._keep_all,
             (self, *self._leave_out),
@@ -234,7 +239,7 @@ class RunBase(IndexLoops):
         """What of the loops around a step begins anew after a restart, or reads ahead of it."""
         judge, names = LoopJudge(frames, self, self._pulls), frozenset(map(str, self._leave_out))
         breaks = [] if "break" in names else judge.early_ends()
-        loops = [] if "loop" in names else judge.own_loops(self._reading is not None)
+        loops = [] if "loop" in names else judge.own_loops(self._reading is not None, self._numbered)
         return [*breaks, *loops, *judge.own_numbers(names)]
 
     def _check_loops_behind_data(self) -> None:
@@ -303,7 +308,7 @@ class RunBase(IndexLoops):
     ) -> bool:
         """Reports progress to the daemon, at most ten times a second. Returns whether it did.
 
-        `stalled_s`: for how long saves have stopped training so far, which does not count as a step's time.
+        `stalled_s`: for how long saves and replays have stopped training so far, which does not count as a step's time.
         """
         now = time.monotonic() - stalled_s
         elapsed_s = None if self._reported_at is None else now - self._reported_at
@@ -325,8 +330,36 @@ class RunBase(IndexLoops):
         self._attempt.reporter.send_progress(self._last_progress)
         return True
 
+    def _begin_replay(self) -> None:
+        """Steps are trained a second time from now on."""
+        self._is_replaying = True
+        self._report_replay()
+
+    def _leave_replay(self) -> None:
+        """The loop was left: if that was while steps were trained a second time, puts the state before that back."""
+
+    def _count_replayed_step(self) -> None:
+        """A step was done a second time: it counts for the loop and for nobody else."""
+        self.step += 1
+        if self._consumed is not None:
+            self._position, self._consumed = self._consumed, None
+        self._report_replay()
+
+    def _report_replay(self) -> None:
+        """Reports that the loop is alive, at most ten times a second: a step was done a second time."""
+        now = time.monotonic()
+        if now - self._replay_reported_at >= PROGRESS_INTERVAL_S:
+            self._replay_reported_at = now
+            self._report_section(None)
+
+    def _end_replay(self, took_s: float) -> None:
+        """Steps are new again, after so long."""
+        self._is_replaying = False
+        self._report_section(None)
+
     def _report_section(self, section: str | None) -> None:
         """Reports what the loop does from now on. Does nothing before the first report of progress."""
+        section = section or ("replay" if self._is_replaying else None)
         if self._last_progress is not None:
             saving_s = self._saving_s
             self._last_progress = replace(

@@ -52,7 +52,7 @@ class TensorBoardWriter:
     ) -> None:
         """Writes the metrics of one step.
 
-        `stalled_s`: for how long saves have stopped training so far. `rows`: the number of examples in a step.
+        `stalled_s`: for how long saves and replays have stopped training. `rows`: the number of examples in a step.
         """
         now, previous = time.monotonic() - stalled_s, self._previous
         self._previous = step, now

@@ -16,6 +16,7 @@ from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Done, Exported, WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
+from worker.checks.dataset_checks import find_made_in_epoch
 from worker.checks.findings import Finding
 from worker.checks.reached_values import Kept
 from worker.data import collectives
@@ -38,16 +39,20 @@ from worker.progress.divergence import (
 from worker.progress.metrics import metric_values, replica_metrics
 from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.replay.replayed_run import LoopAccess, LoopState
+from worker.replay.replays import NO_BATCHES, Replays
 from worker.run.epoch_head import copy_saved_state
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.misuse import check_tracked, explain
+from worker.run.replayed_state import ReplayedTensorFlow, Values, batch_bytes
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state
-from worker.state.dataset_passes import PassLog
+from worker.state.dataset_passes import PassLog, seed_state
 from worker.state.description import differences
 from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
 from worker.state.script_conditions import SET_AT_STEP
+from worker.state.state_file import Position
 
 _REMEDY = (
     "track it in the tf.train.Checkpoint, give a Keras metric to worker.Run(state={...}), a generator to "
@@ -73,6 +78,8 @@ class Run(RunBase):
 
     _set_at_step = SET_AT_STEP
     """How the script does something once, after the restore of a checkpoint."""
+    _why_no_replays = NO_BATCHES
+    """Why no step is trained a second time where the run does not read the batches."""
 
     def __init__(
         self,
@@ -132,9 +139,12 @@ class Run(RunBase):
         self._strict = strict or told.strict
         self._checked = False
         self._passes = PassLog()
+        self._seeds_before_head: Any = None  # until the first epoch's data are read
+        self._made_in_epoch: list[Finding] = []
         self._reader: BatchReader | None = None
         self._metrics: Mapping[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
+        self._replays: Replays[Values, tuple[Batch, Position]] | None = None
 
     def __enter__(self) -> Self:
         self._enter()
@@ -154,6 +164,8 @@ class Run(RunBase):
         self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
         self._attempt.requests.can_export = True
+        if self._attempt.launch.replay is not None:
+            self._replays = self._open_replays()
         self._begin()
         return self
 
@@ -180,9 +192,13 @@ class Run(RunBase):
         """
         self._require_with("run.batches")
         self._check_loops()
-        return self._batches(source)
+        batches = self._batches(source)
+        return batches if self._replays is None else self._replays.watch(batches)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
+        if self._seeds_before_head is not None:
+            self._made_in_epoch = find_made_in_epoch(source, self._seeds_before_head)
+            self._seeds_before_head = None
         yield from self._over_epochs(
             "run.batches",
             lambda: self._rest_of_epoch(self._reader_of(source)),
@@ -192,11 +208,15 @@ class Run(RunBase):
             self._checkpoints.save_final(self._step_boundary())
 
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
-        for batch in self._report_waits(reader.rest_of_epoch()):
-            if self._consumed is None:
+        batches = ((batch, reader.consumed) for batch in self._report_waits(reader.rest_of_epoch()))
+        for batch, consumed in self._with_replays(batches):
+            if self._consumed is None and not self._is_replaying:
                 self._checkpoints.on_step_boundary(self.step, self._step_boundary)
-            self._consumed = reader.consumed
+            self._consumed = consumed
             yield batch
+
+    def _with_replays(self, batches: Iterator[tuple[Batch, Position]]) -> Iterator[tuple[Batch, Position]]:
+        return batches if self._replays is None else self._replays.over(batches, lambda read: batch_bytes(read[0]))
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
@@ -210,6 +230,10 @@ class Run(RunBase):
             require_names(unnamed)
             self._require_with("run.step_done")
             _require_python_loop()
+        if self._is_replaying:
+            self._count_replayed_step()
+            self._metrics = metrics
+            return
         self._count_step()
         self._attempt.requests.step = self.step
         self._metrics = metrics
@@ -225,11 +249,13 @@ class Run(RunBase):
                 differences(dict(self._passes.described_before), dict(self._passes.described or {}))
             )
             self._check_microbatches()
+            if self._replays is not None and self._reader is None:
+                self._replays.give_up(self._why_no_replays)
         elif self._step_watch is not None:
             self._report_changed_values(sys._getframe(1))
         self._write_summary()
         if self._report_progress(
-            self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s
+            self._position.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.paused_s
         ):
             self._check_divergence()
         if self._attempt.proof is not None:
@@ -249,6 +275,42 @@ class Run(RunBase):
         self._checkpoints.on_step_boundary(self.step, self._step_boundary)
         if saves:
             self._report_section(None)
+
+    def _open_replays(self) -> Replays[Values, tuple[Batch, Position]]:
+        loop = LoopAccess(
+            self._read_loop,
+            self._passes.to_json,
+            lambda: self.step,
+            self._write_loop,
+            lambda: self._consumed is None,
+            self._begin_replay,
+            self._end_replay,
+            self._on_step_boundary,
+            metric_values,
+        )
+        replayed = ReplayedTensorFlow(loop, self._checkpoints, self._tracked)
+        replays: Replays[Values, tuple[Batch, Position]] = Replays(replayed, self._attempt, self._directory)
+        if self._gang is not None or self._attempt.launch.member is not None:
+            replays.give_up("several processes train together")
+        return replays
+
+    def _leave_replay(self) -> None:
+        if self._replays is not None:
+            self._replays.leave()
+
+    def _read_loop(self) -> LoopState:
+        generators = extra_state.read_generators(self._checkpoints.own)
+        passes = self._passes.to_json()
+        return LoopState(self.step, self._position, self.state.copied(), generators, self._metrics, passes)
+
+    def _write_loop(self, loop: LoopState) -> None:
+        self.step, self._position, self._metrics, self._consumed = loop.step, loop.position, loop.metrics, None
+        self.state.put_back(loop.values)
+        extra_state.write_generators(loop.generators, self._checkpoints.own)
+
+    def _end_replay(self, took_s: float) -> None:
+        self._checkpoints.replayed_s += took_s
+        super()._end_replay(took_s)
 
     def _save_now(self) -> None:
         self._checkpoints.save_final(self._step_boundary())
@@ -299,6 +361,11 @@ class Run(RunBase):
                 "draw the order of run.order from a generator that has the same seed in all of them"
             )
 
+    def _begin_body(self) -> None:
+        super()._begin_body()
+        if self.step == 0 and self._in_epochs:
+            self._seeds_before_head = seed_state()
+
     def _copy_saved_state(self) -> Callable[[], None]:
         return copy_saved_state(self._tracked, self.state, self._checkpoints.own)
 
@@ -325,7 +392,7 @@ class Run(RunBase):
             rows = self._reader.rows if self._reader is not None else None
             replicas = replica_metrics(self._metrics)
             self._tensorboard.write_step(
-                self.step, metric_values(self._metrics), replicas, self._checkpoints.stalled_s, rows
+                self.step, metric_values(self._metrics), replicas, self._checkpoints.paused_s, rows
             )
 
     def _pop_data_wait_s(self) -> float | None:
@@ -402,6 +469,7 @@ class Run(RunBase):
         """What of the data and of the traced functions would not be the same after a restart."""
         data = self._reader.data if self._reader is not None else data
         found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
+        found += self._made_in_epoch
         if self._attempt.launch.deterministic and not tensorflow_conditions.has_op_determinism():
             found.append(_NOT_DETERMINISTIC)
         return found

@@ -87,6 +87,11 @@ class StepPace:
             (self._beside if beside or self._was_beside else self._quiet).append(at - self._last_at)
         self._last_at, self._was_beside = at, beside
 
+    @property
+    def step_s(self) -> float | None:
+        """How long a step takes without a save beside it (the median); None before three were measured."""
+        return statistics.median(self._quiet) if len(self._quiet) >= 3 else None
+
     def pop_slowdown_s(self) -> float:
         """Seconds that the save beside the last steps cost them; forgets those steps. 0.0 if that can't be told.
 

@@ -46,6 +46,12 @@ class SaveScheduler(Generic[F, T]):
     def __init__(self, attempt: Attempt, cadence: Cadence) -> None:
         self.stalled_s = 0.0
         """How long training has waited for saves, in total."""
+        self.replayed_s = 0.0
+        """How long no step was new, because steps were trained a second time."""
+        self.begun_step: int | None = None
+        """The step of the newest checkpoint that this process has begun to write."""
+        self.findings: tuple[str, ...] = ()
+        """The names of what no checkpoint of this run holds."""
         self._attempt = attempt
         self._cadence = cadence
         self._opened: OpenedDirectory | None = None
@@ -70,7 +76,8 @@ class SaveScheduler(Generic[F, T]):
                 [*((each, remedy) for each in missing), *((each.name, each.remedy) for each in findings)]
             )
             strict = False  # a proof shows what follows from it
-        self._left_out = (*self._left_out, *missing, *dict.fromkeys(each.name for each in findings))
+        names = (*missing, *dict.fromkeys(each.name for each in findings))
+        self._left_out, self.findings = (*self._left_out, *names), (*self.findings, *names)
         if texts and strict:
             self._attempt.exit_with_error(
                 WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step
@@ -85,7 +92,17 @@ class SaveScheduler(Generic[F, T]):
 
     def record_step(self) -> None:
         """Records a step, to know how long steps take with a save beside them and without."""
-        self._pace.record_step(time.monotonic() - self.stalled_s, beside=self._in_flight is not None)
+        self._pace.record_step(time.monotonic() - self.paused_s, beside=self._in_flight is not None)
+
+    @property
+    def step_s(self) -> float | None:
+        """How long a step takes without a save beside it; None if that is not known yet."""
+        return self._pace.step_s
+
+    @property
+    def paused_s(self) -> float:
+        """How long training has made no new steps since it began: for saves and replays."""
+        return self.stalled_s + self.replayed_s
 
     @property
     def saving_s(self) -> float | None:
@@ -177,6 +194,7 @@ class SaveScheduler(Generic[F, T]):
             reported = self._report_cannot_save(boundary.step, flushes, str(error))
             self._on_save_failed(boundary.step, error)
             return reported
+        self.begun_step = boundary.step
         goes_on = beside and captured.is_copy
         captured_at = time.monotonic()
         save = CheckpointSave(

@@ -16,6 +16,7 @@ from worker.checks.reachability import (
     plain_referents,
 )
 from worker.checks.reached_values import Kept, keep_state_of
+from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
 _NOT_FOLLOWED = (
@@ -116,7 +117,7 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
         elif isinstance(part, torch.optim.Optimizer):
             kept.identities |= {id(each) for each in (part, part.param_groups, *part.param_groups)}
-        elif type(part).__module__.startswith("torch."):
+        elif class_module(type(part)).startswith("torch."):
             kept.identities.add(id(part))
         else:
             keep_state_of(kept, part)
@@ -166,6 +167,14 @@ def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
         ):
             attributes = getattr(item, "__dict__", {})
             waiting.extend((f"{path}.{name}", each) for name, each in attributes.items())
+
+
+def keep_attributes(kept: Kept, items: Iterable[Any]) -> None:
+    """Adds objects that are saved with all their attributes to what is kept."""
+    for item in items:
+        attributes = getattr(item, "__dict__", {})
+        kept.identities |= {id(item), *(id(value) for value in attributes.values())}
+        kept.attributes |= {(id(item), name) for name in attributes}
 
 
 def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:

@@ -3,6 +3,7 @@
 Imports no TensorFlow.
 """
 
+import copy
 import os
 import random
 import sys
@@ -24,12 +25,23 @@ from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.replay.replayed_run import LoopAccess, LoopState
+from worker.replay.replays import NO_BATCHES, Replays
 from worker.saving.directory import UNFIT_REMEDY
+from worker.state import random_generators
 from worker.state.script_conditions import Condition
+from worker.state.state_file import Position
 from worker.torch.epoch_head import copy_generators, copy_parts
 from worker.torch.gradient_watch import GradientWatch
 from worker.torch.loaders import Plan, plan_batches
-from worker.torch.missing_state import find_generators_of_dataset, find_missing, find_unread_loaders, keep_parts
+from worker.torch.missing_state import (
+    find_generators_of_dataset,
+    find_missing,
+    find_unread_loaders,
+    keep_attributes,
+    keep_parts,
+)
+from worker.torch.replayed_state import ReplayedTorch, batch_bytes
 from worker.torch.saved_state import (
     STATE,
     copy_to_host,
@@ -93,6 +105,7 @@ class Run(FilesRun):
         self._loader: Any = None  # of the script, if it gave one
         watched = {} if "gradients" in map(str, self._leave_out) else parts
         self._gradients = GradientWatch(watched)
+        self._replays: Replays[Mapping[str, Any], tuple[Any, Position]] | None = None
 
     def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
@@ -114,7 +127,8 @@ class Run(FilesRun):
         self._check_loops()
         plan = plan_batches(data, batch_size, seed, options)
         self._data, self._loader = plan.describe(), data
-        return self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
+        batches = self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
+        return batches if self._replays is None else self._replays.watch(batches)
 
     def _rest_of_epoch(self, plan: Plan) -> Iterator[Any]:
         if plan is not self._plan:
@@ -123,9 +137,47 @@ class Run(FilesRun):
                 plan.restore(self._torch_files.data_state())
             self._plan = plan
             self._torch_files.data_state = plan.state
-        for batch, behind in plan.read(self._position):
+        for batch, behind in self._with_replays(plan):
             self._consumed = behind
             yield batch
+
+    def _with_replays(self, plan: Plan) -> Iterator[tuple[Any, Position]]:
+        if self._replays is None:
+            return plan.read(self._position)
+        # processes that load would have to be started anew; without them, reading may draw random numbers
+        again = None if plan.has_processes else lambda: plan.read(self._position)
+        return self._replays.over(plan.read(self._position), lambda read: batch_bytes(read[0]), again, copy.deepcopy)
+
+    def _open_replays(self) -> None:
+        loop = LoopAccess(
+            self._read_loop,
+            dict,
+            lambda: self.step,
+            self._write_loop,
+            lambda: self._consumed is None,
+            self._begin_replay,
+            self._end_replay,
+            self._on_step_boundary,
+            dict,
+        )
+        files = self._torch_files
+        replayed = ReplayedTorch(loop, self._scheduler, files.state, files.parts, files.write_generators)
+        self._replays = Replays(replayed, self._attempt, self._directory)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self._replays.give_up("several processes train together")
+
+    def _leave_replay(self) -> None:
+        if self._replays is not None:
+            self._replays.leave()
+
+    def _read_loop(self) -> LoopState:
+        generators = random_generators.read(self._own_generators)
+        return LoopState(self.step, self._position, self.state.copied(), generators, self._metrics)
+
+    def _write_loop(self, loop: LoopState) -> None:
+        self.step, self._position, self._metrics, self._consumed = loop.step, loop.position, dict(loop.metrics), None
+        self.state.put_back(loop.values)
+        random_generators.write(loop.generators, self._own_generators)
 
     def _copy_saved_state(self) -> Callable[[], None]:
         others, put_back_parts = super()._copy_saved_state(), copy_parts(self._torch_files.parts)
@@ -159,12 +211,19 @@ class Run(FilesRun):
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
     )
 
+    def _check_complete(self) -> None:
+        super()._check_complete()
+        if self._replays is not None and self._plan is None:
+            self._replays.give_up(NO_BATCHES)
+
     def _digest_generators(self) -> bytes:
         generators = [torch.get_rng_state(), *(each.get_state() for each in self._torch_files.generators.values())]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
     def _keep(self, kept: Kept) -> None:
         keep_parts(kept, {**self._torch_files.parts, **self.state})
+        if self._plan is not None:
+            keep_attributes(kept, (self._loader, *self._plan.kept))
 
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
@@ -228,7 +287,7 @@ class _TorchFiles:  # its name is the `kind` in state.json
 
     def write(self, folder: Path) -> None:
         with memory_errors():
-            state = self._state()
+            state = self.state()
         self._write(state, folder)
 
     def copied(self) -> Callable[[Path], None] | None:
@@ -237,7 +296,7 @@ class _TorchFiles:  # its name is the `kind` in state.json
             return None
         try:
             with memory_errors():
-                state = copy_to_host(self._state())
+                state = copy_to_host(self.state())
         except RuntimeError as error:
             if is_resource_failure(error):  # the device has failed for good
                 raise
@@ -266,7 +325,8 @@ class _TorchFiles:  # its name is the `kind` in state.json
     def _state_of_parts(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """The present state; its tensors are those of the parts."""
         data = self.data_state()
         return {
             **({} if data is None else {"data": data}),
@@ -299,9 +359,7 @@ class _TorchFiles:  # its name is the `kind` in state.json
                         f"{name} is a {type(part).__name__}, and the optimizer in the checkpoint has no "
                         f"{', '.join(lost)}; {UNFIT_REMEDY}"
                     )
-            for name, each in self.generators.items():
-                each.set_state(state["generators"][name])
-            _set_global_generators(state["cpu"], state["cuda"])
+            self.write_generators(state)
             data = state.get("data")
             self.data_state = lambda: data
         except (RuntimeError, KeyError, ValueError, AttributeError) as error:
@@ -309,6 +367,12 @@ class _TorchFiles:  # its name is the `kind` in state.json
                 raise_if_memory_error(error)
                 raise
             raise Unfit(describe_error(error)) from error
+
+    def write_generators(self, state: Mapping[str, Any]) -> None:
+        """Restores the script's generators and torch's own from a state."""
+        for name, each in self.generators.items():
+            each.set_state(state["generators"][name])
+        _set_global_generators(state["cpu"], state["cuda"])
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, but this program uses PyTorch")

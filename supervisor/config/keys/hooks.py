@@ -38,6 +38,11 @@ class HookKeys(SectionModel):
         "Command run when a job was to save before it ended (a stop, a shutdown, an update), and could not.",
         shown=SHOWN,
     )
+    hook_replay_difference: Command = key(
+        None,
+        "Command run when steps of a job that were trained a second time gave other bits (docs/replay.md).",
+        shown=SHOWN,
+    )
     hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
     hook_notice: Command = key(None, "Command run when a program is told that the host is going away.", shown=SHOWN)
 
@@ -48,6 +53,7 @@ class HookKeys(SectionModel):
             "relaunched": self.hook_relaunched,
             "refused": self.hook_refused,
             "unsaved": self.hook_unsaved,
+            "replay_difference": self.hook_replay_difference,
             "done": self.hook_done,
             "notice": self.hook_notice,
         }

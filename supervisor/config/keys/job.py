@@ -22,7 +22,14 @@ from supervisor.config.schema.section import (
 )
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.mirror.keys import store_url
-from supervisor.protocol.wire.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, OnNan, Strategy
+from supervisor.protocol.wire.launch import (
+    CHECKPOINT_INTERVAL_MAX,
+    CHECKPOINT_INTERVAL_MIN,
+    Interval,
+    OnNan,
+    OnReplayDifference,
+    Strategy,
+)
 
 MAX_WORKERS = 64
 """More than GPUs in any host; each is a process with its own TensorFlow."""
@@ -226,6 +233,18 @@ class JobConfig(SectionModel):
         "How many deviations above its median over the last 100 steps a loss has to be to count as diverged, for "
         "example 20. `off`: only a loss that is not finite counts, because what is unusual depends on the job.",
         shown="off",
+    )
+    replay: Annotated[float | None, parsed_by(values.replay)] = key(
+        None,
+        "Most of training time, for example `1%`, in which steps are trained a second time from the same state to "
+        "compare the bits (docs/replay.md): a difference is corrupted arithmetic, or training that is not "
+        "deterministic. Needs `deterministic = true`. Off by default, because it costs that share.",
+        shown="off",
+    )
+    on_replay_difference: Annotated[OnReplayDifference, parsed_by(values.on_replay_difference)] = key(
+        "warn",
+        "What to do when steps that were trained a second time gave other bits: `warn` tells everybody and trains on "
+        "from the first result; `stop` fails the job, so that a person looks at the host.",
     )
     on_oom: Annotated[Literal["restart", "microbatch"], parsed_by(values.on_oom)] = key(
         "restart",

@@ -12,7 +12,17 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from supervisor.ini.problems import nearest_word
-from supervisor.protocol.wire.launch import ON_NAN, STRATEGIES, UNITS, Interval, OnNan, Strategy, parse_interval
+from supervisor.protocol.wire.launch import (
+    ON_NAN,
+    ON_REPLAY_DIFFERENCE,
+    STRATEGIES,
+    UNITS,
+    Interval,
+    OnNan,
+    OnReplayDifference,
+    Strategy,
+    parse_interval,
+)
 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
@@ -123,6 +133,30 @@ def loss_spike(text: str) -> float | None:
     if not 1 <= factor < math.inf:
         raise ValueError(f"is {text!r:.80}; write a number of deviations, at least 1, for example 20, or off")
     return factor
+
+
+MAX_REPLAY = 0.5  # of training time; more would be another run beside it
+
+
+def replay(text: str) -> float | None:
+    """A share of training time in percent, or `off`."""
+    if text.lower() == "off":
+        return None
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else math.nan
+    except ValueError:
+        share = math.nan
+    if not 0.0001 <= share <= MAX_REPLAY:
+        raise ValueError(f"is {text!r:.80}; write a share of training time from 0.01% to 50%, for example 1%, or off")
+    return share
+
+
+def on_replay_difference(text: str) -> OnReplayDifference:
+    """`warn` or `stop`."""
+    for each in ON_REPLAY_DIFFERENCE:
+        if text.lower() == each:
+            return each
+    raise ValueError(f"is {text!r:.80}; it can be {' or '.join(ON_REPLAY_DIFFERENCE)}")
 
 
 def on_oom(text: str) -> Literal["restart", "microbatch"]:

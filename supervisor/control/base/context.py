@@ -14,6 +14,7 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.program.runner import Runner
 
@@ -35,6 +36,7 @@ class CommandContext:
     hooks: HookRunner
     drills: Drills
     listening: ListenerHub
+    proofs: Proofs
     disks: BlockingCalls = field(default_factory=BlockingCalls)
 
 

@@ -11,6 +11,7 @@ import collections.abc
 import json
 import math
 import types
+import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
@@ -146,7 +147,8 @@ def _with_default(field: Field[Any]) -> Schema:
 def schema_of(kind: Any) -> Schema:
     """The schema of an answer, or of anything in it. Raises TypeError for a type that answers can't hold."""
     if get_origin(kind) is Annotated:
-        return {**schema_of(kind.__origin__), **kind.__metadata__[0]}
+        (limits, *_) = kind.__metadata__
+        return {**schema_of(kind.__origin__), **(limits if isinstance(limits, Mapping) else {})}
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if is_dataclass(kind):
@@ -154,7 +156,7 @@ def schema_of(kind: Any) -> Schema:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return {"type": "string", "enum": [str(each) for each in kind]}
     match get_origin(kind), get_args(kind):
-        case (types.UnionType, of):
+        case (types.UnionType | typing.Union, of):  # the second: of an annotated type and None
             return {"anyOf": [schema_of(each) for each in of]}
         case (collections.abc.Mapping, (_, of)):
             return {"type": "object", "additionalProperties": schema_of(of)}

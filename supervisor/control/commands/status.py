@@ -13,11 +13,13 @@ from supervisor.control.base.json_types import fields_of
 from supervisor.control.commands import groups
 from supervisor.control.commands.descriptions import full_description, wire_state, wire_state_or_unknown
 from supervisor.control.commands.notices import NoticeStatus, notice_status, slow_flush_warning
+from supervisor.control.commands.prove import ProofStatus, ProvingNow, difference_found, proof_status, proving_now
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.damage import OlderBecause
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.program.mirror import MirrorStatus
 from supervisor.runner.program.runner import Runner
@@ -56,6 +58,7 @@ class JobStatus:
     `newest`: the newest checkpoint that was ever reported as committed; `older_because`, `older_text`: why the attempt
     began from an older one than that was, null if it did not; `storage_remarks`: what checkpoints can't
     rely on in the directory's file system; `replicas_wanted`: the number of devices that its section asks for;
+    `proof`: the newest proof of exactness; `proving`: how far the one under way is;
     `refused`: what the daemon did not take of the worker's messages, or did not write down of them, in words.
     """
 
@@ -84,6 +87,8 @@ class JobStatus:
     traceback: tuple[str, ...]
     interval_s: float | None
     changed: tuple[str, ...]
+    proof: ProofStatus | None
+    proving: ProvingNow | None
     left_out: tuple[str, ...]
     replicas: int | None
     replicas_wanted: int | None
@@ -144,9 +149,10 @@ async def status(context: CommandContext) -> StatusAnswer:
     """Gives the status of every program, by group and name."""
     log_errors, flush_times_s = context.logs.failures, context.notices.flush_times_s()
     shortest_s = context.notices.shortest_s
+    await context.proofs.look_at_scripts()
     return StatusAnswer(
         tuple(
-            _status_or_line(runner, log_errors, flush_times_s.get(runner.name), shortest_s)
+            _status_or_line(runner, log_errors, flush_times_s.get(runner.name), shortest_s, context.proofs)
             for runner in groups.in_order(context.programs.runners.values())
         ),
         context.ledger.last_error,
@@ -155,11 +161,15 @@ async def status(context: CommandContext) -> StatusAnswer:
 
 
 def _status_or_line(
-    runner: Runner, log_errors: Mapping[Path, str], flush_time_s: float | None, shortest_s: float | None
+    runner: Runner,
+    log_errors: Mapping[Path, str],
+    flush_time_s: float | None,
+    shortest_s: float | None,
+    proofs: Proofs,
 ) -> ProgramStatus:
     """As `_status`; for a program of which something can't be shown, what is always known, and why."""
     try:
-        return _status(runner, log_errors, flush_time_s, shortest_s)
+        return _status(runner, log_errors, flush_time_s, shortest_s, proofs)
     except Exception as error:  # noqa: BLE001 - it must not hide the others
         (word, code), config = wire_state_or_unknown(runner), runner.config
         return ProgramStatus(
@@ -194,7 +204,11 @@ def _status_or_line(
 
 
 def _status(
-    runner: Runner, log_errors: Mapping[Path, str], flush_time_s: float | None, shortest_s: float | None
+    runner: Runner,
+    log_errors: Mapping[Path, str],
+    flush_time_s: float | None,
+    shortest_s: float | None,
+    proofs: Proofs,
 ) -> ProgramStatus:
     """`log_errors`: by path. `flush_time_s`: of this job; `shortest_s`: the shortest warning this host gives."""
     word, code = wire_state(runner)
@@ -202,6 +216,7 @@ def _status(
     log_error = next((log_errors[path] for path in _log_destinations(config) if path in log_errors), None)
     is_uploaded = runner.executor.mirror is not None and runner.executor.mirror.is_awaited
     warning = slow_flush_warning(flush_time_s, shortest_s, is_uploaded)
+    difference = difference_found(proofs, runner.name)
     return ProgramStatus(
         name=runner.name,
         group=config.group,
@@ -211,7 +226,7 @@ def _status(
         state=runner.state,
         wire_state=word,
         wire_code=code,
-        description=full_description(runner, log_error, warning),
+        description=full_description(runner, log_error, warning, difference),
         not_applied=runner.not_applied,
         pid=runner.executor.pid,
         cgroup=_path_text(runner.executor.cgroup),
@@ -229,7 +244,7 @@ def _status(
         listener=runner.listener_status,
         stdout_logfile=_path_text(config.stdout_logfile),
         stderr_logfile=_path_text(config.stderr_logfile),
-        job=job_status(runner),
+        job=job_status(runner, proofs),
     )
 
 
@@ -247,7 +262,7 @@ def _path_text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def job_status(runner: Runner) -> JobStatus | None:
+def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
     """What `status` says of a program that trains; None for others."""
     if runner.config.job is None:
         return None
@@ -268,6 +283,8 @@ def job_status(runner: Runner) -> JobStatus | None:
         gang=None if (place := runner.place) is None else GangAnswer(place.rank, place.nodes, place.generation),
         waits_for_storage=runner.facts.waits_for_storage,
         newest=runner.facts.account.newest,
+        proof=proof_status(proofs, runner.name),
+        proving=proving_now(proofs, runner.name),
         older_because=None if older is None else older.because,
         older_text=None if older is None else older.text,
         storage_remarks=runner.executor.storage_remarks,

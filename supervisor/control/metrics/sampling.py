@@ -9,8 +9,10 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.damage import OlderBecause
+from supervisor.protocol.proof import ProofReport, Verdict
 from supervisor.protocol.wire.launch import Interval
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.listeners.hub import PoolCounts
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.counters import DurationStats
@@ -42,10 +44,13 @@ class JobSample:
     stalls: tuple[int, float]
     flushes: tuple[int, float]
     saves_failed: int
+    replayed_steps: int
+    replay_differences: int
     messages_refused: int
     messages_left_out: int
     refused: int
     waits_for_storage: bool
+    proof_exact: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def take_sample(context: CommandContext) -> Sample:
     programs, broken = list[ProgramSample](), set[str]()
     for name in sorted(runners):
         try:
-            programs.append(_program(runners[name], expected_s.get(name)))
+            programs.append(_program(runners[name], expected_s.get(name), context.proofs))
         except Exception as error:  # noqa: BLE001 - it must not hide the others
             not_shown(name, error)
             broken.add(name)
@@ -132,7 +137,7 @@ def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
     )
 
 
-def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
+def _program(runner: Runner, flush_expected_s: float | None, proofs: Proofs) -> ProgramSample:
     counters, goodput = runner.executor.counters, runner.executor.goodput
     goodput.count_state(runner.state, time.monotonic())
     alive = runner.state in ALIVE
@@ -149,12 +154,12 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         spent_s=dict(goodput.state_s),
         older_starts=_older_starts(runner),
         goodput_s={str(spent): span_s for spent, span_s in goodput.total_s().items()},
-        job=_job(runner, flush_expected_s),
+        job=_job(runner, flush_expected_s, proofs.newest(runner.name)),
         invariants_broken=counters.invariants_broken,
     )
 
 
-def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
+def _job(runner: Runner, flush_expected_s: float | None, proof: ProofReport | None) -> JobSample | None:
     if runner.config.job is None:
         return None
     counters, training = runner.executor.counters, runner.executor.training
@@ -181,10 +186,16 @@ def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
         stalls=_totals(counters.stall),
         flushes=_totals(counters.flush),
         saves_failed=counters.failed_saves,
+        replayed_steps=counters.replayed_steps,
+        replay_differences=counters.replay_differences,
         messages_refused=runner.executor.messages_refused,
         messages_left_out=runner.executor.messages_left_out,
         refused=counters.refused_checkpoints,
+        proof_exact=_VERDICTS.get(proof.verdict) if proof is not None else None,
     )
+
+
+_VERDICTS = {Verdict.EXACT: True, Verdict.DIFFERENT: False}
 
 
 def _older_starts(runner: Runner) -> dict[str, int]:

@@ -213,6 +213,18 @@ JOBS = (
         lambda of: of.saves_failed,
     ),
     JobMetric(
+        "stepkeeper_replayed_steps_total",
+        MetricType.COUNTER,
+        "Steps that were trained a second time, and compared.",
+        lambda of: of.replayed_steps,
+    ),
+    JobMetric(
+        "stepkeeper_replay_differences_total",
+        MetricType.COUNTER,
+        "Times that steps which were trained a second time gave other bits.",
+        lambda of: of.replay_differences,
+    ),
+    JobMetric(
         "stepkeeper_checkpoints_refused_total",
         MetricType.COUNTER,
         "Checkpoints that were refused: damaged, rolled back, or unfit for the program.",
@@ -236,6 +248,12 @@ JOBS = (
         "1 while the job waits for a disk: of its checkpoint directory, which fails or lacks what was committed there, "
         "or of what it is started from.",
         lambda of: of.waits_for_storage,
+    ),
+    JobMetric(
+        "stepkeeper_proof_exact",
+        MetricType.GAUGE,
+        "1 if the newest proof found that kills change no bit, 0 if it found a difference; absent without a verdict.",
+        lambda of: of.proof_exact,
     ),
     JobMetric(
         "stepkeeper_flush_last_seconds",

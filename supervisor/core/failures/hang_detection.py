@@ -35,6 +35,7 @@ class LoopSection(StrEnum):
     SAVE = "save"  # a checkpoint is written, with training waiting or beside it
     EVALUATION = "evaluation"
     DATA = "data"  # the next batch is waited for
+    REPLAY = "replay"  # steps are done a second time, to compare their results
 
 
 FLOORS: Mapping[LoopSection, float] = {
@@ -44,10 +45,13 @@ FLOORS: Mapping[LoopSection, float] = {
     LoopSection.SAVE: 1.0,
     LoopSection.EVALUATION: 3.0,  # the first one is still to come when much is known of steps
     LoopSection.DATA: 1.0,
+    LoopSection.REPLAY: 1.0,
 }
 """The least limit of each section, as a multiple of hang_timeout_min, however short its silences were."""
 
-_RARE = frozenset({LoopSection.STARTUP, LoopSection.TRACING, LoopSection.SAVE, LoopSection.EVALUATION})
+_RARE = frozenset(
+    {LoopSection.STARTUP, LoopSection.TRACING, LoopSection.SAVE, LoopSection.EVALUATION, LoopSection.REPLAY}
+)
 _NONE: Mapping[LoopSection, float] = MappingProxyType({})
 
 

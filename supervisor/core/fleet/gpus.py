@@ -64,6 +64,12 @@ def judge_gpus(
     return GpuVerdict(without=without, visible=visible_then)
 
 
+def chosen_gpus(gpus: Iterable[Gpu], visible: str | None) -> list[Gpu]:
+    """Those of them that a job may use, by its CUDA_VISIBLE_DEVICES."""
+    chosen = _chosen(visible)
+    return [each for each in gpus if chosen is None or _is_in(each, chosen)]
+
+
 def _has_parts(chosen: list[str] | None) -> bool:
     """Whether the job was given parts of GPUs (MIG), whose ids the driver doesn't list here."""
     return any(word.startswith("MIG-") for word in chosen or ())

@@ -27,7 +27,12 @@ PARENTS: Mapping[str, str] = {
 """Supervisor's event types, and what each is a kind of; EVENT is all of them."""
 
 TYPES = frozenset({*PARENTS, ALL})
-OURS: Mapping[str, str] = {"CHECKPOINT_COMMITTED": "CHECKPOINT", "NOTICE_RECEIVED": "NOTICE"}
+OURS: Mapping[str, str] = {
+    "CHECKPOINT_COMMITTED": "CHECKPOINT",
+    "NOTICE_RECEIVED": "NOTICE",
+    "REPLAY_DIFFERED": "REPLAY",
+    "PROOF_ENDED": "PROOF",
+}
 """Our own types, and what each is a kind of; for watchers, not for listeners."""
 
 

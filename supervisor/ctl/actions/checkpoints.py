@@ -120,7 +120,9 @@ def _table(checkpoints: Iterable[dict[str, Any]], mirror: Sequence[str] | None =
             each["name"],
             render.age(each["created_wall_at"], now),
             render.size(each["size_bytes"]),
-            _verdict(each) + (", mirrored" if not each["quarantined"] and each["name"] in (mirror or ()) else ""),
+            _verdict(each)
+            + (", mirrored" if not each["quarantined"] and each["name"] in (mirror or ()) else "")
+            + (", replayed" if each.get("replayed") else ""),
         )
         for each in checkpoints
     ]

@@ -17,7 +17,7 @@ CATEGORIES = {
     "restoring": "loading the checkpoint into memory",
     "starting": "starting the process, importing, verifying the checkpoint",
     "tracing": "from the restored state to the end of the first step",
-    "replaying": "steps repeated after a restart",
+    "replaying": "steps repeated after a restart, or to compare",
     "data": "training waited for input data",
     "hung": "no progress, until the hang was detected",
     "down": "no process, though the job should have been running",

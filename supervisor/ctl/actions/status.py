@@ -27,6 +27,8 @@ def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     found, unknown = naming.select_programs(names, answer["programs"])
     lines = [*map(naming.unknown_line, unknown), *render.status_lines(found)]
     terminal.print_result({**answer, "programs": found, "unknown": unknown}, lines)
+    for text in () if terminal.as_json else _proofs(found if names else []):
+        terminal.print_remark(text)
     for text in () if terminal.as_json else _escapes(found):
         terminal.print_remark(text)
     for trouble in () if terminal.as_json else (answer.get("ledger_error"), answer.get("hooks_error")):
@@ -34,6 +36,19 @@ def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
             terminal.print_trouble(trouble)
     down = any(program["wire_code"] in DOWN_CODES for program in found)
     return max(ExitStatus.UNKNOWN if unknown else ExitStatus.OK, ExitStatus.DOWN if down else ExitStatus.OK)
+
+
+def _proofs(programs: list[dict[str, Any]]) -> list[str]:
+    """What the newest proof of each job came to, and how far the one under way is."""
+    lines = list[str]()
+    for program in programs:
+        job = program.get("job") or {}
+        if (proof := job.get("proof")) is not None:
+            lines.append(f"{program['name']}: {proof['text']}")
+        if (proving := job.get("proving")) is not None:
+            share = "" if proving["done"] is None else f", {100 * proving['done']:.0f} %"
+            lines.append(f"{program['name']}: is being proven: {proving['doing']}{share}")
+    return lines
 
 
 def _escapes(programs: list[dict[str, Any]]) -> list[str]:

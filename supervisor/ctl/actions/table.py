@@ -11,6 +11,7 @@ from supervisor.ctl.actions import (
     history,
     logs,
     notices,
+    prove,
     start_stop,
     status,
 )
@@ -142,6 +143,18 @@ TABLE: Mapping[str, Action] = {
             "pid": "Show the daemon's process id.",
             "pid NAME ...": "Show the process ids of programs; 0 for one that is down.",
             "pid all": "Show the process ids of all programs, one on each line.",
+        },
+        names=True,
+    ),
+    "prove": Action(
+        prove.prove,
+        options=prove.OPTIONS,
+        usage={
+            "prove NAME": "Prove in a scratch folder that kills change no bit of a job: exit status 0, else 1.",
+            "prove --steps N NAME": "Train N steps in each run; --epochs X instead: so many epochs.",
+            "prove --kills K NAME": "Kill K times, in steps, at ends of epochs and in saves.",
+            "prove --anyway NAME": "Prove also while the job trains, or while none of its GPUs is free.",
+            "prove --cancel NAME": "End the proof of a job, as Ctrl-C does.",
         },
         names=True,
     ),

@@ -15,6 +15,7 @@ from supervisor.host.ledger.accounts import Accounts
 from supervisor.host.ledger.attempts import AttemptRecord, LastEnd, OpenAttempt, attempt_history
 from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.output_begins import OutputBeginsTable
+from supervisor.host.ledger.proofs import ProofTable
 from supervisor.host.ledger.schema import (
     LedgerError,
     check_version,
@@ -89,6 +90,8 @@ class Ledger:
         """Where in its logs the output of each attempt begins."""
         self.job_states = JobStates(self._writer, self._select, self._boot_id, left)
         """What each job's failures taught: back-off, suspects, hang limits."""
+        self.proofs = ProofTable(self._writer, self._select)
+        """The newest proof of exactness of each job."""
         self.series = SeriesTable(self._writer, self._select)
         """The metrics of each job over its steps."""
         self.uploads = UploadTable(self._writer, self._select)

@@ -13,7 +13,7 @@ from supervisor.host.ledger.migrations import OLDEST, migrate
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 14  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
+SCHEMA = 15  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
 INCREMENTAL = 2  # PRAGMA auto_vacuum: free pages can be given back to the disk piece by piece
 WAL_KEPT_BYTES = 1 << 20  # of the journal's file, once its content is in the ledger; it grows while one reads for long
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
@@ -52,6 +52,7 @@ CREATE TABLE job_states (
     stored_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
 CREATE TABLE progress (program TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE proofs (program TEXT PRIMARY KEY, content TEXT, under_way TEXT) WITHOUT ROWID;
 CREATE TABLE series (program TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE output_begins (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, channel TEXT NOT NULL,
@@ -77,6 +78,7 @@ _PROBES = (
     "SELECT program, section, longest_s FROM longest_silences LIMIT 0",
     "SELECT program, facts, oom_counters, digest, stored_awake_s, boot_id FROM job_states LIMIT 0",
     "SELECT program, content FROM progress LIMIT 0",
+    "SELECT program, content, under_way FROM proofs LIMIT 0",
     "SELECT program, content FROM series LIMIT 0",
     "SELECT program, attempt, channel, inode, offset, digest, at_ns FROM output_begins LIMIT 0",
     "SELECT program, limited, upload_s FROM uploads LIMIT 0",

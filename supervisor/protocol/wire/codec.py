@@ -49,8 +49,13 @@ def fit_message(message: AnyMessage) -> AnyMessage:
 
     A metric that is out of them is left out.
     """
-    values = {name: _fit(getattr(message, name), wanted) for name, wanted, _ in _fields_of(type(message))}
-    return replace(message, **values)
+    return fit_record(message)
+
+
+def fit_record(record: Record) -> Record:
+    """As `fit_message`, of any dataclass, with those inside it."""
+    values = {name: _fit(getattr(record, name), wanted) for name, wanted, _ in _fields_of(type(record))}
+    return replace(record, **values)  # type: ignore[type-var]
 
 
 def decode_message(line: bytes) -> Message:
@@ -257,6 +262,8 @@ def _fit(value: Any, wanted: Any) -> Any:
         return value
     if origin is tuple:
         return tuple(_fit(each, typing.get_args(wanted)[0]) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return fit_record(value)
     if origin is Mapping:
         kinds = typing.get_args(wanted)
         return {key: each for key, each in value.items() if (_fit(key, kinds[0]), _fit(each, kinds[1])) == (key, each)}

@@ -28,9 +28,11 @@ PROOF = "STEPKEEPER_PROOF"
 
 Strategy = Literal["auto", "mirrored", "one-device", "multiworker", "tpu"]
 OnNan = Literal["stop", "rollback", "skip", "off"]
+OnReplayDifference = Literal["warn", "stop"]
 Standby = Literal["warm", "hot"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 ON_NAN: tuple[OnNan, ...] = get_args(OnNan)
+ON_REPLAY_DIFFERENCE: tuple[OnReplayDifference, ...] = get_args(OnReplayDifference)
 
 CHECKPOINT_INTERVAL_MIN = 30.0  # seconds: less lost work hardly matters, and the disk has other users
 CHECKPOINT_INTERVAL_MAX = 1800.0  # seconds: what a crash may cost, however rare crashes were so far
@@ -104,11 +106,12 @@ class Launch:
     """All settings of one worker. A setting that is None is left to the script.
 
     Those with the name of a configuration key mean what docs/configuration.md says of it; lengths of time are in
-    seconds, `checkpoint_keep_every` in hours. `between_failures_s`: the mean time between this job's failures, for an
-    interval that the worker chooses itself. `microbatches`: into how many parts each batch is divided. `waits_for`:
-    this process is a standby of that daemon and not an attempt yet. `member`: it trains beside the job's own process.
-    `generation`: of the gang of several nodes that it belongs to; whoever has another one is not let in.
-    `leaves_with`: the daemon that it does not outlive for long; other workers train on until the next one adopts them.
+    seconds, `checkpoint_keep_every` in hours, `replay` is a share from 0 to 1. `between_failures_s`: the mean time
+    between this job's failures, for an interval that the worker chooses itself. `microbatches`: into how many parts
+    each batch is divided. `waits_for`: this process is a standby of that daemon and not an attempt yet. `member`:
+    it trains beside the job's own process. `generation`: of the gang of several nodes that it belongs to; whoever
+    has another one is not let in. `leaves_with`: the daemon that it does not outlive for long; other workers train
+    on until the next one adopts them.
     """
 
     job: str = "job"
@@ -131,6 +134,8 @@ class Launch:
     checkpoint_keep_best: tuple[Literal["min", "max"], str] | None = None
     on_nan: OnNan | None = None
     loss_spike: float | None = None
+    replay: float | None = None
+    on_replay_difference: OnReplayDifference = "warn"
     standby: Standby | None = None
     microbatches: int = 1
     between_failures_s: float | None = None

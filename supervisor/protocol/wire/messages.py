@@ -249,6 +249,26 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """Steps were trained a second time from the same state, to compare the bits (docs/replay.md).
+
+    `step`: the last of them; `steps`: how many were compared, 0 if that was broken off. `took_s`: how long training
+    stood still for it. `differing`: what was not the same bits, by name. `checkpoints`: those of the states that both
+    agree on. `problem`: why this attempt replays nothing from now on.
+    """
+
+    rate: ClassVar[Rate] = Rate(50, AWAY)
+
+    attempt: Attempt
+    step: Step
+    steps: Count
+    took_s: Seconds
+    differing: Names = ()
+    checkpoints: Names = ()
+    problem: ErrorText | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
     """The result of an `export`: the absolute `path` of the SavedModel, or the `error`."""
 
@@ -323,6 +343,7 @@ FromWorker = (
     | Flushing
     | Committed
     | SaveFailed
+    | Replayed
     | Exported
     | Done
     | Failed
@@ -344,6 +365,7 @@ TYPES: Mapping[str, type[Message]] = {
     "flushing": Flushing,
     "committed": Committed,
     "save-failed": SaveFailed,
+    "replayed": Replayed,
     "exported": Exported,
     "done": Done,
     "failed": Failed,
@@ -370,8 +392,11 @@ class WorkerExit(IntEnum):
     LOCKED = 75  # EX_TEMPFAIL: another live worker holds the checkpoint directory
     BAD_LAUNCH = 78  # EX_CONFIG: entry point missing, launch environment wrong
     DIVERGED = 80  # past sysexits.h: training diverged, and the job must not train on
+    NOT_REPEATABLE = 81  # steps that were trained a second time gave other bits, and on_replay_difference is stop
     STOPPED = 143  # 128 + SIGTERM: asked to stop; flushed and left
 
 
-PERMANENT_EXITS = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
-"""Codes after which the same start would fail in the same way: a person must change something first."""
+PERMANENT_EXITS = frozenset(
+    {WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH, WorkerExit.NOT_REPEATABLE}
+)
+"""Codes after which a person must change something first: the same start would fail in the same way, or go wrong."""

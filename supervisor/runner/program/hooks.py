@@ -1,4 +1,5 @@
-"""Runs the hooks of one program: failed, relaunched, a checkpoint refused, steps not saved, done, a notice."""
+"""Runs the hooks of one program: failed, relaunched, a checkpoint refused, steps not saved, a difference, done, a
+notice."""
 
 import platform
 import time
@@ -10,8 +11,11 @@ from supervisor.core.job import Job
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.hooks import HookEvent, HookFact, HookRunner
+from supervisor.protocol.plurals import counted
+from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
+NAMED = 10  # tensors in a message; the log has more
 Commands = Mapping[str, tuple[str, ...] | None]
 
 
@@ -60,6 +64,10 @@ class HookNotifier(ProgramObserver):
         if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED, State.EXITED):
             self._ended = None  # the next start is no relaunch
 
+    def on_message(self, message: messages.FromWorker, now: float) -> None:
+        if isinstance(message, messages.Replayed) and message.differing:
+            self._run_hook("replay_difference", text=describe_difference(message), steps=message.steps)
+
     def on_checkpoint_refused(self, checkpoint: str, reason: str) -> None:
         self._run_hook("refused", checkpoint=checkpoint, text=reason)
 
@@ -79,3 +87,11 @@ class HookNotifier(ProgramObserver):
             "reason": facts.reason,
         }
         self._hooks.run_hook(HookEvent(command, event, self._config.name, {**told, **more}))
+
+
+def describe_difference(message: messages.Replayed) -> str:
+    """What steps that were trained a second time gave, in a sentence."""
+    names = message.differing
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    steps = f"{counted(message.steps, 'step')} before step {message.step + 1}"
+    return f"{steps} gave other bits when they were trained a second time: {', '.join(names[:NAMED])}{more}"

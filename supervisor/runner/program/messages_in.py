@@ -160,6 +160,8 @@ def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, 
             log.info("worker.identified", attempt=attempt, pid=message.pid, phase=str(message.phase), step=message.step)
         case messages.SaveFailed():
             log.error("checkpoint.not_saved", attempt=attempt, step=message.step, error=message.error)
+        case messages.Replayed():
+            _record_replay(message, log)
         case messages.Done():
             log.info("training.done", attempt=attempt, step=message.step, **{"metrics": dict(message.metrics)})
         case messages.Failed():
@@ -170,3 +172,20 @@ def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, 
                 log.warning("batches.left_out", attempt=attempt, step=message.step, batches=list(message.batches))
         case _:
             pass
+
+
+def _record_replay(message: messages.Replayed, log: JobLog) -> None:
+    facts = {
+        "attempt": message.attempt,
+        "step": message.step,
+        "steps": message.steps,
+        "took_s": round(message.took_s, 3),
+    }
+    if message.problem is not None:
+        log.warning("replay.off", attempt=message.attempt, step=message.step, why=message.problem)
+    elif message.differing:
+        log.error("replay.differed", **facts, differing=list(message.differing))
+    elif message.checkpoints:
+        log.info("checkpoint.replayed", **facts, checkpoints=list(message.checkpoints))
+    else:
+        log.debug("replay.broken_off", **facts)

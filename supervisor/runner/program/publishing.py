@@ -11,15 +11,19 @@ from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.logs.output_events import ProgramOutput
+from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.limits import TokenBucket
 from supervisor.runner.listeners.hub import ListenerHub, ListenerStatus
 from supervisor.runner.records.observers import ProgramObserver
 
+NAMED = 10  # tensors in an event; the log has more
 COMMITS_A_SECOND, COMMITS_AT_ONCE = 1.0, 100  # published; all programs share the buffers of those who read
 
 
 class EventPublisher(ProgramObserver):
-    """Publishes state changes, checkpoints, notices and output. A listener's own state goes to its pool besides.
+    """Publishes state changes, checkpoints, notices, differences of replays, and output.
+
+    A listener's own state goes to its pool besides.
 
     `wire_state`, `pid`: where the program stands in Supervisor's words, and its process.
     """
@@ -78,6 +82,13 @@ class EventPublisher(ProgramObserver):
             self._listeners.set_running(
                 self._config.group, self._config.name, self._lifeline.state is WireState.RUNNING
             )
+
+    def on_message(self, message: messages.FromWorker, now: float) -> None:
+        if isinstance(message, messages.Replayed) and message.differing:
+            facts: dict[str, EventValue] = {"attempt": message.attempt, "step": message.step, "steps": message.steps}
+            text = ", ".join(message.differing[:NAMED])
+            told = program_event("REPLAY_DIFFERED", self._config.name, self._config.group, **facts, text=text)
+            self._listeners.publish([told])
 
     def on_output(self, output: ProgramOutput) -> None:
         """Publishes what the program printed."""

@@ -47,6 +47,8 @@ class ProgramCounters(ProgramObserver):
     refused_checkpoints: int = 0
     older_starts: dict[OlderBecause, int] = field(default_factory=dict)
     failed_saves: int = 0
+    replayed_steps: int = 0
+    replay_differences: int = 0
     save: DurationStats = _NEVER
     stall: DurationStats = _NEVER
     flush: DurationStats = _NEVER  # from the request to the checkpoint on the disk
@@ -106,6 +108,9 @@ class ProgramCounters(ProgramObserver):
                 asked_at = [self._flush_asked_at.pop(each) for each in message.flushes if each in self._flush_asked_at]
                 if asked_at:
                     self.flush = self.flush.plus(now - min(asked_at))
+            case messages.Replayed():
+                self.replayed_steps += message.steps
+                self.replay_differences += bool(message.differing)
             case messages.SaveFailed():
                 self.failed_saves += 1
                 for each in message.flushes:

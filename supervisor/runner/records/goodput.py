@@ -108,6 +108,8 @@ class GoodputRecorder(ProgramObserver):
                 account.steps_done(message.step, now, message.step_s, message.data_s)
             case messages.Committed() if message.ago_s is None:
                 account.checkpoint_committed(message.stall_s)
+            case messages.Replayed():
+                account.steps_replayed(message.took_s)
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
         if facts.state is not before:

@@ -30,6 +30,7 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.saves import SaveDurations
 
@@ -62,6 +63,7 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
         listening=SimpleNamespace(pool_counts=dict),
         disks=BlockingCalls(),
         settings=SimpleNamespace(identifier="test"),
+        proofs=Proofs(lambda: runners, services),
     )
     try:
         yield context, runners

@@ -18,6 +18,7 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
 
 
@@ -66,8 +67,9 @@ async def test_a_rank_says_which_of_how_many_nodes_it_is(
     monkeypatch.setattr(Runner, "state", State.RUNNING)
 
     assert "rank 1 (n2) of 3 nodes, generation 2005" in full_description(rank)
-    assert (found := job_status(rank)) is not None
+    proofs = Proofs(dict, rank._services)
+    assert (found := job_status(rank, proofs)) is not None
     assert found.gang == GangAnswer(1, ("n1", "n2", "n3"), 2005)
     assert "rank" not in full_description(alone)
-    assert (other := job_status(alone)) is not None
+    assert (other := job_status(alone, proofs)) is not None
     assert other.gang is None

@@ -133,19 +133,28 @@ def test_what_failures_taught_is_kept_under_its_present_names(
                 assert stored is None
                 continue
             assert stored is not None
-            known, from_scratch = state["facts"].pop("known"), state["facts"].pop("from_scratch")
-            facts = plain(asdict(stored.facts))
-            assert {key: facts.pop(RENAMED_IN_14.get(key, key)) for key in state["facts"]} == state["facts"]
-            assert (facts["older"], facts["begin_at"]) == (None, 0 if from_scratch else None)
+            facts, was = plain(asdict(stored.facts)), state["facts"]
+            if version.name == "v12":
+                check_as_v12_had_it(ledger, name, facts, was)
+            else:
+                assert {key: facts[key] for key in was} == was
+                assert plain(asdict(ledger.progress(name))) == expected["progress"][name]
             assert (stored.digest, plain([asdict(each) for each in stored.counters])) == (
                 state["digest"],
                 state["counters"],
             )
-            newest = ledger.progress(name).newest
-            assert (newest is None) == (known is None)
-            if newest is not None:
-                assert {key: getattr(newest, key) for key in known} == known
-                assert newest.name.endswith(f".a{newest.attempt}")
+
+
+def check_as_v12_had_it(ledger: Ledger, name: str, facts: dict[str, Any], was: dict[str, Any]) -> None:
+    """Until 13 the account of progress was among them, and some had other names."""
+    known, from_scratch = was.pop("known"), was.pop("from_scratch")
+    assert {key: facts.pop(RENAMED_IN_14.get(key, key)) for key in was} == was
+    assert (facts["older"], facts["begin_at"]) == (None, 0 if from_scratch else None)
+    newest = ledger.progress(name).newest
+    assert (newest is None) == (known is None)
+    if newest is not None:
+        assert {key: getattr(newest, key) for key in known} == known
+        assert newest.name.endswith(f".a{newest.attempt}")
 
 
 @OLD
@@ -259,7 +268,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_ledger_that_the_next_start_finishes
         shutil.rmtree(folder)
         if not was_killed:
             break
-    assert number > 20
+    assert number > 8
     assert seen == set(range(int(version.name[1:]), schema.SCHEMA + 1)), "each step is a transaction of its own"
 
 
@@ -280,18 +289,20 @@ def test_a_disk_without_room_for_the_copy_changes_nothing_and_says_so(version: P
         assert later.last_attempts() == expected_of(version)["last_attempts"]
 
 
+HINDERS = {"v12": "DROP TABLE memories", "v14": "CREATE TABLE proofs (program TEXT)"}
+"""By version: what makes the step after it fail."""
+
+
 @OLD
 def test_a_step_that_fails_says_so_and_calls_nothing_damaged(
     version: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = state_of(version, tmp_path)
     with closing(sqlite3.connect(path)) as shell, shell:
-        shell.execute("DROP TABLE memories")
+        shell.execute(HINDERS[version.name])
     before = dump(path)
 
-    with pytest.raises(
-        LedgerError, match=r"cannot bring the ledger .* from version 12 to \d+: no such table: memories"
-    ):
+    with pytest.raises(LedgerError, match=rf"cannot bring the ledger .* from version {version.name[1:]} to \d+: "):
         Ledger(path)
 
     assert dump(path) == before

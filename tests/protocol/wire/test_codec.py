@@ -194,6 +194,7 @@ VALID: dict[str, Any] = {
     "attempt": 1, "id": 1, "reason": "r", "then": "stop", "pipes": "/p", "protocol": 1, "pid": 7, "version": "1",
     "kind": "warm", "load_s": 1.0, "step": 5, "checkpoint": "step-0000000005.a1", "restore_s": 1.0, "size_bytes": 1,
     "save_s": 1.0, "stall_s": 0.0, "error": "e", "phase": "training", "restore": None,
+    "steps": 3, "took_s": 0.1,
 }  # fmt: skip
 
 

@@ -45,6 +45,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Member: st.builds(Member, NUMBERS, NUMBERS),
     launch.Strategy: st.sampled_from(launch.STRATEGIES),
     launch.OnNan: st.sampled_from(launch.ON_NAN),
+    launch.OnReplayDifference: st.sampled_from(launch.ON_REPLAY_DIFFERENCE),
     launch.Standby: st.sampled_from(get_args(launch.Standby)),
     get_args(get_type_hints(Launch)["checkpoint_keep_best"])[0]: st.tuples(st.sampled_from(["min", "max"]), TEXT),
 }

@@ -41,11 +41,9 @@ def main():
     n_epochs = 5
     with FilesRun(model, directory="checkpoints", generators=[rng]) as run:
         for epoch in run.epochs(n_epochs):
-            if run.batch == 0:
-                run.state["perm"] = rng.permutation(len(ratings))
-            for start in range(run.batch * batch, len(ratings), batch):
-                squares = [sgd(model, *ratings[k]) for k in run.state["perm"][start : start + batch]]
-                run.step_done(epoch=epoch, batch=start // batch + 1, mse=np.mean(squares))
+            for rows in run.order(rng.permutation(len(ratings)), batch):
+                squares = [sgd(model, *ratings[k]) for k in rows]
+                run.step_done(mse=np.mean(squares))
     print(f"P {model.P.sum():.12f} Q {model.Q.sum():.12f}")
 
 

@@ -39,7 +39,7 @@ class Weights:
 weights = Weights()
 with FilesRun(weights, directory="checkpoints") as run:
     for epoch in run.epochs(args.epochs):
-        for i in range(run.batch * args.batch_size, len(x), args.batch_size):
+        for i in run.range(0, len(x), args.batch_size):
             xb, yb = x[i : i + args.batch_size], y[i : i + args.batch_size]
             logits = xb @ weights.w + weights.b
             probs = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -49,7 +49,7 @@ with FilesRun(weights, directory="checkpoints") as run:
             grad[np.arange(len(yb)), yb] -= 1
             weights.w -= args.lr * xb.T @ grad / len(yb)
             weights.b -= args.lr * grad.mean(axis=0)
-            run.step_done(epoch=epoch, batch=i // args.batch_size + 1, loss=loss)
+            run.step_done(loss=loss)
         print(f"epoch {epoch}")
 
 accuracy = ((x @ weights.w + weights.b).argmax(axis=1) == y).mean()

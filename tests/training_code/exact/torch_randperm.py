@@ -1,4 +1,4 @@
-"""Mini-batches by hand: the run gives the indices of each batch, in a new order in each epoch."""
+"""Mini-batches by hand: the run goes through a permutation from where it stopped."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
 with worker.torch.Run(model=model, optimizer=optimizer, directory="checkpoints") as run:
     for epoch in run.epochs(n_epochs):
-        for indices in run.batches(torch.arange(X.size()[0]), batch_size=batch_size, seed=25):
+        for indices in run.order(torch.randperm(X.size()[0]), batch_size):
             optimizer.zero_grad()
             batch_x, batch_y = X[indices], y[indices]
             loss = loss_fn(model(batch_x), batch_y)

@@ -54,12 +54,12 @@ losses = AverageMeter("Loss", ":.4e")
 with FilesRun(model, directory="checkpoints") as run:
     for epoch in run.epochs(4):
         losses.reset()
-        for i in range(run.batch, 6):
+        for i in run.range(6):
             xb, yb = x[i * 10 : i * 10 + 10], y[i * 10 : i * 10 + 10]
             margin = yb * (xb @ model.w)
             losses.update(float(np.maximum(0, 1 - margin).mean()), len(xb))
             model.w += 0.1 * (yb[margin < 1, None] * xb[margin < 1]).sum(axis=0)
-            run.step_done(epoch=epoch, batch=i + 1, loss=losses.val)
+            run.step_done(loss=losses.val)
         print(f"epoch {epoch}: {losses}")
 
 print(f"{losses} {model.w.sum():.12f}")

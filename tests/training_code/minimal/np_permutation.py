@@ -44,7 +44,7 @@ def main():
             perm = rng.permutation(len(ratings))
             for start in range(0, len(ratings), batch):
                 squares = [sgd(model, *ratings[k]) for k in perm[start : start + batch]]
-                run.step_done(epoch=epoch, batch=start // batch + 1, mse=np.mean(squares))
+                run.step_done(mse=np.mean(squares))
     print(f"P {model.P.sum():.12f} Q {model.Q.sum():.12f}")
 
 

@@ -49,7 +49,7 @@ with FilesRun(weights, directory="checkpoints") as run:
             grad[np.arange(len(yb)), yb] -= 1
             weights.w -= args.lr * xb.T @ grad / len(yb)
             weights.b -= args.lr * grad.mean(axis=0)
-            run.step_done(epoch=epoch, batch=i // args.batch_size + 1, loss=loss)
+            run.step_done(loss=loss)
         print(f"epoch {epoch}")
 
 accuracy = ((x @ weights.w + weights.b).argmax(axis=1) == y).mean()

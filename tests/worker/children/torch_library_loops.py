@@ -136,12 +136,12 @@ def loop_of_transformers(end: int) -> list[float]:
     """The loop in place of Trainer's, which ends at a step."""
     stepkeeper.prepare(3)
     model = Classifier()
-    trainer = make_trainer(model)
+    loader = make_trainer(model).get_train_dataloader()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     folder = FOLDER / f"transformers{SUFFIX[0]}"
     with stepkeeper.Run(model=model, optimizer=optimizer, directory=folder, interval="1 steps") as run:
         for _ in run.epochs(3):
-            for batch in run.batches(trainer.get_train_dataloader()):
+            for batch in run.batches(loader):
                 loss = model(**batch)["loss"]
                 loss.backward()
                 optimizer.step()

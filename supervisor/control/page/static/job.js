@@ -10,6 +10,10 @@ const KEPT_CHARACTERS = 2_000_000; // of a log, in the page
 const LOOK_EVERY_MS = 10_000;
 const MOST_MARKS = 50; // of each kind, in a curve
 
+function percent(share) {
+  return share === null ? "" : `, ${Math.round(share * 100)} %`;
+}
+
 export class Job {
   constructor(program) {
     this.name = program.name;
@@ -60,6 +64,9 @@ export class Job {
       facts.push(["Metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
       facts.push(["Restored", job.restored], ["Saves", job.save_error], ["Checkpoints in", job.checkpoint_dir]);
       facts.push(["Other conditions", (job.changed ?? []).join("; ")], ["Not saved", (job.left_out ?? []).join("; ")]);
+      facts.push(["Proof", job.proof?.text], ["Being proven", job.proving ? `${job.proving.doing}${percent(job.proving.done)}` : ""]);
+      facts.push(["Proof says", (job.proof?.differences ?? []).slice(0, 5).map((each) => `${each.name}${each.step === null ? "" : ` at step ${each.step}`}: ${each.undisturbed} undisturbed, ${each.killed} killed`).join("\n")]);
+      facts.push(["To write", job.proof?.verdict === "different" ? job.proof.remedy : ""]);
       facts.push(["Storage", (job.storage_remarks ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
     }
     if (program.notice) facts.push(["Notice", [program.notice.kind, program.notice.source, moment(program.notice.deadline_wall_at), program.notice.doing].filter(Boolean).join(", ")]);

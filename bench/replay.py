@@ -1,0 +1,142 @@
+"""Measures what replays cost, what they find, and whether they cry wolf (docs/replay.md).
+
+Run with `python -m bench.replay` (an hour; `--false-alarms`, `--cost` and `--flips` pick); prints tables and writes
+bench/results/replay.json. PyTorch runs in an environment of its own, which is installed at the first use.
+
+cost: each example with `replay = 1%` and without, in turns, so that both meet the same load; as the ratio of their
+times, and of their processor times. All files of the last checkpoint have to be the same. flips: jobs in which one bit
+of a weight, or of a gradient, is flipped in the first training of each interval. false alarms: steps of the examples
+that are trained twice, of which none may differ.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import harness, peer
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.wire.launch import Interval, Launch, without_launch_variables
+
+EXAMPLES = {"digits": 800, "torch_digits": 1500, "charlm": 300}
+"""With the steps of one run of the cost."""
+ALWAYS = 100.0  # times the training time: each interval between two saves is trained twice
+SHARE = 0.01
+EVERY = 50  # steps between two saves
+EVERY_TWICE = 5  # where all steps are to be trained twice: an epoch of digits has 11 steps, and no interval crosses one
+
+
+def run(example: str, folder: Path, replay: float | None, steps: int, every: int = EVERY) -> dict[str, Any]:
+    """Trains an example to its end. Raises SystemExit if it fails."""
+    replicas = {"digits": 2, "charlm": 2}.get(example)
+    command = [_python(example), "-m", "bench.replay_job", example]
+    return _run(command, folder, replay, every, {"STEPS": str(steps)}, replicas)
+
+
+def flip(kind: str, what: str, folder: Path, steps: int) -> dict[str, Any]:
+    """Trains the model of the tests, with one bit flipped in each interval of five steps."""
+    command = [_python(kind), "-m", "tests.worker.children.replaying", kind, str(folder), str(steps), f"flip={what}"]
+    return _run(command, folder, ALWAYS, 5, {}, None)
+
+
+def _run(
+    command: list[str], folder: Path, replay: float | None, every: int, more: Mapping[str, str], replicas: int | None
+) -> dict[str, Any]:
+    launch = Launch(
+        replay=replay,
+        deterministic=True,
+        checkpoint_dir=folder,
+        checkpoint_interval=Interval(steps=every),
+        replicas=replicas,
+        strategy="mirrored" if replicas else None,
+    )
+    environment = {**without_launch_variables(os.environ), **launch.to_environment(), **more}
+    environment |= {"PYTHONPATH": str(harness.ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    environment |= {"XDG_STATE_HOME": str(folder.parent / "state")}
+    ran = subprocess.run(command, cwd=harness.ROOT, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {ran.returncode}: {ran.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def _python(kind: str) -> str:
+    return str(peer.binaries(peer.TORCH) / "python") if "torch" in kind else sys.executable
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The hash of each file of the newest checkpoint."""
+    newest = selection.select_checkpoint(folder).path
+    assert newest is not None
+    return {file.name: file.hash for file in manifest.read_manifest(newest).files}
+
+
+def measure_cost(example: str, folder: Path, rounds: int, steps: int) -> dict[str, Any]:
+    """Runs with and without replays in turns."""
+    found: dict[str, list[dict[str, Any]]] = {"off": [], "on": []}
+    same = True
+    for number in range(rounds):
+        made = {}
+        for word in ("off", "on") if number % 2 else ("on", "off"):
+            place = folder / f"{example}-{word}-{number}"
+            found[word].append(run(example, place, SHARE if word == "on" else None, steps))
+            made[word] = digests(place)
+        same = same and made["on"] == made["off"]
+    ratios = {
+        clock: [on[clock] / off[clock] for on, off in zip(found["on"], found["off"], strict=True)]
+        for clock in ("wall_s", "cpu_s")
+    }
+    shares = [each["replay_s"] / (each["wall_s"] - each["replay_s"]) for each in found["on"]]
+    return {
+        "example": example,
+        "wall_ratio": ratios["wall_s"],
+        "cpu_ratio": ratios["cpu_s"],
+        "share": shares,
+        "replayed_steps": [each["replayed_steps"] for each in found["on"]],
+        "differences": sum(len(each["differences"]) for each in found["on"]),
+        "same_bits": same,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--examples", nargs="+", default=list(EXAMPLES))
+    parser.add_argument("--cost", type=int, default=3, metavar="ROUNDS")
+    parser.add_argument("--flips", type=int, default=100, metavar="INTERVALS")
+    parser.add_argument("--false-alarms", type=int, default=10_000, metavar="STEPS")
+    given = parser.parse_args()
+    results: dict[str, Any] = {"machine": harness.machine(), "cost": [], "flips": [], "false_alarms": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for example in given.examples if given.false_alarms else ():
+            steps = given.false_alarms + 2 * EVERY
+            found = run(example, folder / f"{example}-alarms", ALWAYS, steps, EVERY_TWICE)
+            results["false_alarms"].append({"example": example, **found})
+            print(
+                f"{example}: {found['replayed_steps']} steps replayed, {len(found['differences'])} differ", flush=True
+            )
+        for kind in ("tensorflow", "replicas", "torch") if given.flips else ():
+            for what in ("weight", "gradient"):
+                found = flip(kind, what, folder / f"{kind}-{what}", 5 * given.flips + 30)
+                results["flips"].append({"kind": kind, "flipped": what, **found})
+                print(f"{kind}, a bit in a {what}: {found['differences']} of {found['intervals']} found", flush=True)
+        for example in given.examples if given.cost else ():
+            cost = measure_cost(example, folder, given.cost, EXAMPLES[example])
+            results["cost"].append(cost)
+            print(
+                f"{example}: {statistics.median(cost['wall_ratio']):.3f} times the time, "
+                f"{statistics.median(cost['cpu_ratio']):.3f} times the processor time, "
+                f"{100 * statistics.median(cost['share']):.2f} % in replays, same bits: {cost['same_bits']}",
+                flush=True,
+            )
+    harness.write("replay", results)
+
+
+if __name__ == "__main__":
+    main()

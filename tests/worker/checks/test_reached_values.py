@@ -1,0 +1,168 @@
+"""What checkpoints hold is not named, whatever holds it; what they do not hold has the name that the user knows."""
+
+import itertools
+import time
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.checks import digests
+from worker.checks.reached_values import Kept, Search, digest_of, keep_deeply, keep_state_of, keep_written
+
+plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5))
+values = st.recursive(
+    plain,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.text(max_size=3), inner, max_size=4),
+        st.tuples(inner, inner),
+        st.lists(inner, max_size=4).map(deque),
+        st.lists(st.integers(0, 9), max_size=4).map(np.array),
+    ),
+    max_leaves=12,
+)
+
+
+def reached(*roots: tuple[str, Any], kept: Kept | None = None) -> dict[str, int]:
+    search = Search(kept or Kept(), time.thread_time() + 10.0).run(roots)
+    return {path: each.digest for path, each in search.values.items()}
+
+
+@given(values)
+def test_the_same_value_has_the_same_digest_and_a_changed_one_another(value: Any) -> None:
+    copied = [value]
+
+    assert digest_of([value]) == digest_of(copied)
+    assert digest_of([value, 0]) != digest_of([value, 1])
+    assert digest_of(value) != digest_of([value])
+
+
+@given(st.integers(1001, 9000), st.integers(0, 10))
+def test_a_long_container_is_compared_at_its_ends_and_by_its_length(length: int, number: int) -> None:
+    entries = list(range(length))
+    longer, other = [*entries, 1], list(entries)
+    other[number] += 1
+
+    assert len({digest_of(entries), digest_of(longer), digest_of(other)}) == 3
+
+
+def test_looking_at_iterators_does_not_move_them() -> None:
+    def generated() -> Any:
+        yield from range(5)
+
+    kinds: list[Any] = [
+        iter([1, 2, 3]), iter(range(3)), enumerate([1, 2, 3]), itertools.count(), itertools.cycle([1, 2]),
+        zip([1, 2], [3, 4], strict=True), generated(), map(str, [1, 2, 3]),
+    ]  # fmt: skip
+    for iterator in kinds:
+        first, again = digests.digest_position(iterator), digests.digest_position(iterator)
+        next(iterator)
+
+        assert first == again is not None
+        assert digests.digest_position(iterator) != first, iterator
+
+
+class Model:
+    """Writes some of what it has to a file."""
+
+    scale = np.ones(2)
+
+    def __init__(self) -> None:
+        self.weights = {"w": np.zeros(3)}
+        self.inner = SimpleNamespace(bias=np.zeros(1), calls=0)
+        self.step = 0
+        self.best = 0.0
+
+    def write(self, folder: Path) -> None:
+        np.savez(folder / "w.npz", **self.weights, bias=self.inner.bias, scale=self.scale, step=self._count())
+
+    def _count(self) -> int:
+        return self.step
+
+
+def test_what_a_programs_own_write_can_write_is_kept_and_the_rest_is_not() -> None:
+    model, kept = Model(), Kept()
+
+    keep_written(kept, [model.write])
+
+    assert set(reached(("model", model), kept=kept)) == {"model.best", "model.inner.calls"}
+
+
+def test_what_a_nested_function_writes_is_kept() -> None:
+    weights, count, best, kept = np.zeros(3), 3, 1.5, Kept()
+
+    def write(folder: Path) -> None:
+        np.savez(folder / "w.npz", weights=weights, count=count)
+
+    keep_written(kept, [write])
+
+    assert kept.names >= {"count"}
+    assert set(reached(("weights", weights), ("best", best), kept=kept)) == {"best"}
+
+
+def test_a_program_that_pickles_an_object_keeps_all_of_it() -> None:
+    import pickle
+
+    model, kept = Model(), Kept()
+
+    def write(folder: Path) -> None:
+        (folder / "model").write_bytes(pickle.dumps(model))
+
+    keep_written(kept, [write])
+
+    assert not reached(("model", model), kept=kept)
+
+
+class Stopping:
+    """Gives some of what it has as its state."""
+
+    def __init__(self) -> None:
+        self.counter, self._best, self.waited = 3, 0.5, 7
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counter": self.counter, "best": self._best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def test_what_an_object_gives_as_its_state_is_kept() -> None:
+    stopping, kept = Stopping(), Kept()
+
+    keep_state_of(kept, stopping)
+    search = Search(kept, time.thread_time() + 10.0).run([("stopping", stopping)])
+
+    assert {path for path, each in search.values.items() if not kept.has(each)} == {"stopping.waited"}
+
+
+def test_what_lies_in_a_kept_container_is_kept() -> None:
+    losses, kept = {"all": [1.0], "names": [["a"]]}, Kept()
+
+    keep_deeply(kept, losses)
+
+    assert not reached(("losses", losses), ("names", losses["names"]), kept=kept)
+
+
+class Lazy:
+    """Computes what is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+def test_no_attribute_is_asked_for_that_an_object_computes() -> None:
+    assert reached(("lazy", Lazy()), ("inside", [Lazy()])).keys() == {"inside"}
+
+
+@pytest.mark.parametrize("made", [lambda: [].append, dict, type("Empty", (), {})])
+def test_odd_objects_are_no_error(made: Any) -> None:
+    holder: list[Any] = [made()]
+    holder.append(holder)
+
+    reached(("holder", holder), ("itself", made()))

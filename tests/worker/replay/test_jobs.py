@@ -1,0 +1,187 @@
+"""Jobs that train steps a second time: nothing can be told from the result, and every flipped bit is found."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import peer
+from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.replayed import read_replayed
+from supervisor.protocol.wire.launch import Interval, Launch, OnReplayDifference, without_launch_variables
+from supervisor.protocol.wire.messages import WorkerExit
+from tests.places import ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+CHILD = ROOT / "tests" / "worker" / "children" / "replaying.py"
+KINDS = ("tensorflow", "replicas", "torch")
+ALWAYS = 50.0  # of training time: every interval of five steps is trained twice
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        kind: str,
+        steps: int,
+        *options: str,
+        replay: float | None = ALWAYS,
+        folder: str = "a",
+        on_difference: OnReplayDifference = "warn",
+    ) -> subprocess.Popen[str]:
+        launch = Launch(
+            replay=replay,
+            on_replay_difference=on_difference,
+            deterministic=True,
+            checkpoint_dir=tmp_path / folder,
+            checkpoint_interval=Interval(steps=5),
+        )
+        environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
+        environment |= {"XDG_STATE_HOME": str(tmp_path / "state"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [python_of(kind), str(CHILD), kind, str(tmp_path / folder), str(steps), *options]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def python_of(kind: str) -> str:
+    if kind != "torch":
+        return sys.executable
+    try:
+        return str(peer.binaries(peer.TORCH) / "python")
+    except peer.NotInstalled as error:
+        pytest.skip(str(error))
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[dict[str, Any], str]:
+    """What it found, and what it said on stderr."""
+    output, said = process.communicate(timeout=300)
+    assert process.returncode == code, said[-3000:]
+    return json.loads(output.splitlines()[-1]) if code == 0 else {}, said
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> list[str]:
+    """The lines up to the first one that begins with a word."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if line.startswith(word):
+            return lines
+    raise AssertionError(f"no line with {word}: {process.communicate()[1][-3000:]}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_ends_with_the_same_bits_with_and_without_replays(start: Start, tmp_path: Path, kind: str) -> None:
+    undisturbed, _ = ended(start(kind, 60, "epoch=17", replay=None, folder="b"))
+
+    replayed, _ = ended(start(kind, 60, "epoch=17"))
+
+    assert undisturbed["replayed_steps"] == 0
+    assert replayed["replayed_steps"] >= 30
+    assert replayed["differences"] == 0
+    assert replayed["hash"] == undisturbed["hash"]
+    assert read_replayed(tmp_path / "a")
+
+
+def test_batches_of_loader_processes_are_kept_for_the_second_time(start: Start) -> None:
+    undisturbed, _ = ended(start("torch", 40, "workers=1", replay=None, folder="b"))
+
+    replayed, _ = ended(start("torch", 40, "workers=1"))
+
+    assert replayed["replayed_steps"] >= 20
+    assert (replayed["differences"], replayed["hash"]) == (0, undisturbed["hash"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "flip"), [("tensorflow", "weight"), ("replicas", "gradient"), ("torch", "weight"), ("torch", "gradient")]
+)
+def test_every_flipped_bit_is_found(start: Start, kind: str, flip: str) -> None:
+    found, said = ended(start(kind, 60, f"flip={flip}"))
+
+    assert found["intervals"] >= 8
+    assert found["differences"] == found["intervals"]
+    assert ("parts.model.0.weight" if kind == "torch" else "optimizer/") in said
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+def test_killed_in_a_replay_it_ends_with_the_same_bits(start: Start, kind: str) -> None:
+    undisturbed, _ = ended(start(kind, 40, replay=None, folder="b"))
+
+    for held in random.sample(range(1, 9), 2):
+        process = start(kind, 40, f"hold={held}")
+        for _ in range(held):
+            wait_for(process, "again")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    resumed, _ = ended(start(kind, 40))
+
+    assert resumed["hash"] == undisturbed["hash"]
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+def test_a_stop_ends_a_replay_at_once_and_loses_no_step(start: Start, tmp_path: Path, kind: str) -> None:
+    undisturbed, _ = ended(start(kind, 40, replay=None, folder="b"))
+    process = start(kind, 40, "pause=0.1")
+    done = [line for line in wait_for(process, "again") if line.startswith("step")]
+
+    os.kill(process.pid, signal.SIGTERM)
+    rest = process.communicate(timeout=60)[0].split("\n")
+
+    assert process.returncode == int(WorkerExit.STOPPED)
+    assert len([line for line in rest if line]) <= 1, "one step at most was begun after the request"
+    newest = selection.select_checkpoint(tmp_path / "a").path
+    assert newest is not None
+    assert f"step-{int(done[-1].split()[1]):010d}" in newest.name
+    assert ended(start(kind, 40))[0]["hash"] == undisturbed["hash"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "named"),
+    [
+        ("tensorflow", "loop=enumerate", "passes its batches on"),
+        ("torch", "loop=enumerate", "passes its batches on"),
+        ("tensorflow", "carry=1", "best"),
+    ],
+)
+def test_what_cannot_be_led_back_is_named_once_and_trains(start: Start, kind: str, option: str, named: str) -> None:
+    found, said = ended(start(kind, 30, option))
+
+    assert found["replayed_steps"] == 0
+    assert len(found["problems"]) == 1
+    assert named in found["problems"][0]
+    assert said.count("replays no steps") == 1
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+def test_a_difference_stops_a_job_that_wants_it(start: Start, kind: str) -> None:
+    _, said = ended(start(kind, 60, "flip=weight", on_difference="stop"), int(WorkerExit.NOT_REPEATABLE))
+
+    assert "gave other bits" in said
+    assert "training is complete" not in said
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+def test_a_loop_that_is_left_in_a_replay_keeps_all_its_steps(start: Start, kind: str) -> None:
+    undisturbed, _ = ended(start(kind, 10, replay=None, folder="b"))
+    process = start(kind, 40, "leave=2")
+    lines = wait_for(process, "ended")
+
+    left, _ = ended(process)
+
+    assert lines[-3:] == ["again 6", "again 7", "ended 10"]
+    assert left["hash"] == undisturbed["hash"]

@@ -1,0 +1,72 @@
+"""How a loop of the script is quoted in a message, and the line that would follow the run instead of it."""
+
+import ast
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from worker.checks.loop_source import Loop, ScriptFrame
+
+RANGES = ("range", "trange")
+ENDLESS = ("count", "cycle", "repeat")
+_ORDERS = ("permutation", "randperm", "shuffle", "choice", "sample", "randint", "integers", "arange", "argsort")
+
+
+def quoted(loop: Loop, frame: ScriptFrame) -> str:
+    """The first line of a loop, and where it is."""
+    line = ast.unparse(loop).partition("\n")[0]
+    return f'"{line}" ({frame.place(loop)})'
+
+
+def run_name(frame: ScriptFrame, run: Any) -> str:
+    """How the script calls its run."""
+    values = [*frame.frame.f_locals.items(), *frame.frame.f_globals.items()]
+    names = [name for name, value in values if value is run]
+    for name, value in itertools.islice(values, 200):
+        held = getattr(value, "__dict__", None)
+        if type(held) is dict:
+            names += [f"{name}.{attribute}" for attribute, part in held.items() if part is run]
+    return names[0] if names else "run"
+
+
+def loop_to_write(loop: Loop, frame: ScriptFrame, run: Any, method: str, value: Any = None) -> str:
+    """The line with which a loop would follow the run. `method`: of the run; "batch": a range from there on.
+    `value`: what the loop runs over, if it is known.
+    """
+    name = run_name(frame, run)
+    if isinstance(loop, ast.While):
+        return f"for epoch in {name}.epochs(n):"
+    target = ast.unparse(loop.target)
+    ranges = [call for call in calls(loop.iter) if name_of_call(call) in RANGES and call.args]
+    if method == "epochs":
+        return f"for {target} in {name}.epochs({_count_of_range(ranges[0]) if ranges else 'n'}):"
+    if method == "batch":
+        stop = ast.unparse(ranges[0].args[-1 if len(ranges[0].args) == 1 else 1]) if ranges else "n"
+        return f"for {target} in range({name}.batch, {stop}):"
+    if ranges:
+        return f"for {target} in {name}.range({', '.join(map(ast.unparse, ranges[0].args))}):"
+    if any(name_of_call(call) in ENDLESS for call in calls(loop.iter)):
+        return f"while True:  # {name}.step is the number of the step"
+    is_order = any(name_of_call(call) in _ORDERS for call in calls(loop.iter))
+    if is_order or (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+        return f"for {target} in {name}.order({ast.unparse(loop.iter)}):"
+    return f"for {target} in {name}.batches(data):" if hasattr(run, "batches") else f"for i in {name}.range(n):"
+
+
+def calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (part for part in ast.walk(node) if isinstance(part, ast.Call))
+
+
+def name_of_call(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _count_of_range(call: ast.Call) -> str:
+    if len(call.args) == 1:
+        return ast.unparse(call.args[0])
+    start, stop = call.args[0], call.args[1]
+    if not (isinstance(start, ast.Constant) and start.value == 1):
+        return ast.unparse(stop)
+    if isinstance(stop, ast.BinOp) and isinstance(stop.op, ast.Add) and ast.unparse(stop.right) == "1":
+        return ast.unparse(stop.left)
+    return f"{ast.unparse(stop)} - 1"

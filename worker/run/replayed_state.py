@@ -1,0 +1,107 @@
+"""What the replays of `worker.Run` copy, put back and compare: the variables of a `tf.train.Checkpoint`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from worker.checkpoint.checkpoint_tensors import holds_more_than_variables
+from worker.checkpoint.snapshot import tensor_name
+from worker.devices import tensorflow_conditions
+from worker.replay.replayed_run import LoopAccess, ReplayedRun, Saves
+from worker.state import extra_state
+from worker.state.object_values import identities
+from worker.state.replica_values import replica_copies
+
+Values = tuple[tuple[np.ndarray[Any, Any], ...], ...]
+"""Of each variable, the value of each replica."""
+
+
+class ReplayedTensorFlow(ReplayedRun[Values]):
+    """A run of one process whose state is variables."""
+
+    def __init__(self, loop: LoopAccess, saves: Saves, tracked: tf.train.Checkpoint) -> None:
+        super().__init__(loop, saves)
+        self._tracked = tracked
+        self._variables: tuple[tuple[str, Any], ...] | None = None
+
+    @property
+    def variables(self) -> tuple[tuple[str, Any], ...]:
+        """Each variable that a checkpoint holds, or that is saved beside it, with its name."""
+        if self._variables is None:
+            self._variables = tuple(_variables_of(self._tracked))
+        return self._variables
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(
+            int(np.prod(copy.shape, dtype=np.int64)) * tf.as_dtype(copy.dtype).size
+            for _, variable in self.variables
+            for copy in replica_copies(variable)
+        )
+
+    def why_no_copy(self) -> str | None:
+        if not tensorflow_conditions.has_op_determinism():
+            return "training is not deterministic; set deterministic = true, and call worker.strategy() first"
+        if (other := holds_more_than_variables(self._tracked)) is not None:
+            return f"the checkpoint tracks a {other}, whose state can't be put back while training goes on"
+        for name, variable in self.variables:
+            if tf.as_dtype(variable.dtype) in (tf.string, tf.variant, tf.resource) or None in tuple(variable.shape):
+                return f"{name} is no variable of numbers with a fixed shape"
+        return None
+
+    def read_tensors(self) -> Values:
+        try:
+            return tuple(tuple(copy.numpy() for copy in replica_copies(variable)) for _, variable in self.variables)
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(str(error.message)) from error
+
+    def write_tensors(self, tensors: Values) -> None:
+        for (_, variable), values in zip(self.variables, tensors, strict=True):
+            for copy, value in zip(replica_copies(variable), values, strict=True):
+                copy.assign(value)
+
+    def differing_tensors(self, tensors: Values) -> Iterator[str]:
+        for (name, variable), values in zip(self.variables, tensors, strict=True):
+            copies = replica_copies(variable)
+            for number, (copy, value) in enumerate(zip(copies, values, strict=True)):
+                if not _are_same(copy.numpy(), value):
+                    yield name if len(copies) == 1 else f"{name} (replica {number})"
+
+    def is_same_structure(self, one: Values, other: Values) -> bool:
+        """Whether the tracked objects are the same as before: a script may add some."""
+        present = {id(variable) for _, variable in _variables_of(self._tracked)}
+        return present == {id(variable) for _, variable in self.variables}
+
+
+def _variables_of(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, Any]]:
+    """Each once, under the shortest path as TensorFlow names keys; those that only Keras knows under its own path."""
+    view, paths = tf.train.TrackableView(tracked), {id(tracked): ""}
+    waiting: list[Any] = [tracked]
+    seen: set[int] = set()
+    for parent in waiting:
+        for name, child in view.children(parent).items():
+            if id(child) in paths:
+                continue
+            paths[id(child)] = path = f"{paths[id(parent)]}/{name}".lstrip("/")
+            waiting.append(child)
+            if isinstance(child, tf.Variable | tf.keras.Variable) and seen.isdisjoint(identities(child)):
+                seen |= identities(child)
+                yield tensor_name(path), child
+    for variable in extra_state.keras_variables(tracked):
+        if seen.isdisjoint(identities(variable)):
+            seen |= identities(variable)
+            yield str(getattr(variable, "path", variable.name)), variable
+
+
+def _are_same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    """Whether two arrays hold the same bytes, NaN included."""
+    first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+    return bool(np.array_equal(first, second))
+
+
+def batch_bytes(batch: Any) -> int:
+    """The size of a batch on all replicas."""
+    parts = [part for each in tf.nest.flatten(batch) for part in getattr(each, "values", (each,))]
+    return sum(int(np.prod(part.shape, dtype=np.int64)) * tf.as_dtype(part.dtype).size for part in parts)
