@@ -127,6 +127,9 @@ def print_report(rows: Sequence[Row], also_loses: bool) -> None:
     fine = collections.Counter(str(row.entry.outcome) for row in rows if not row.problem)
     totals = collections.Counter(str(row.entry.outcome) for row in rows)
     print("\n" + ", ".join(f"{outcome} {fine[outcome]} of {total}" for outcome, total in totals.items()))
+    kills = collections.Counter(row.verdict.kills for row in rows if row.entry.outcome == Outcome.EXACT)
+    counts = ", ".join(f"{scripts} with {count}" for count, scripts in sorted(kills.items()))
+    print(f"kills of exact scripts: {counts}")
     most = sorted(rows, key=lambda row: -row.processor_s)[:6]
     print("most processor time:", ", ".join(f"{row.entry.name} {row.processor_s:.1f} s" for row in most))
     print(f"processor time of all attempts: {sum(row.processor_s for row in rows):.0f} s")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
-from worker.state.dataset_passes import original_dataset, parts_of_dataset, random_parts, seeds_of
+from worker.state.dataset_passes import original_dataset, parts_of_dataset, random_parts, seeds_of, seeds_taken_since
 
 _GLOBAL_GENERATORS = {id(random.getstate.__self__): "random", id(np.random.mtrand._rand): "numpy.random"}  # type: ignore[attr-defined]
 _NO_SEED = (
@@ -23,6 +23,10 @@ _DRAWN_AHEAD = (
     "numpy.random.default_rng(seed) made inside the function, or with tf.random.stateless_* from the example's index"
 )
 _SHAPE = "apply the shuffle after repeat, concatenate and cache, or use one pass (repeat) and total_steps"
+_MADE_ANEW = (
+    "give run.batches the function that makes it: run.batches(lambda epoch: make_dataset()); or make the dataset "
+    "before the loop"
+)
 _CAPTURED = "shuffle the datasets after they are put together, not in the function"
 
 
@@ -45,6 +49,20 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
     for node in parts_of_dataset(dataset):
         found += find_in_functions(missing_variables.functions_of_dataset(node))
     return found
+
+
+def find_made_in_epoch(data: Any, before_head: Any) -> list[Finding]:
+    """What of a dataset has its seed from TensorFlow's sequence since `before_head`, the state of that sequence at the
+    beginning of an epoch: each epoch makes the dataset anew, and a restart begins the sequence again."""
+    dataset = original_dataset(data)
+    if not isinstance(dataset, tf.data.Dataset):
+        return []
+    taken = seeds_taken_since(before_head)
+    return [
+        Finding(f"the order of {_describe(part.node)}, which each epoch makes anew", _MADE_ANEW)
+        for part in random_parts(dataset)
+        if (seeds := seeds_of(part.node)) is not None and seeds[1] in taken
+    ]
 
 
 def find_in_functions(functions: Iterable[Any]) -> list[Finding]:

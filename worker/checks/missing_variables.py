@@ -19,6 +19,7 @@ from worker.checks.reachability import (
 )
 from worker.state import extra_state
 from worker.state.object_values import identities
+from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 from worker.state.replica_values import SEED_NAME
 
@@ -67,7 +68,7 @@ def _display_name(item: Any) -> str:
     if isinstance(item, tf.keras.random.SeedGenerator):
         return f"Keras SeedGenerator {item.name}"
     if isinstance(item, tf.random.Generator | np.random.Generator | np.random.RandomState | random.Random):
-        return f"{type(item).__module__.partition('.')[0]} {type(item).__name__}"
+        return f"{class_module(type(item)).partition('.')[0]} {type(item).__name__}"
     return str(getattr(item, "path", None) or item.name)
 
 

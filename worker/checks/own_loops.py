@@ -13,6 +13,7 @@ from worker.checks.findings import Finding
 from worker.checks.loop_lines import ENDLESS, RANGES, loop_to_write, name_of_call, quoted, run_name
 from worker.checks.loop_source import Loop, ScriptFrame, assigned_values, module_of, statements
 from worker.checks.pulls import Pulls
+from worker.state.plain_values import class_module
 
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _NO_POSITION = frozenset({"total_steps", "strategy", "split"})
@@ -65,14 +66,15 @@ class LoopJudge:
             f"run.order(indices)"
         )
 
-    def own_loops(self, reads: bool) -> list[Finding]:
-        """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch."""
+    def own_loops(self, reads: bool, numbered: bool = False) -> list[Finding]:
+        """The `for` loops around a step that begin anew after a restart. `reads`: whether the step had a batch.
+        `numbered`: the script gives the step's numbers, so the run does not count those of an epoch."""
         own: list[tuple[ScriptFrame, ast.For]] = []
         for frame, loop in self._loops():
             if self._pulled(loop, frame, self._pulls.of_reader):
                 return []
             if self._pulled(loop, frame, self._pulls.of_epochs):
-                if not reads:  # its steps are counted
+                if not (reads or numbered):  # its steps are counted
                     return []
                 break
             if isinstance(loop, ast.For) and not self._is_of_data(loop, frame) and not self._follows_run(loop, frame):
@@ -239,7 +241,7 @@ class LoopJudge:
     def _is_of_data(self, loop: ast.For, frame: ScriptFrame) -> bool:
         """Whether a loop runs over a dataset or a DataLoader, which other checks name."""
         return any(
-            type(self._value(part, frame)).__module__.startswith(_DATA)
+            class_module(type(self._value(part, frame))).startswith(_DATA)
             for part in ast.walk(loop.iter)
             if isinstance(part, ast.Name | ast.Attribute)
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from worker.state.plain_values import LIBRARIES
+from worker.state.plain_values import LIBRARIES, class_module
 from worker.state.random_generators import GENERATORS
 
 MAX_OBJECTS = 200_000  # a limit for unusual programs; a large Keras model has some ten thousand
@@ -78,7 +78,7 @@ def first_entries(entries: Iterable[Any]) -> Iterator[Any]:
 
 def is_script_class(kind: type) -> bool:
     """Whether a class belongs to the script, or to a package whose objects are searched."""
-    return not is_of_library(kind.__module__)
+    return not is_of_library(class_module(kind))
 
 
 def is_of_library(module: str) -> bool:

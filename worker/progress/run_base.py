@@ -15,9 +15,9 @@ from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
 from worker.checks.own_loops import LoopJudge
 from worker.checks.reachability import Root, roots_of_frame
-from worker.checks.reached_values import Kept
-from worker.checks.step_watch import StepWatch
 from worker.checks.value_snapshot import snapshot
+from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.step_watch import StepWatch
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
@@ -64,6 +64,7 @@ class RunBase(IndexLoops):
         self._is_replaying = False  # steps are trained a second time, and don't count
         self._replay_reported_at = 0.0
         self._checked_sites: set[Any] = set()  # where `batches` is called
+        self._numbered = False  # the script says the place of its steps itself
         self._step_watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
 
     def __exit__(
@@ -72,6 +73,7 @@ class RunBase(IndexLoops):
         self._is_open = False
         try:
             if error is None:
+                self._leave_replay()
                 self._end_loops()
                 self._finish()
             elif not isinstance(error, DeliberateExit):
@@ -237,7 +239,7 @@ class RunBase(IndexLoops):
         """What of the loops around a step begins anew after a restart, or reads ahead of it."""
         judge, names = LoopJudge(frames, self, self._pulls), frozenset(map(str, self._leave_out))
         breaks = [] if "break" in names else judge.early_ends()
-        loops = [] if "loop" in names else judge.own_loops(self._reading is not None)
+        loops = [] if "loop" in names else judge.own_loops(self._reading is not None, self._numbered)
         return [*breaks, *loops, *judge.own_numbers(names)]
 
     def _check_loops_behind_data(self) -> None:
@@ -332,6 +334,9 @@ class RunBase(IndexLoops):
         """Steps are trained a second time from now on."""
         self._is_replaying = True
         self._report_replay()
+
+    def _leave_replay(self) -> None:
+        """The loop was left: if that was while steps were trained a second time, puts the state before that back."""
 
     def _count_replayed_step(self) -> None:
         """A step was done a second time: it counts for the loop and for nobody else."""

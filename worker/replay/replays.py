@@ -72,10 +72,11 @@ class Replays(Generic[Tensors, Item]):
         self._stops = launch.on_replay_difference == "stop"
         self._is_off = launch.replay is None
         self._is_checked = False
-        self._batches: weakref.ref[Iterator[Any]] | None = None
+        self._batches: weakref.ref[Any] | None = None
         self._known_loops: set[tuple[CodeType, int]] = set()
         self._tried_step: int | None = None  # the checkpoint at which a replay was decided about
         self._says_memory = True
+        self._is_replaying = False
 
     def give_up(self, why: str) -> None:
         """Replays nothing from now on, and says why."""
@@ -87,6 +88,12 @@ class Replays(Generic[Tensors, Item]):
         """Returns the generator that the script's loop reads, to know it again."""
         self._batches = weakref.ref(batches)
         return batches
+
+    def leave(self) -> None:
+        """Ends a replay whose loop was left while the script still holds the generator."""
+        batches = None if self._batches is None else self._batches()
+        if self._is_replaying and batches is not None:
+            batches.close()
 
     def over(
         self,
@@ -196,6 +203,7 @@ class Replays(Generic[Tensors, Item]):
             return
         is_done, steps_s, differing = False, 0.0, tuple[str, ...]()
         run.loop.begin()
+        self._is_replaying = True
         try:
             run.put_back(interval.before)
             resumed_at = time.monotonic()
@@ -215,6 +223,7 @@ class Replays(Generic[Tensors, Item]):
                 self._mark(interval.first_step, after.loop.step)
             took_s = time.monotonic() - began_at
             self._budget.record(took_s, took_s - steps_s + interval.copied_s if is_done else None)
+            self._is_replaying = False
             run.loop.end(took_s)
             self._report(interval.first_step, steps if is_done else 0, took_s, differing)
         if differing and self._stops:

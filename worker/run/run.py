@@ -16,8 +16,9 @@ from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Done, Exported, WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
+from worker.checks.dataset_checks import find_made_in_epoch
 from worker.checks.findings import Finding
-from worker.checks.reached_values import Kept
+from worker.checks.watch.kept_values import Kept
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
@@ -46,7 +47,7 @@ from worker.run.misuse import check_tracked, explain
 from worker.run.replayed_state import ReplayedTensorFlow, Values, batch_bytes
 from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state
-from worker.state.dataset_passes import PassLog
+from worker.state.dataset_passes import PassLog, seed_state
 from worker.state.description import differences
 from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
@@ -138,6 +139,8 @@ class Run(RunBase):
         self._strict = strict or told.strict
         self._checked = False
         self._passes = PassLog()
+        self._seeds_before_head: Any = None  # until the first epoch's data are read
+        self._made_in_epoch: list[Finding] = []
         self._reader: BatchReader | None = None
         self._metrics: Mapping[str, Any] = {}
         self._waited_s = 0.0  # for data, since the last report
@@ -193,6 +196,9 @@ class Run(RunBase):
         return batches if self._replays is None else self._replays.watch(batches)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
+        if self._seeds_before_head is not None:
+            self._made_in_epoch = find_made_in_epoch(source, self._seeds_before_head)
+            self._seeds_before_head = None
         yield from self._over_epochs(
             "run.batches",
             lambda: self._rest_of_epoch(self._reader_of(source)),
@@ -279,7 +285,7 @@ class Run(RunBase):
             lambda: self._consumed is None,
             self._begin_replay,
             self._end_replay,
-            lambda: self._checkpoints.on_step_boundary(self.step, self._step_boundary),
+            self._on_step_boundary,
             metric_values,
         )
         replayed = ReplayedTensorFlow(loop, self._checkpoints, self._tracked)
@@ -287,6 +293,10 @@ class Run(RunBase):
         if self._gang is not None or self._attempt.launch.member is not None:
             replays.give_up("several processes train together")
         return replays
+
+    def _leave_replay(self) -> None:
+        if self._replays is not None:
+            self._replays.leave()
 
     def _read_loop(self) -> LoopState:
         generators = extra_state.read_generators(self._checkpoints.own)
@@ -350,6 +360,11 @@ class Run(RunBase):
                 "cannot train: the workers go through the epoch in different orders, of which a checkpoint holds one; "
                 "draw the order of run.order from a generator that has the same seed in all of them"
             )
+
+    def _begin_body(self) -> None:
+        super()._begin_body()
+        if self.step == 0 and self._in_epochs:
+            self._seeds_before_head = seed_state()
 
     def _copy_saved_state(self) -> Callable[[], None]:
         return copy_saved_state(self._tracked, self.state, self._checkpoints.own)
@@ -454,6 +469,7 @@ class Run(RunBase):
         """What of the data and of the traced functions would not be the same after a restart."""
         data = self._reader.data if self._reader is not None else data
         found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
+        found += self._made_in_epoch
         if self._attempt.launch.deterministic and not tensorflow_conditions.has_op_determinism():
             found.append(_NOT_DETERMINISTIC)
         return found

@@ -32,6 +32,8 @@ _ENDS_EARLY = ("_TakeDataset", "_TakeWhileDataset", "_DirectedInterleaveDataset"
 """Datasets that may end before their inputs do."""
 _MAX_DEPTH = 200
 _MAX_MADE = 100
+_MOST_SEEDS = 1000  # that the head of an epoch takes
+_LARGEST_SEED = 2**31 - 1  # as in TensorFlow's Context.internal_operation_seed
 _OF_LIBRARIES = ("/tensorflow/python/", "/keras/src/", str(Path(__file__).parents[1]))
 _counting = True
 _made: list[tuple[Any, str]] = []  # weak references to iterators, each with the line of the script that made it
@@ -290,6 +292,27 @@ def _seed_sequence() -> random.Random | None:
 def _read_seed_sequence() -> Any:
     sequence = _seed_sequence()
     return None if sequence is None else read_generator(sequence)
+
+
+def seed_state() -> Any:
+    """Where TensorFlow's sequence of seeds is, for `seeds_taken_since`; None without a global seed."""
+    sequence = _seed_sequence()
+    return None if sequence is None else sequence.getstate()
+
+
+def seeds_taken_since(before: Any) -> frozenset[int]:
+    """The seeds that operations and datasets have taken from the sequence since it was at `before`. None if they are
+    unusually many, or if there is another global seed since then."""
+    taken: set[int] = set()
+    if before is None or (now := seed_state()) is None:
+        return frozenset()
+    sequence = random.Random()  # noqa: S311 - TensorFlow's sequence is one
+    sequence.setstate(before)
+    for _ in range(_MOST_SEEDS):
+        if sequence.getstate() == now:
+            return frozenset(taken)
+        taken.add(sequence.randint(0, _LARGEST_SEED))
+    return frozenset()
 
 
 # --- counting ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from worker.state.plain_values import (
     NotSaveable,
     SavedValue,
     ValueRestorer,
+    class_module,
     describe_present,
 )
 from worker.state.replica_values import assign_copies, replica_copies
@@ -69,7 +70,7 @@ class SavedObject(SavedValue):
         variables = variables_of(value)
         if variables is not None:
             return {"kind": "variables", "values": self._save_variables(variables, value, path)}
-        if type(value).__module__.partition(".")[0] in LIBRARIES or not hasattr(value, "__dict__"):
+        if class_module(type(value)).partition(".")[0] in LIBRARIES or not hasattr(value, "__dict__"):
             raise NotSaveable(f"{path} (a {type(value).__name__})")
         attributes = list(vars(value).items())
         return {

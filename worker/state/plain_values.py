@@ -130,6 +130,12 @@ class SavedValue:
         raise NotSaveable(f"{path} (a {type(value).__name__})")
 
 
+def class_module(kind: type) -> str:
+    """The module of a class; empty where a class hides it behind a descriptor, as that of Cython's functions does."""
+    name: object = kind.__module__
+    return name if isinstance(name, str) else ""
+
+
 def is_tensorflow_tensor(value: Any) -> bool:
     """Whether it is a tf.Tensor, if TensorFlow was imported at all."""
     tensorflow = sys.modules.get("tensorflow")

@@ -15,7 +15,8 @@ from worker.checks.reachability import (
     is_script_class,
     plain_referents,
 )
-from worker.checks.reached_values import Kept, keep_state_of
+from worker.checks.watch.kept_values import Kept, keep_state_of
+from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 
 _NOT_FOLLOWED = (
@@ -116,7 +117,7 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
         elif isinstance(part, torch.optim.Optimizer):
             kept.identities |= {id(each) for each in (part, part.param_groups, *part.param_groups)}
-        elif type(part).__module__.startswith("torch."):
+        elif class_module(type(part)).startswith("torch."):
             kept.identities.add(id(part))
         else:
             keep_state_of(kept, part)

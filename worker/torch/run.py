@@ -19,7 +19,7 @@ from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
-from worker.checks.reached_values import Kept
+from worker.checks.watch.kept_values import Kept
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
@@ -157,7 +157,7 @@ class Run(FilesRun):
             lambda: self._consumed is None,
             self._begin_replay,
             self._end_replay,
-            lambda: self._scheduler.on_step_boundary(self.step, self._boundary),
+            self._on_step_boundary,
             dict,
         )
         files = self._torch_files
@@ -165,6 +165,10 @@ class Run(FilesRun):
         self._replays = Replays(replayed, self._attempt, self._directory)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self._replays.give_up("several processes train together")
+
+    def _leave_replay(self) -> None:
+        if self._replays is not None:
+            self._replays.leave()
 
     def _read_loop(self) -> LoopState:
         generators = random_generators.read(self._own_generators)

@@ -351,9 +351,16 @@ def by_next(run: FilesRun) -> None:
             run.step_done()
 
 
+def numbered(run: FilesRun) -> None:
+    for epoch in run.epochs(2):
+        for batch in range(2):
+            run.step_done(epoch=epoch, batch=batch + 1)
+
+
 @pytest.mark.parametrize(
     ("loop", "lines"),
     [
+        (numbered, ["for batch in run.range(2):"]),
         (own_steps, ["for _step in run.range(4):"]),
         (own_count, ["while True:  # run.step is the number of the step"]),
         (own_order, ["for _number in run.order(np.random.permutation(4)):"]),

@@ -2,8 +2,9 @@
 
 KIND is tensorflow, replicas (two) or torch. Prints each step, and at the end what was replayed and a hash of the state.
 Options: flip=weight or flip=gradient flips a bit in the first training of one step of every five; hold=N stands still
-in the N-th step that is trained a second time; pause=S makes steps longer; loop=enumerate counts by itself; epoch=N
-batches in an epoch; carry=1 carries a value that no checkpoint has; workers=N loader processes.
+in the N-th step that is trained a second time, leave=N leaves the loop there; pause=S makes steps longer;
+loop=enumerate counts by itself; epoch=N batches in an epoch; carry=1 carries a value that no checkpoint has; workers=N
+loader processes.
 """
 
 import hashlib
@@ -50,7 +51,7 @@ class Watcher:
     def __init__(self) -> None:
         self._newest = self._again = 0
         self._numbers = random.Random(7)
-        self.is_flip = False
+        self.is_flip = self.leaves = False
         self._flip_at = -1
 
     def begin(self, step: int) -> None:
@@ -62,6 +63,7 @@ class Watcher:
             self._flip_at = step + self._numbers.randrange(5)
         self.is_flip = not is_again and "flip" in OPTIONS and step == self._flip_at
         print(f"{'again' if is_again else 'step'} {step + 1}", flush=True)
+        self.leaves = is_again and self._again == int(OPTIONS.get("leave", "0"))
         time.sleep(float(OPTIONS.get("pause", "0")))
         if is_again and self._again == int(OPTIONS.get("hold", "0")):
             time.sleep(600)
@@ -128,6 +130,8 @@ def train_tensorflow(watcher: Watcher) -> list[bytes]:
     ) as run:  # fmt: skip
         for inputs, labels in loop_over(run.batches(data)):
             watcher.begin(run.step)
+            if watcher.leaves:
+                break
             if watcher.is_flip and OPTIONS["flip"] == "weight":
                 weight.assign(watcher.flipped(weight.numpy()))
             spoil = 0.0 if not watcher.is_flip else float(2.0 ** random.Random(run.step).randrange(-8, 8))
@@ -137,6 +141,7 @@ def train_tensorflow(watcher: Watcher) -> list[bytes]:
             run.step_done(loss=loss, best=best if "carry" in OPTIONS else 0.0)
     variables = [*model.variables, *optimizer.variables]
     values = [copy.numpy() for each in variables for copy in getattr(each.value, "values", [each.value])]
+    print(f"ended {run.step}", flush=True)
     return [*(value.tobytes() for value in values), json.dumps(run.state["losses"]).encode()]
 
 
@@ -164,6 +169,8 @@ def train_torch(watcher: Watcher) -> list[bytes]:
         batches = run.batches(data, batch_size=BATCH, seed=2, num_workers=workers)
         for inputs, labels in loop_over(batches):
             watcher.begin(run.step)
+            if watcher.leaves:
+                break
             if watcher.is_flip and OPTIONS["flip"] == "weight":
                 with torch.no_grad():
                     model[0].weight.copy_(torch.from_numpy(watcher.flipped(model[0].weight.numpy())))
@@ -182,6 +189,7 @@ def train_torch(watcher: Watcher) -> list[bytes]:
     tensors = [*model.state_dict().values(), torch.get_rng_state(), noise.get_state()]
     tensors += [value for state in optimizer.state_dict()["state"].values() for value in state.values()]
     plain = f"{scheduler.state_dict()} {run.state['losses']}"
+    print(f"ended {run.step}", flush=True)
     return [*(tensor.numpy().tobytes() for tensor in tensors), plain.encode()]
 
 

@@ -325,3 +325,36 @@ def test_noise_in_a_model_of_fit_is_named(tmp_path: Path, capsys: pytest.Capture
     worker.keras.fit(model, data, epochs=1, directory=tmp_path, verbose=0)
 
     assert f"RandomStandardNormal at {__file__}" in capsys.readouterr().err
+
+
+def anew_in_each_epoch(make: Callable[[int], Any], given: Callable[[Any, int], Any]) -> Callable[[worker.Run], None]:
+    def loop(run: worker.Run) -> None:
+        for epoch in run.epochs(2):
+            for _ in run.batches(given(make, epoch)):
+                run.step_done()
+
+    return loop
+
+
+def test_dataset_that_each_epoch_makes_anew_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def shuffled(epoch: int) -> Any:
+        return Dataset.range(6).shuffle(5).batch(2)
+
+    def seeded(epoch: int) -> Any:
+        return Dataset.range(6).shuffle(5, seed=epoch).batch(2)
+
+    def ordered(epoch: int) -> Any:
+        return Dataset.range(6).batch(2)
+
+    once = shuffled(0)
+    [text] = messages(anew_in_each_epoch(shuffled, lambda make, epoch: make(epoch)), tmp_path / "anew", capsys)
+    assert "the order of Dataset.shuffle(5), which each epoch makes anew; give run.batches the function" in text
+    for number, (make, given) in enumerate(
+        (
+            (shuffled, lambda make, epoch: make),
+            (shuffled, lambda make, epoch: once),
+            (seeded, lambda make, epoch: make(epoch)),
+            (ordered, lambda make, epoch: make(epoch)),
+        )
+    ):
+        assert messages(anew_in_each_epoch(make, given), tmp_path / str(number), capsys) == [], number

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.checks import digests
-from worker.checks.reached_values import Kept, Search, digest_of, keep_deeply, keep_state_of, keep_written
+from worker.checks.watch import digests
+from worker.checks.watch.kept_values import Kept, digest_of, keep_deeply, keep_state_of, keep_written
+from worker.checks.watch.reached_values import Search
 
 plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5))
 values = st.recursive(
@@ -30,7 +31,7 @@ values = st.recursive(
 
 
 def reached(*roots: tuple[str, Any], kept: Kept | None = None) -> dict[str, int]:
-    search = Search(kept or Kept(), time.perf_counter() + 10.0).run(roots)
+    search = Search(kept or Kept(), time.thread_time() + 10.0).run(roots)
     return {path: each.digest for path, each in search.values.items()}
 
 
@@ -136,7 +137,7 @@ def test_what_an_object_gives_as_its_state_is_kept() -> None:
     stopping, kept = Stopping(), Kept()
 
     keep_state_of(kept, stopping)
-    search = Search(kept, time.perf_counter() + 10.0).run([("stopping", stopping)])
+    search = Search(kept, time.thread_time() + 10.0).run([("stopping", stopping)])
 
     assert {path for path, each in search.values.items() if not kept.has(each)} == {"stopping.waited"}
 

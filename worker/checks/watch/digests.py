@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
+from worker.state.plain_values import class_module, is_tensorflow_tensor, is_torch_tensor
 
 WHOLE_BYTES = 1 << 20  # of an array; hashing takes 0.1 ms, a copy from a GPU about as long
 SAMPLE = 4096  # entries of a larger array
@@ -34,7 +34,7 @@ def is_array(value: Any) -> bool:
     if isinstance(value, np.ndarray) or is_tensorflow_tensor(value) or is_torch_tensor(value):
         return True
     kind = type(value)  # JAX's, CuPy's and the like, but no variables
-    if kind.__module__.startswith(("tensorflow", "keras", "tf_keras")):
+    if class_module(kind).startswith(("tensorflow", "keras", "tf_keras")):
         return False
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
