@@ -1,4 +1,4 @@
-"""Each script of the corpus is killed and compared, or has its loss named, as its entry says. Not those with PyTorch."""
+"""Each script of the corpus is killed and compared, or has its loss named, as its entry says. PyTorch: not here."""
 
 from collections.abc import Callable
 
