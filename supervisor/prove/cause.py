@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from supervisor.protocol.proof import Difference, Likely
 from supervisor.protocol.proof_plan import Named
 from supervisor.prove.comparison.state import RANDOM
-from supervisor.prove.comparison.steps import BATCH, EPOCH, EXAMPLES, NUMBER_OF_STEPS
+from supervisor.prove.comparison.steps import BATCH, EPOCH, EXAMPLES, NUMBER_OF_STEPS, RESTART
 from supervisor.prove.comparison.values import LostValue
 
 _RANDOM_STATES = (RANDOM, "PyTorch's random state", "random state", "generator ")
@@ -39,6 +39,7 @@ _NONDETERMINISTIC = (
     "seed every generator and every shuffle before the model is built (prepare() of the run's module), and set "
     "deterministic = true"
 )
+_FAILED = "mend what the error says; the script has to come to the same loop again from a checkpoint"
 _UNKNOWN = (
     "look for what a step reads and neither the model, the optimizer nor run.state holds: attributes, globals, "
     "containers of the script's own classes; keep it in run.state"
@@ -63,6 +64,9 @@ def explain(
             "two undisturbed runs differ from each other, so no restart can be blamed",
             _NONDETERMINISTIC,
         )
+    if RESTART in names:
+        failed = next(each for each in differences if each.name == RESTART)
+        return Explanation(Likely.UNKNOWN, f"the job could not go on after a kill: it {failed.killed}", _FAILED)
     if NUMBER_OF_STEPS in names or goes_back or EPOCH in names:
         first = next(each for each in differences if each.name in (NUMBER_OF_STEPS, EPOCH) or goes_back)
         shown = f"{first.name} is {first.undisturbed} undisturbed and {first.killed} killed"

@@ -22,7 +22,7 @@ from supervisor.protocol.proof_plan import Begun, Killed, PlannedKill, WorkerPla
 from supervisor.prove import plan
 from supervisor.prove.cause import explain
 from supervisor.prove.comparison.state import FinalCheckpoint, differing_state, last_checkpoint
-from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back, metric_names
+from supervisor.prove.comparison.steps import RESTART, differing_steps, epoch_goes_back, metric_names
 from supervisor.prove.comparison.values import FIRST_STEPS, lost_values, watched_steps
 from supervisor.prove.following import AGAIN, KILLED, UNDISTURBED, RunFollower, Tell, no_run_text
 from supervisor.prove.outside import POLL_S as OUTSIDE_POLL_S
@@ -219,7 +219,7 @@ class Proof:
     def _failure(self, status: dict[str, Any], record: RunRecord, folder: RunFolder, *, is_killed: bool) -> Exception:
         why = str(status["reason"] or status["description"])
         if is_killed and record.killed:
-            return _Failed(record, Difference("restart", record.killed[-1].step, "trains on", f"fails: {why}"))
+            return _Failed(record, Difference(RESTART, record.killed[-1].step, "trains on", f"fails: {why}"))
         lines = "".join(f"\n  {line}" for line in folder.last_stderr())
         at = f" at step {record.last}" if record.steps else " before its first step"
         return CannotProve(f"the script fails by itself{at}: {why}{lines}")

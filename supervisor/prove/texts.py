@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.proof import Difference, Kill, ProofReport, Verdict
+from supervisor.protocol.proof import Difference, Kill, Likely, ProofReport, Verdict
 from supervisor.prove.comparison.steps import NUMBER_OF_STEPS
 from supervisor.prove.proof import megabytes
 
@@ -22,7 +22,8 @@ def report_lines(report: ProofReport) -> Iterator[str]:
         yield f"exact: {done}, all bits equal"
     else:
         first = report.differences[0]
-        yield f"different: {first.name}{_at(first)}: {first.undisturbed} undisturbed, {first.killed} killed"
+        other = "in another undisturbed run" if report.likely is Likely.NOT_DETERMINISTIC else "killed"
+        yield f"different: {first.name}{_at(first)}: {first.undisturbed} undisturbed, {first.killed} {other}"
     yield from (f"  killed {_kill_text(kill)}" for kill in report.kills)
     if report.verdict is Verdict.DIFFERENT:
         for difference in report.differences[1:SHOWN]:

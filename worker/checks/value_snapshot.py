@@ -33,15 +33,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 def snapshot(frame: types.FrameType | None, entered: Entered | None) -> dict[str, str]:
     """The values that the script's frames reach, from `frame` out to the one that entered the run."""
     search = _Search()
-    each = script_frame_of(frame)
-    while each is not None and len(search.found) < MAX_VALUES:
-        for name, value in roots_of_frame(each):
+    for script_frame in _frames(frame, entered):
+        for name, value in roots_of_frame(script_frame):
             if not name.startswith("__"):
                 search.visit(name, value, 0)
-        if entered is not None and each.f_code is entered.code:
-            break
-        each = script_frame_of(each.f_back)
     return search.found
+
+
+def _frames(frame: types.FrameType | None, entered: Entered | None) -> list[types.FrameType]:
+    chain: list[types.FrameType] = []
+    outer = script_frame_of(frame)
+    while outer is not None:
+        chain.append(outer)
+        if entered is not None and outer.f_code is entered.code:
+            return chain
+        outer = script_frame_of(outer.f_back)
+    return chain[:1]  # the run was entered elsewhere, as by a function that gives it
 
 
 class _Search:

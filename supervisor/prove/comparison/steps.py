@@ -7,6 +7,7 @@ from supervisor.protocol.proof_plan import StepDone
 from supervisor.prove.record import RunRecord
 
 NUMBER_OF_STEPS = "number of steps"
+RESTART = "restart"
 EPOCH = "epoch"
 BATCH = "batch of the epoch"
 EXAMPLES = "examples of the epoch"

@@ -1,0 +1,78 @@
+"""The examples, each by its own framework's run, are proven exact."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import peer
+from tests.places import ROOT
+
+PROOF_S = 600.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(700)]
+
+
+def report_of(configuration: Path, scratch: Path, *options: str, **variables: str) -> dict[str, object]:
+    """What a proof of the job of a configuration reports."""
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor.daemon", "--prove", configuration, "--json", "--scratch", scratch, *options],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, capture_output=True, text=True,
+        timeout=PROOF_S, check=False,
+    )  # fmt: skip
+    report = json.loads(done.stdout.splitlines()[-1])
+    return dict(report) if isinstance(report, dict) else {}
+
+
+def path_with(folder: Path) -> str:
+    """PATH, so that `python` is that of a folder."""
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", ["digits", "fit", "tf1_loop", "charlm"])
+def test_an_example_in_tensorflow_is_exact(name: str, tmp_path: Path):
+    here = path_with(Path(sys.executable).parent)
+
+    report = report_of(ROOT / f"examples/{name}.conf", tmp_path, "--steps", "25", "--kills", "2", PATH=here)
+
+    assert (report["verdict"], report["steps"]) == ("exact", 25), report
+
+
+def test_the_example_in_pytorch_is_exact(tmp_path: Path):
+    here = path_with(peer.binaries(peer.TORCH))
+
+    report = report_of(ROOT / "examples/torch_digits.conf", tmp_path, "--steps", "30", "--kills", "2", PATH=here)
+
+    assert (report["verdict"], report["steps"]) == ("exact", 30), report
+
+
+def test_a_program_without_the_package_is_exact(tmp_path: Path):
+    here = path_with(Path(sys.executable).parent)
+
+    report = report_of(ROOT / "examples/plain.conf", tmp_path, PATH=here)
+
+    assert (report["verdict"], report["steps"]) == ("exact", 2000), report
+    assert any("the metrics of each step" in each for each in report["not_varied"])
+
+
+@pytest.mark.tensorflow
+def test_processes_that_train_together_are_exact(tmp_path: Path):
+    """They save and end at the same steps, and the first of them is killed."""
+    scratch, out = tmp_path / "scratch", tmp_path / "out"
+    for folder in (scratch, out):
+        folder.mkdir()
+    file = tmp_path / "pair.conf"
+    script = ROOT / "tests/worker/children/together.py"
+    file.write_text(
+        f"[supervisord]\n[program:pair]\ncommand = {sys.executable} {script} {out} 40\ndirectory = {ROOT}\n"
+        f"checkpoint_dir = {tmp_path}/ckpt\nstrategy = multiworker\nworkers = 2\ndeterministic = true\n"
+        f'environment = PYTHONPATH="{ROOT}",PAUSE="0.05"\n'
+    )
+
+    report = report_of(file, scratch, "--steps", "20", "--kills", "2")
+
+    assert (report["verdict"], report["steps"]) == ("exact", 20), report
