@@ -44,8 +44,11 @@ class RunFollower:
         folder: RunFolder,
         began_at: float,
         killer: OutsideKiller | None,
+        expected: int | None,
     ) -> None:
+        """`expected`: the last step, if it is known from another run."""
         self.end = worker_plan.end
+        self._expected = expected
         self.first_step_s = 0.0
         self._tell, self._name, self._wanted, self._folder = tell, name, wanted, folder
         self._kills = worker_plan.kills
@@ -72,7 +75,10 @@ class RunFollower:
                 unnamed.chmod(0o644)
                 unnamed.rename(self._folder.proof / END)
         step = steps[-1].step if steps else 0
-        self._tell(RunProgress(self._name, step, self.end, status["state"], len(record.killed), len(self._kills)))
+        state = "STARTING" if status["state"] == "STOPPED" else status["state"]
+        known = self._expected or self.end
+        of = step if state == "SUCCEEDED" else None if known is None else max(step, known)
+        self._tell(RunProgress(self._name, step, of, state, len(record.killed), len(self._kills)))
 
     def _require_record(self, record: RunRecord, status: dict[str, Any]) -> None:
         """Raises CannotProve if a program trains for long that no plan can end."""

@@ -91,7 +91,7 @@ class Proof:
         self, report: ProofReport, undisturbed: _Run, killed: RunRecord, differences: Sequence[Difference]
     ) -> ProofReport:
         end = None if undisturbed.is_whole else undisturbed.record.last
-        again = self._run(AGAIN, WorkerPlan(end=end, watched=watched_steps(killed)), NEVER)
+        again = self._run(AGAIN, WorkerPlan(end=end, watched=watched_steps(killed)), NEVER, undisturbed)
         lost = lost_values(killed, undisturbed.record, again.record, metric_names(undisturbed.record))
         own = self._differences(undisturbed, again)
         named = {line.name: line for line in (*undisturbed.record.named, *killed.named)}.values()
@@ -188,9 +188,10 @@ class Proof:
         if undisturbed is not None:
             first_s = undisturbed.first_step_s + RESTART_S
             deadline_at = began_at + 4 * undisturbed.took_s + (len(worker_plan.kills) + 1) * first_s + SLACK_S
+        expected = None if undisturbed is None else undisturbed.record.last
         is_outside = undisturbed is not None and undisturbed.is_outside
         killer = OutsideKiller(folder, worker_plan.kills) if is_outside else None
-        follower = RunFollower(self._tell, name, worker_plan, self._wanted, folder, began_at, killer)
+        follower = RunFollower(self._tell, name, worker_plan, self._wanted, folder, began_at, killer, expected)
         with Session(self._job, folder) as session:
             poll_s = OUTSIDE_POLL_S if killer is not None else POLL_S
             status = session.follow(follower.on_change, deadline_at, poll_s)
