@@ -272,7 +272,7 @@ def _findings(named: Iterable[_Named]) -> list[Finding]:
     """The findings, with one remedy for all of a kind."""
     groups: dict[tuple[bool, str], list[_Named]] = {}
     for each in named:
-        kind = each.kind if each.kind in ("iterator", "drawn") else "value"
+        kind = each.kind if each.kind in ("iterator", "drawn") else "attribute" if "." in each.path else "value"
         groups.setdefault((each.is_library, kind), []).append(each)
     return [Finding(each.text, _remedy(group)) for group in groups.values() for each in group]
 
@@ -297,10 +297,10 @@ def _remedy(group: Sequence[_Named]) -> str:
             f"anew: loop over run.order({name}), which keeps the order, or keep {each} in run.state, or give the name "
             f"to leave_out= if it may differ"
         )
-    return (
-        f'the loop carries {it} from step to step: keep {each} in run.state["{name}"], or give its name to leave_out= '
-        f"if it may begin anew"
-    )
+    kept = f'keep {each} in run.state["{name}"]'
+    if "." in first.path:
+        kept += ", or put the object there, with state_dict and load_state_dict"
+    return f"the loop carries {it} from step to step: {kept}, or give its name to leave_out= if it may begin anew"
 
 
 class _Clocks:
