@@ -52,6 +52,11 @@ class Entry:
         return sum(1 for line in self.script.read_text().splitlines() if _OF_STEPKEEPER.search(line))
 
 
+def id_of(entry: Entry) -> str:
+    """Its name in a list of tests."""
+    return f"{entry.outcome}-{entry.name}"
+
+
 def _exact(name: str, pattern: str, *, is_fit: bool = False) -> Entry:
     return Entry(name, _framework_of(name), pattern, Outcome.EXACT, is_fit=is_fit)
 

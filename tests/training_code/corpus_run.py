@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from bench.peer import NotInstalled
 from tests.training_code import judge, proving
 from tests.training_code.corpus import CORPUS, Entry, Outcome
 from tests.training_code.judge import Verdict
-from tests.training_code.starter import Framework, Starter
+from tests.training_code.starter import Framework, Starters
 
 LANES = 2
 MOST_TEXT = 900
@@ -50,15 +51,14 @@ class Lane:
     def __init__(self, folder: Path, also_loses: bool) -> None:
         self._folder = folder
         self._also_loses = also_loses
-        self._starters: dict[Framework, Starter] = {}
+        self._stack = ExitStack()
+        self._starters = Starters(self._stack)
 
     def judged(self, entry: Entry) -> Row:
         """What happened to a script."""
         folder = self._folder / f"{entry.outcome}-{entry.name}"
         try:
-            if entry.framework not in self._starters:
-                self._starters[entry.framework] = Starter(entry.framework)
-            starter = self._starters[entry.framework]
+            starter = self._starters.of(entry.framework)
             before = starter.processor_s
             verdict = judge.judge(entry, starter, folder)
             is_loser = self._also_loses and entry.outcome == Outcome.NAMED
@@ -69,8 +69,7 @@ class Lane:
 
     def close(self) -> None:
         """Ends the starters."""
-        for starter in self._starters.values():
-            starter.__exit__(None, None, None)
+        self._stack.close()
 
 
 def main() -> None:

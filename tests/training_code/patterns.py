@@ -165,7 +165,7 @@ PATTERNS = (
         "`best`, `running_reward`, a list of losses, a dict of statistics that nobody keeps",
         NAMED,
         (
-            f"{_WORKER}checks/test_step_watch.py::test_carried_value_is_named",
+            f"{_WORKER}checks/watch/test_step_watch.py::test_carried_value_is_named",
             f"{_MISUSE}value_that_the_loop_carries_ends_a_strict_training_at_its_first_step",
         ),
         'the loop carries it from step to step: keep it in run.state["best"]',
@@ -299,7 +299,7 @@ PATTERNS = (
     Pattern(
         "values that the loop of another package carries",
         NAMED,
-        (f"{_WORKER}checks/test_step_watch.py::test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state",),
+        (f"{_WORKER}checks/watch/test_step_watch.py::test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state",),
         "the loop of a library carries it from step to step",
     ),
     Pattern(

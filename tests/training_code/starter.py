@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -124,3 +125,17 @@ class Starter:
         if reply["is_late"]:
             raise TimeoutError(f"{script.name} was not at its end after {SECONDS:g} s\n{texts[1][-2000:]}")
         return Ended(reply["status"], *texts)
+
+
+class Starters:
+    """A starter for each framework, made at its first use."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[Framework, Starter] = {}
+
+    def of(self, framework: Framework) -> Starter:
+        """The framework's. Raises peer.NotInstalled."""
+        if framework not in self._started:
+            self._started[framework] = self._stack.enter_context(Starter(framework))
+        return self._started[framework]

@@ -15,9 +15,9 @@ from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
 from worker.checks.own_loops import LoopJudge
 from worker.checks.reachability import Root, roots_of_frame
-from worker.checks.reached_values import Kept
-from worker.checks.step_watch import StepWatch
 from worker.checks.value_snapshot import snapshot
+from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.step_watch import StepWatch
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error

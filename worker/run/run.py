@@ -18,7 +18,7 @@ from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.dataset_checks import find_made_in_epoch
 from worker.checks.findings import Finding
-from worker.checks.reached_values import Kept
+from worker.checks.watch.kept_values import Kept
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems

@@ -15,7 +15,7 @@ from worker.checks.reachability import (
     is_script_class,
     plain_referents,
 )
-from worker.checks.reached_values import Kept, keep_state_of
+from worker.checks.watch.kept_values import Kept, keep_state_of
 from worker.state.plain_values import class_module
 from worker.state.random_generators import GENERATORS
 

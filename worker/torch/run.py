@@ -19,7 +19,7 @@ from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
-from worker.checks.reached_values import Kept
+from worker.checks.watch.kept_values import Kept
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error

@@ -24,8 +24,9 @@ def loss_fn(params, key, x, y):
 
 
 @jax.jit
-def update(params, opt_state, key, x, y):
-    loss, grads = jax.value_and_grad(loss_fn)(params, key, x, y)
+def update(params, opt_state, batch_key, dropout_key, x, y):
+    rows = jax.random.randint(batch_key, (8,), 0, len(x))
+    loss, grads = jax.value_and_grad(loss_fn)(params, dropout_key, x[rows], y[rows])
     updates, opt_state = optimizer.update(grads, opt_state)
     return optax.apply_updates(params, updates), opt_state, loss
 
@@ -51,8 +52,7 @@ class TrainState:
 with FilesRun(TrainState(), directory="checkpoints", total_steps=30) as run:
     while not run.reached:
         key, batch_key, dropout_key = jax.random.split(key, 3)
-        rows = jax.random.choice(batch_key, len(x), (8,), replace=False)
-        params, opt_state, loss = update(params, opt_state, dropout_key, x[rows], y[rows])
+        params, opt_state, loss = update(params, opt_state, batch_key, dropout_key, x, y)
         run.step_done(epoch=0, batch=run.step + 1, loss=float(loss))
 
 print(f"weights {float(params['w1'].sum()):.7f} {float(params['w2'].sum()):.7f}")

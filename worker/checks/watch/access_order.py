@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
-from worker.checks.bytecode import accesses_by_offset, flow_of
+from worker.checks.watch.bytecode import accesses_by_offset, flow_of
 
 MAX_EVENTS = 300_000  # instructions; about half a second
 _Trace = Callable[[types.FrameType, str, Any], Any]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.checks.bytecode import flow_of
+from worker.checks.watch.bytecode import flow_of
 
 NAMES = "abc"
 

@@ -15,7 +15,6 @@ time after a week. The others are compared over the first three steps, and again
 epochs, or after ten, thirty, a hundred and so on steps. Then nothing is watched any more, and nothing costs anything.
 """
 
-import ast
 import contextlib
 import datetime
 import sys
@@ -29,22 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from worker.checks import digests, loop_source
-from worker.checks.access_order import AccessOrder
-from worker.checks.bytecode import flow_of, stored_names
 from worker.checks.findings import Finding
-from worker.checks.loop_source import Entered, script_frame_of
-from worker.checks.reachability import global_names
-from worker.checks.reached_values import (
-    Kept,
-    Reached,
-    Search,
-    digest_of,
-    is_parameter,
-    keep_deeply,
-    keep_state_of,
-    short_name,
-)
+from worker.checks.loop_source import Entered
+from worker.checks.watch import digests
+from worker.checks.watch.access_order import AccessOrder
+from worker.checks.watch.bytecode import stored_names
+from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
+from worker.checks.watch.loop_frames import LoopFrame, is_made_from_run, loop_frames, names_put_into_state
+from worker.checks.watch.reached_values import Search, is_parameter
 
 FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
 EPOCHS = 3  # after which ends of epochs values are compared again
@@ -52,61 +43,6 @@ LATER_LOOKS = (10, 30, 100, 300, 1000)  # steps after the first; for loops witho
 LOOK_S = 0.25  # the longest look
 SHARE = 0.01  # of training time that later looks may take
 CLOCK_SLACK_S = 0.5  # a clock may be read a little before the look that comes before
-_PACKAGES = frozenset({"site-packages", "dist-packages"})
-
-
-@dataclass(frozen=True, slots=True)
-class LoopFrame:
-    """One of the functions between the call of `step_done` and the `with` of the run, and what its code says of its
-    names there. `carried`: with the line that assigns each."""
-
-    frame: types.FrameType
-    carried: dict[str, int | None]
-    read: frozenset[str]
-    made_in_loops: frozenset[str]
-    attribute_targets: frozenset[str]
-
-    def value_of(self, name: str) -> Any:
-        """What a name, or its entry under a constant, is in this frame. Raises LookupError or TypeError."""
-        base, _, entry = name.partition("[")
-        frame = self.frame
-        value = frame.f_locals[base] if base in frame.f_locals else frame.f_globals[base]
-        return value[ast.literal_eval(entry[:-1])] if entry else value
-
-    def place(self, line: int | None) -> str:
-        """A line of the script, as file:line."""
-        return f"{Path(self.frame.f_code.co_filename).name}:{line or self.frame.f_lineno}"
-
-    @property
-    def is_library(self) -> bool:
-        """Whether it is a function of an installed package, where nobody writes `run.state`."""
-        return not _PACKAGES.isdisjoint(Path(self.frame.f_code.co_filename).parts)
-
-
-def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
-    """The frames from `frame` out to the one that entered the run, innermost first."""
-    chain: list[types.FrameType] = []
-    outer = script_frame_of(frame)
-    while outer is not None:
-        chain.append(outer)
-        if entered is not None and outer.f_code is entered.code:
-            break
-        outer = outer.f_back
-    else:  # the run was entered elsewhere, as by a function that gives it
-        chain = chain[:1]
-    return [_loop_frame(each) for each in chain]
-
-
-def _loop_frame(frame: types.FrameType) -> LoopFrame:
-    flow = flow_of(frame.f_code)
-    index = flow.index_at(frame.f_lasti)
-    by_calls: frozenset[str] = frozenset()
-    if frame.f_locals is frame.f_globals:
-        functions = [each for each in frame.f_globals.values() if isinstance(each, types.FunctionType)]
-        by_calls = frozenset().union(*(global_names(each.__code__) for each in functions))
-    carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
-    read = flow.names_read(index, by_calls)
-    return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))
 
 
 class StepWatch:
@@ -213,7 +149,7 @@ class StepWatch:
         """The plain values that the loop's code carries, whether they have changed yet or not."""
         found: list[_Named] = []
         for frame in frames:
-            into_state = _names_put_into_state(frame)
+            into_state = names_put_into_state(frame)
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
                 if name in self._named or name in into_state or self._is_exempt(name):
                     continue
@@ -222,7 +158,7 @@ class StepWatch:
                 except (LookupError, TypeError):
                     continue
                 if _is_carried_plainly(value) and not (
-                    self._clocks.showed(value) or self._keeps(kept, name, value) or _is_made_from_run(name, frame)
+                    self._clocks.showed(value) or self._keeps(kept, name, value) or is_made_from_run(name, frame)
                 ):
                     self._named.add(name)
                     found.append(_Named(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
@@ -257,9 +193,9 @@ class StepWatch:
     def _roots_of(self, frames: Sequence[LoopFrame]) -> list[tuple[str, Any]]:
         roots = list(self._roots)
         for frame in frames:
-            into_state = _names_put_into_state(frame)
+            into_state = names_put_into_state(frame)
             for name in sorted(frame.read - self._named - into_state):
-                if "[" in name or _is_made_from_run(name, frame):
+                if "[" in name or is_made_from_run(name, frame):
                     continue
                 with contextlib.suppress(LookupError):
                     roots.append((name, frame.value_of(name)))
@@ -397,55 +333,6 @@ def _is_long(value: Any) -> bool:
 def _is_carried_plainly(value: Any) -> bool:
     """Whether a value is plain, a container or an array, so that run.state can hold it."""
     return isinstance(value, _CARRIED) or (digests.is_array(value) and not is_parameter(value))
-
-
-def _names_put_into_state(frame: LoopFrame) -> frozenset[str]:
-    """Names that stand in a statement which assigns to `run.state`, or calls something of it."""
-    function = loop_source.function_of(frame.frame)
-    if function is None:
-        return frozenset()
-    found: set[str] = set()
-    for statement in loop_source.statements(function.body):
-        if isinstance(statement, ast.Assign | ast.AugAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if any(_is_state(part) for target in targets for part in ast.walk(target)):
-                found |= {part.id for part in ast.walk(statement.value) if isinstance(part, ast.Name)}
-        elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
-            found |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
-    return frozenset(found)
-
-
-def _is_state(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "state" and isinstance(node.value, ast.Name | ast.Attribute)
-
-
-def _is_made_from_run(name: str, frame: LoopFrame) -> bool:
-    """Whether each value that a name gets is made from the run's own count: `step = run.step`."""
-    function = loop_source.function_of(frame.frame)
-    values = loop_source.assigned_values(function, name) if function is not None else []
-    return bool(values) and all(_reads_run(value, name, frame) for value in values)
-
-
-def _reads_run(value: ast.expr, name: str, frame: LoopFrame) -> bool:
-    parts = list(ast.walk(value))
-    if any(isinstance(part, ast.Name) and part.id == name for part in parts):
-        return False
-    return any(
-        isinstance(part, ast.Attribute)
-        and part.attr in ("epoch", "step", "batch", "state")
-        and _is_run(part.value, frame)
-        for part in parts
-    )
-
-
-def _is_run(node: ast.expr, frame: LoopFrame) -> bool:
-    try:
-        value = frame.value_of(node.id) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            value = getattr(frame.value_of(node.value.id), node.attr, None)
-    except LookupError:
-        return False
-    return hasattr(value, "step_done")
 
 
 def _unwatched_code() -> tuple[str, ...]:

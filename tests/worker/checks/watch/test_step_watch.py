@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from worker.checks.findings import Finding
-from worker.checks.step_watch import StepWatch
+from worker.checks.watch.step_watch import StepWatch
 from worker.state.run_state import RunState
 
 

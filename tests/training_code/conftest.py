@@ -1,0 +1,32 @@
+"""What the tests of the corpus share: a starter for each framework, and the judgement of a script."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bench.peer import NotInstalled
+from tests.training_code import judge
+from tests.training_code.corpus import Entry
+from tests.training_code.judge import Verdict
+from tests.training_code.starter import Starters
+
+
+@pytest.fixture(scope="module")
+def starters() -> Iterator[Starters]:
+    with ExitStack() as stack:
+        yield Starters(stack)
+
+
+@pytest.fixture
+def judged(starters: Starters, tmp_path: Path) -> Callable[[Entry], Verdict]:
+    """Judges a script; skips the test if its framework is not installed."""
+
+    def judged(entry: Entry) -> Verdict:
+        try:
+            return judge.judge(entry, starters.of(entry.framework), tmp_path / "script")
+        except NotInstalled as error:
+            pytest.skip(str(error))
+
+    return judged

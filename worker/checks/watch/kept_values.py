@@ -1,0 +1,170 @@
+"""What checkpoints hold of a script's values: by identity, by the attribute that holds them, by name, or by content.
+
+Each kind of run says what its checkpoints hold, and the watch and the search leave that out. Imports no framework.
+"""
+
+import sys
+import types
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.checks.watch import digests
+from worker.checks.watch.script_objects import (
+    FRAMEWORKS,
+    SKIPPED,
+    held_attributes,
+    names_in_code,
+    package_of,
+    package_of_name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """One value. `path`: its name; `binding`: the name that is bound to it directly, an attribute or a name of a module
+    that code assigns, None for others. `owner`: the id of the object that has the attribute. `identity`: its own, 0 of
+    a plain value, which `value` is."""
+
+    path: str
+    kind: str
+    digest: int
+    identity: int
+    owner: int | None = None
+    binding: str | None = None
+    value: object = None
+
+
+@dataclass(slots=True)
+class Kept:
+    """What checkpoints hold. `identities`: ids of objects; `attributes`: pairs of an object's id and an attribute;
+    `names`: names of the script's functions; `contents`: digests of values that objects give as their state, by the
+    last part of their name."""
+
+    identities: set[int] = field(default_factory=set)
+    attributes: set[tuple[int, str]] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    contents: dict[str, set[int]] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
+    """Keeps temporary objects alive, so that no id is used twice."""
+
+    def keep_contents(self, state: Any, name: str = "") -> None:
+        """Takes what an object gives as its state: its values are kept under their names in it."""
+        if isinstance(state, Mapping):
+            for key, value in list(state.items())[: digests.ENTRIES]:
+                self.keep_contents(value, str(key))
+        if (digest := digest_of(state)) is not None:
+            self.contents.setdefault(name, set()).add(digest)
+
+    def has(self, reached: Reached) -> bool:
+        """Whether a checkpoint holds a value."""
+        name = short_name(reached.path)
+        return (
+            reached.identity in self.identities
+            or (reached.owner, reached.binding) in self.attributes
+            or (reached.owner is None and reached.path in self.names)
+            or reached.digest in self.contents.get(name, ())
+            or reached.digest in self.contents.get(name.lstrip("_"), ())
+        )
+
+
+def short_name(path: str) -> str:
+    """The last name of a path, without an index: `memory` of `agent.memory`."""
+    return path.partition("[")[0].rpartition(".")[2]
+
+
+def digest_of(value: Any) -> int | None:
+    """The digest of a plain value, an array, or a container of such; None for anything else."""
+    if isinstance(value, digests.PLAIN):
+        return digests.digest_plain(value)
+    if digests.is_array(value):
+        return digests.digest_array(value)
+    if isinstance(value, digests.CONTAINERS):
+        parts = [digest_of(entry) for _, entry in digests.entries_of(value)]
+        return digests.digest_all(part for part in (len(value), *parts) if part is not None)
+    return None
+
+
+_WHOLESALE = frozenset(
+    {"vars", "__dict__", "dump", "dumps", "asdict", "deepcopy", "tree_map", "tree_leaves", "tree_flatten", "state_dict",
+     "ravel_pytree", "to_bytes", "to_state_dict", "msgpack_serialize", "get_weights"}
+)  # fmt: skip
+"""Names of what takes everything from an object."""
+
+
+def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
+    """Takes as kept what functions can write: what they reach by the names in their code.
+
+    They are a program's own that write its state to files. What they do with a value nobody knows, but a value whose
+    name they do not have is not written.
+    """
+    names: set[str] = set()
+    written_by = list(functions)
+    waiting = [getattr(each, "__func__", each) for each in written_by]
+    holders = [each.__self__ for each in written_by if isinstance(each, types.MethodType)]
+    seen: set[int] = set()
+    roots: list[tuple[str, Any]] = []
+    while waiting:
+        function = waiting.pop()
+        if not isinstance(function, types.FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        if package_of_name(function.__module__ or "") in FRAMEWORKS | SKIPPED | sys.stdlib_module_names:
+            continue
+        code_names = names_in_code(function.__code__)
+        names |= code_names
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                roots.append((name, cell.cell_contents))
+            except ValueError:
+                continue
+        roots += [(name, function.__globals__[name]) for name in code_names & function.__globals__.keys()]
+        for holder in holders:
+            waiting += [getattr(type(holder), name, None) for name in code_names]
+        waiting += [value for _, value in roots]
+    takes_all = not names.isdisjoint(_WHOLESALE)
+    for name, value in [*roots, *[("", holder) for holder in holders]]:
+        _keep(kept, name, value, None if takes_all else names, seen)
+
+
+def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen: set[int]) -> None:
+    if isinstance(value, digests.PLAIN):
+        kept.names.add(name)
+        return
+    if id(value) in seen or isinstance(value, types.ModuleType | types.FunctionType | type):
+        return
+    seen.add(id(value))
+    kept.alive.append(value)
+    if digests.is_array(value):
+        kept.identities.add(id(value))
+    elif isinstance(value, digests.CONTAINERS):
+        kept.identities.add(id(value))
+        for _, entry in digests.entries_of(value):
+            if not isinstance(entry, digests.PLAIN):
+                _keep(kept, name, entry, names, seen)
+    elif package_of(type(value)) not in SKIPPED | sys.stdlib_module_names or isinstance(value, types.SimpleNamespace):
+        for owner, attributes in [
+            (value, held_attributes(value)),
+            *((kind, vars(kind)) for kind in type(value).__mro__),
+        ]:
+            for attribute, part in attributes.items():
+                if names is None or attribute in names:
+                    if isinstance(part, digests.PLAIN):
+                        kept.attributes.add((id(owner), attribute))
+                    else:
+                        _keep(kept, attribute, part, names, seen)
+
+
+def keep_state_of(kept: Kept, item: Any) -> None:
+    """Takes as kept what an object with `state_dict` gives: attributes of that name, and values of that name in it."""
+    if not (hasattr(type(item), "state_dict") and hasattr(type(item), "load_state_dict")):
+        return
+    state = item.state_dict()
+    if isinstance(state, Mapping):
+        kept.attributes |= {(id(item), str(name)) for name in state} | {(id(item), f"_{name}") for name in state}
+    kept.keep_contents(state)
+
+
+def keep_deeply(kept: Kept, value: Any) -> None:
+    """Takes an array or a container, with all that is in it, as kept."""
+    _keep(kept, "", value, (), set())

@@ -1,0 +1,120 @@
+"""The functions in which a training loop runs, from `step_done` out to the `with` of its run, and what their code says.
+
+Imports no framework.
+"""
+
+import ast
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worker.checks import loop_source
+from worker.checks.loop_source import Entered, script_frame_of
+from worker.checks.reachability import global_names
+from worker.checks.watch.bytecode import flow_of
+
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFrame:
+    """One of the functions between the call of `step_done` and the `with` of the run, and what its code says of its
+    names there. `carried`: with the line that assigns each."""
+
+    frame: types.FrameType
+    carried: dict[str, int | None]
+    read: frozenset[str]
+    made_in_loops: frozenset[str]
+    attribute_targets: frozenset[str]
+
+    def value_of(self, name: str) -> Any:
+        """What a name, or its entry under a constant, is in this frame. Raises LookupError or TypeError."""
+        base, _, entry = name.partition("[")
+        frame = self.frame
+        value = frame.f_locals[base] if base in frame.f_locals else frame.f_globals[base]
+        return value[ast.literal_eval(entry[:-1])] if entry else value
+
+    def place(self, line: int | None) -> str:
+        """A line of the script, as file:line."""
+        return f"{Path(self.frame.f_code.co_filename).name}:{line or self.frame.f_lineno}"
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a function of an installed package, where nobody writes `run.state`."""
+        return not _PACKAGES.isdisjoint(Path(self.frame.f_code.co_filename).parts)
+
+
+def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
+    """The frames from `frame` out to the one that entered the run, innermost first."""
+    chain: list[types.FrameType] = []
+    outer = script_frame_of(frame)
+    while outer is not None:
+        chain.append(outer)
+        if entered is not None and outer.f_code is entered.code:
+            break
+        outer = outer.f_back
+    else:  # the run was entered elsewhere, as by a function that gives it
+        chain = chain[:1]
+    return [_loop_frame(each) for each in chain]
+
+
+def _loop_frame(frame: types.FrameType) -> LoopFrame:
+    flow = flow_of(frame.f_code)
+    index = flow.index_at(frame.f_lasti)
+    by_calls: frozenset[str] = frozenset()
+    if frame.f_locals is frame.f_globals:
+        functions = [each for each in frame.f_globals.values() if isinstance(each, types.FunctionType)]
+        by_calls = frozenset().union(*(global_names(each.__code__) for each in functions))
+    carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
+    read = flow.names_read(index, by_calls)
+    return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))
+
+
+def names_put_into_state(frame: LoopFrame) -> frozenset[str]:
+    """Names that stand in a statement which assigns to `run.state`, or calls something of it."""
+    function = loop_source.function_of(frame.frame)
+    if function is None:
+        return frozenset()
+    found: set[str] = set()
+    for statement in loop_source.statements(function.body):
+        if isinstance(statement, ast.Assign | ast.AugAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if any(_is_state(part) for target in targets for part in ast.walk(target)):
+                found |= {part.id for part in ast.walk(statement.value) if isinstance(part, ast.Name)}
+        elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
+            found |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
+    return frozenset(found)
+
+
+def _is_state(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "state" and isinstance(node.value, ast.Name | ast.Attribute)
+
+
+def is_made_from_run(name: str, frame: LoopFrame) -> bool:
+    """Whether each value that a name gets is made from the run's own count: `step = run.step`."""
+    function = loop_source.function_of(frame.frame)
+    values = loop_source.assigned_values(function, name) if function is not None else []
+    return bool(values) and all(_reads_run(value, name, frame) for value in values)
+
+
+def _reads_run(value: ast.expr, name: str, frame: LoopFrame) -> bool:
+    parts = list(ast.walk(value))
+    if any(isinstance(part, ast.Name) and part.id == name for part in parts):
+        return False
+    return any(
+        isinstance(part, ast.Attribute)
+        and part.attr in ("epoch", "step", "batch", "state")
+        and _is_run(part.value, frame)
+        for part in parts
+    )
+
+
+def _is_run(node: ast.expr, frame: LoopFrame) -> bool:
+    try:
+        value = frame.value_of(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            value = getattr(frame.value_of(node.value.id), node.attr, None)
+    except LookupError:
+        return False
+    return hasattr(value, "step_done")

@@ -1,0 +1,90 @@
+"""Whose is an object, and what has it? The script's own, a framework's, or of a package that only shows what happens.
+
+No attribute is asked of an object that may compute it: reading a variable of several processes would make them wait for
+each other. Imports no framework.
+"""
+
+import functools
+import sys
+import types
+from typing import Any
+
+from worker.state.plain_values import class_module
+
+FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "torch", "tensorflow_probability", "keras_rs", "keras_hub"})
+"""Packages whose objects keep their own state in ways that other checks know."""
+_DISPLAY = frozenset(
+    {"tqdm", "rich", "progress", "alive_progress", "logging", "loguru", "structlog", "absl", "wandb", "mlflow",
+     "tensorboard", "tensorboardX", "matplotlib", "PIL", "prettytable", "comet_ml", "neptune", "aim", "clearml"}
+)  # fmt: skip
+"""Packages that show what happens in training and do not change it."""
+SKIPPED = frozenset({"numpy", "pandas", "worker", "supervisor", "google", "h5py"}) | _DISPLAY
+"""Packages whose objects are not searched."""
+
+
+def held_attributes(value: Any) -> dict[str, Any]:
+    """The attributes that an object itself holds, by name."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        for name in _slots_of(kind):
+            if name not in found and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: Any) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    slots = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in slots if isinstance(name, str) and not name.startswith("__"))
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in_framework(kind: type) -> frozenset[str]:
+    """Names that the functions of a framework's classes use: attributes of that name are its own."""
+    found: set[str] = set()
+    for owner in kind.__mro__:
+        if package_of(owner) in FRAMEWORKS:
+            for member in vars(owner).values():
+                if (function := function_of(member)) is not None:
+                    found |= names_in_code(function.__code__)
+            found |= set(vars(owner))
+    return frozenset(found)
+
+
+def function_of(member: Any) -> types.FunctionType | None:
+    """The function behind a member of a class: a method, a property, or what decorators have wrapped."""
+    function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+    function = getattr(function, "__wrapped__", function)
+    return function if isinstance(function, types.FunctionType) else None
+
+
+def names_in_code(code: types.CodeType) -> set[str]:
+    found = {*code.co_names, *(each for each in code.co_consts if isinstance(each, str) and each.isidentifier())}
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            found |= names_in_code(each)
+    return found
+
+
+def package_of(kind: type) -> str:
+    """The package of a class."""
+    return package_of_name(class_module(kind))
+
+
+def package_of_name(module: str) -> str:
+    """The package of a module."""
+    return module.partition(".")[0]
+
+
+def is_scripts_class(kind: type) -> bool:
+    """Whether a class is neither Python's nor of a framework, nor of a package that only shows what happens."""
+    return package_of(kind) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names or kind.__module__ == "__main__"
+
+
+def is_scripts(module: str, file: str | None) -> bool:
+    """Whether a module belongs to the script itself and not to an installed package."""
+    if module == "__main__":
+        return True
+    installed = file is None or "site-packages" in file or "dist-packages" in file
+    return not installed and package_of_name(module) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names
