@@ -10,8 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.protocol.wire.launch import PROOF
 from supervisor.prove.command import INTERRUPTED, USAGE_ERROR, main, parser
 from tests.places import ROOT
+from tests.system.harness import Daemon
 from tests.waiting import wait_until
 
 EXACT = Path(__file__).parent / "scripts" / "exact.py"
@@ -206,3 +208,12 @@ def test_the_help_has_every_option_and_the_exit_statuses():
         assert option in text
     assert "0 exact, 1 different, 2 not provable" in text
     assert "STEPKEEPER_PROOF" in text
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_variable_that_a_shell_left_makes_no_proof_of_ordinary_training(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path), environment={PROOF: str(tmp_path / "absent")}) as daemon:
+        ended = daemon.until_state("digits", "SUCCEEDED", "FAILED")
+
+    assert ended["state"] == "SUCCEEDED", ended["reason"]

@@ -34,6 +34,8 @@ def snapshot(frame: types.FrameType | None, entered: Entered | None) -> dict[str
     """The values that the script's frames reach, from `frame` out to the one that entered the run."""
     search = _Search()
     for script_frame in _frames(frame, entered):
+        if "site-packages" in Path(script_frame.f_code.co_filename).parts:
+            continue  # a library's loop, such as that of Keras
         for name, value in roots_of_frame(script_frame):
             if not name.startswith("__"):
                 search.visit(name, value, 0)

@@ -88,12 +88,14 @@ def start_process(
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
     who = cached_credentials(config.user) if config.user else None
+    inherited = launch.without_launch_variables(services.environment)
+    inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
     request = SpawnRequest(
         program=config.name,
         argv=command or config.command,
         directory=config.directory,
         environment={
-            **user_environment(who, launch.without_launch_variables(services.environment)),
+            **user_environment(who, inherited),
             marks.VARIABLE: mark,
             marks.CONFIGURATION: config_digest(config),
             "SUPERVISOR_ENABLED": "1",
