@@ -217,3 +217,30 @@ def test_a_variable_that_a_shell_left_makes_no_proof_of_ordinary_training(tmp_pa
         ended = daemon.until_state("digits", "SUCCEEDED", "FAILED")
 
     assert ended["state"] == "SUCCEEDED", ended["reason"]
+
+
+@pytest.mark.integration
+def test_a_gpu_in_use_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '4711, python, 4000 MiB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    assert main(["--scratch", str(tmp_path), "--", sys.executable, str(EXACT)]) == 2
+    assert "a GPU is in use by 4711, python, 4000 MiB; stop it, or say --anyway" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_job_that_runs_is_not_proven_beside_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    section = job("digits", tmp_path).replace("PYTHONPATH", 'SLOW="1",PYTHONPATH')
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_state("digits", "RUNNING")
+
+        status = main(["-c", str(daemon.conf), "digits"])
+
+    assert status == 2
+    assert "digits runs under its daemon now" in capsys.readouterr().out
