@@ -171,7 +171,7 @@ def train(parts: Parts, folder: Path, abandoned: int | None) -> dict[str, dict[s
     found = {"made": digests(parts)}
     with worker.Run(
         parts.tracked, strategy=strategy, total_steps=STEPS, directory=folder, interval=f"{EVERY} steps",
-        generators=parts.own, strict=True,
+        generators=parts.own, strict=True, leave_out=["found"],
     ) as run:  # fmt: skip
         found["begun"] = digests(parts)
         step = step_of(parts)

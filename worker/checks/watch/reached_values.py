@@ -23,8 +23,11 @@ from worker.checks.watch.script_objects import (
     SKIPPED,
     function_of,
     held_attributes,
+    is_installed,
+    is_installed_code,
     is_scripts,
     is_scripts_class,
+    is_searched,
     names_in_framework,
     package_of,
     package_of_name,
@@ -154,7 +157,8 @@ class Search:
             yield from self._parts_of_object(path, value)
 
     def _parts_of_function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
-        if package_of_name(function.__module__ or "") in FRAMEWORKS | SKIPPED | sys.stdlib_module_names:
+        in_packages = FRAMEWORKS | SKIPPED | sys.stdlib_module_names
+        if package_of_name(function.__module__ or "") in in_packages or is_installed_code(function.__code__):
             if (inner := getattr(function, "__wrapped__", None)) is not None:
                 yield path, inner, None, None
             return
@@ -183,6 +187,8 @@ class Search:
         kind = type(value)
         packages = {package_of(each) for each in kind.__mro__}
         if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
+            return
+        if is_installed(cast("Any", kind)) and not is_searched(kind):
             return
         if is_scripts_class(kind):
             yield kind.__name__, kind, None, None

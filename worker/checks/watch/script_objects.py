@@ -4,6 +4,7 @@ No attribute is asked of an object that may compute it: reading a variable of se
 each other. Imports no framework.
 """
 
+import dataclasses
 import functools
 import sys
 import types
@@ -82,9 +83,28 @@ def is_scripts_class(kind: type) -> bool:
     return package_of(kind) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names or kind.__module__ == "__main__"
 
 
+@functools.lru_cache(maxsize=4096)
+def is_installed(kind: Any) -> bool:
+    """Whether a class is of an installed package that is no framework: nobody who writes a script knows its insides."""
+    module = sys.modules.get(class_module(kind))
+    file = getattr(module, "__file__", None) or ""
+    return package_of(kind) not in FRAMEWORKS and ("site-packages" in file or "dist-packages" in file)
+
+
+def is_installed_code(code: types.CodeType) -> bool:
+    """Whether a function is of an installed package."""
+    return "site-packages" in code.co_filename or "dist-packages" in code.co_filename
+
+
+def is_searched(kind: type) -> bool:
+    """Whether objects of an installed package are searched all the same: records of values, as of Flax and Optax, and
+    environments of reinforcement learning, which no restart brings back."""
+    return dataclasses.is_dataclass(kind) or (hasattr(kind, "reset") and hasattr(kind, "step"))
+
+
 def is_scripts(module: str, file: str | None) -> bool:
     """Whether a module belongs to the script itself and not to an installed package."""
     if module == "__main__":
         return True
-    installed = file is None or "site-packages" in file or "dist-packages" in file
-    return not installed and package_of_name(module) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names
+    is_elsewhere = file is None or "site-packages" in file or "dist-packages" in file
+    return not is_elsewhere and package_of_name(module) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names

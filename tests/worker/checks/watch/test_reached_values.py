@@ -1,6 +1,8 @@
 """What checkpoints hold is not named, whatever holds it; what they do not hold has the name that the user knows."""
 
+import importlib
 import itertools
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -167,3 +169,23 @@ def test_odd_objects_are_no_error(made: Any) -> None:
     holder.append(holder)
 
     reached(("holder", holder), ("itself", made()))
+
+
+def test_the_insides_of_installed_packages_are_left_out_but_not_records_and_environments(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "installed_engine.py"
+    package.parent.mkdir()
+    package.write_text(
+        "import dataclasses\n"
+        "class Engine:\n    def __init__(self): self.iteration = 0\n"
+        "class Env:\n    def __init__(self): self.place = 0\n    def reset(self): pass\n    def step(self): pass\n"
+        "@dataclasses.dataclass\nclass State:\n    count: int = 0\n"
+    )
+    sys.path.insert(0, str(package.parent))
+    try:
+        installed = importlib.import_module("installed_engine")
+    finally:
+        sys.path.remove(str(package.parent))
+
+    found = reached(("engine", installed.Engine()), ("env", installed.Env()), ("state", installed.State()))
+
+    assert found.keys() == {"env.place", "state.count"}
