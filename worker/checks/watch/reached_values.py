@@ -150,7 +150,7 @@ class Search:
             if is_scripts(value.__name__, getattr(value, "__file__", None)):
                 yield from _attributes_of(path, value, vars(value))
         elif isinstance(value, type):
-            if is_scripts_class(value):
+            if is_scripts_class(value) and not is_installed(cast("Any", value)):
                 yield from _attributes_of(path, value, vars(value))
                 yield from self._methods_of(path, value)
         elif not isinstance(value, GENERATORS):
@@ -188,9 +188,10 @@ class Search:
         packages = {package_of(each) for each in kind.__mro__}
         if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
             return
-        if is_installed(cast("Any", kind)) and not is_searched(kind):
+        of_package = is_installed(cast("Any", kind))
+        if of_package and not is_searched(kind):
             return
-        if is_scripts_class(kind):
+        if is_scripts_class(kind) and not of_package:
             yield kind.__name__, kind, None, None
         if (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
             yield from _parts_in_framework(path, value, framework)
