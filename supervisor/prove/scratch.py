@@ -95,22 +95,29 @@ class Scratch:
             raise CannotProve(
                 f"cannot make a scratch folder in {where}: {error.strerror}; name one with --scratch"
             ) from None
-        if len(str(self.path / "undisturbed" / "s").encode()) > MAX_SOCKET:
-            shutil.rmtree(self.path)
-            raise CannotProve(
-                f"the path of the scratch folder {self.path} is too long for a socket; name a shorter one"
-            )
+        self._sockets = self.path  # or a folder with a shorter path
+        if len(str(self.path / "undisturbed.sock").encode()) > MAX_SOCKET:
+            try:
+                self._sockets = Path(tempfile.mkdtemp(prefix="stepkeeper-", dir="/tmp"))
+            except OSError as error:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise CannotProve(
+                    f"the path of the scratch folder {self.path} is too long for a socket, and /tmp can't have it: "
+                    f"{error.strerror}; name a shorter one with --scratch"
+                ) from None
 
     def __enter__(self) -> "Scratch":
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._sockets != self.path:
+            shutil.rmtree(self._sockets, ignore_errors=True)
         if not self._keep:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def run_folder(self, name: str) -> "RunFolder":
         """Makes the folder of one run."""
-        folder = RunFolder(self.path / name)
+        folder = RunFolder(self.path / name, self._sockets / f"{name}.sock")
         for path in (folder.path, folder.checkpoints, folder.proof, folder.proof / WRITTEN):
             path.mkdir()
         if self._owner is not None:
@@ -126,16 +133,13 @@ class RunFolder:
     """The folder of one run."""
 
     path: Path
+    socket: Path
+    """The private daemon's control socket."""
 
     @property
     def configuration(self) -> Path:
         """The private daemon's configuration file."""
         return self.path / "supervisord.conf"
-
-    @property
-    def socket(self) -> Path:
-        """The private daemon's control socket."""
-        return self.path / "s"
 
     @property
     def checkpoints(self) -> Path:

@@ -90,7 +90,8 @@ class Logger:
         """Reads pipes and the daemon's messages until it is finished."""
         alive_sent_at = time.monotonic()
         while not self._is_finished():
-            for descriptor, _ in self._epoll.poll(self._poll_timeout_s()):
+            ready = [descriptor for descriptor, _ in self._epoll.poll(self._poll_timeout_s())]
+            for descriptor in sorted(ready, key=lambda each: not self._is_link(each)):
                 self._on_readable(descriptor)
             if time.monotonic() - alive_sent_at >= CHECK_EVERY_S:
                 alive_sent_at, self._needs_check = time.monotonic(), True
@@ -99,6 +100,11 @@ class Logger:
                 self._needs_check = False
                 self._inputs.check()
             self._send_queued()
+
+    def _is_link(self, descriptor: int) -> bool:
+        """Whether it is the daemon's connection: its messages come first, since the beginning of an attempt, which the
+        daemon reports before it starts the process, has to be noted before what that process prints."""
+        return self._link is not None and descriptor == self._link.fileno()
 
     def _is_finished(self) -> bool:
         now = time.monotonic()
@@ -122,7 +128,7 @@ class Logger:
             self._needs_check = True
         elif descriptor == self._listener.fileno():
             self._accept_daemon()
-        elif self._link is not None and descriptor == self._link.fileno():
+        elif self._link is not None and self._is_link(descriptor):
             self._receive_messages(self._link)
 
     def _wake(self) -> None:
