@@ -49,6 +49,7 @@ class EpochLoop:
         self._head_draws = False  # what stands before the batches of the first epoch drew random numbers
         self._reads_epoch = False  # the script asked where to begin
         self._reading: str | None = None  # the method over which a loop is open, such as "run.batches"
+        self._readings = 0  # how many times such a loop was begun
         self._consumed: Position | None = None  # behind what it has handed out, whose step is not done
         self._body_step = False  # this body has made a step without a batch, which is saved at its end
         self._asked_batch = False  # the script asked for the batch's number since the last loop over batches
@@ -165,6 +166,8 @@ class EpochLoop:
                 f"cannot read two {name} side by side: a run counts one position; join the data to one, as in "
                 f"run.batches(tf.data.Dataset.zip((first, second)))"
             )
+        self._readings += 1
+        number = self._readings
         self._reading, asked_batch, self._asked_batch = name, self._asked_batch, False
         self._pulls.begin_reading(asked_batch)
         try:
@@ -175,7 +178,8 @@ class EpochLoop:
                 if self.reached:
                     return
         finally:
-            self._reading = None
+            if number == self._readings:  # a library may close the loop before when this one is open
+                self._reading = None
         if self.step == step and is_whole and not is_empty:
             raise RuntimeError(
                 f"cannot count steps: epoch {self._position.epoch} ended and run.step_done was never called; call "
