@@ -1,6 +1,6 @@
 """Measures what replays cost, what they find, and whether they cry wolf (docs/replay.md).
 
-Run with `python -m bench.replay` (an hour; `--false-alarms`, `--cost` and `--flips` pick); prints tables and writes
+Run with `python -m bench.replay` (two hours; `--false-alarms`, `--cost` and `--flips` pick); prints tables and writes
 bench/results/replay.json. PyTorch runs in an environment of its own, which is installed at the first use.
 
 cost: each example with `replay = 1%` and without, in turns, so that both meet the same load; as the ratio of their
@@ -24,8 +24,8 @@ from bench import harness, peer
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.wire.launch import Interval, Launch, without_launch_variables
 
-EXAMPLES = {"digits": 800, "torch_digits": 1500, "charlm": 300}
-"""With the steps of one run of the cost."""
+EXAMPLES = {"digits": 4000, "torch_digits": 15000, "charlm": 1500}
+"""With the steps of one run of the cost: a ratio of runs of few seconds is known to some percent only."""
 ALWAYS = 100.0  # times the training time: each interval between two saves is trained twice
 SHARE = 0.01
 EVERY = 50  # steps between two saves

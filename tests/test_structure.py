@@ -10,7 +10,7 @@ import pytest
 from tests.places import ROOT
 
 FILES = [path for package in ("supervisor", "worker") for path in sorted((ROOT / package).rglob("*.py"))]
-SAME_IDEA = {"Run", "Kill"}
+SAME_IDEA = {"Run"}
 """Class names that may be in several files: one idea under several frameworks (`worker.Run`, `worker.torch.Run`, …), or
 as an order and in a record."""
 MOST_MODULES = 18

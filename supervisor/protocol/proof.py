@@ -59,7 +59,7 @@ class Likely(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class ProofKill:
     """One SIGKILL of the killed run. `step`: the newest step done then. `damaged`: the newest checkpoint was damaged
     before the relaunch. `resumed_from`: the step of the checkpoint that the next attempt restored."""
 
@@ -98,7 +98,7 @@ class ProofReport:
     steps: Count = 0
     epoch_ends: Count = 0
     state_bytes: Count = 0
-    kills: Annotated[tuple[Kill, ...], Items(MAX_KILLS)] = ()
+    kills: Annotated[tuple[ProofKill, ...], Items(MAX_KILLS)] = ()
     reason: Lines = ""
     differences: Annotated[tuple[Difference, ...], Items(MAX_DIFFERENCES)] = ()
     likely: Likely | None = None

@@ -13,7 +13,7 @@ from supervisor.protocol.proof import (
     MAX_FILE_BYTES,
     MAX_FILES,
     Difference,
-    Kill,
+    ProofKill,
     ProofReport,
     Verdict,
     fingerprint,
@@ -161,7 +161,7 @@ class Proof:
     def _ended(self, report: ProofReport) -> ProofReport:
         return replace(report, wall_at=time.time(), took_s=round(time.monotonic() - self._began_at, 1))
 
-    def _require_resumes(self, kills: Sequence[Kill]) -> None:
+    def _require_resumes(self, kills: Sequence[ProofKill]) -> None:
         if not any(kill.resumed_from for kill in kills):
             raise CannotProve(
                 f"none of {counted(len(kills), 'restart')} began from a checkpoint, so they show nothing; train "
@@ -239,12 +239,12 @@ def _names(record: RunRecord) -> tuple[str, ...]:
     return tuple(each.name + (" (in leave_out)" if each.left_out else "") for each in record.named)
 
 
-def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[Kill, ...]:
+def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[ProofKill, ...]:
     """The kills that happened, each with the step from which the next attempt went on."""
-    found: list[Kill] = []
+    found: list[ProofKill] = []
     for line in record.lines:
         if isinstance(line, Killed):
-            found.append(Kill(planned[line.number].place, line.step, line.damaged is not None))
+            found.append(ProofKill(planned[line.number].place, line.step, line.damaged is not None))
         elif found and found[-1].resumed_from is None and isinstance(line, Begun):
             # of a program that is watched from outside, the newest step may be newer than the one that was seen
             found[-1] = replace(found[-1], resumed_from=line.step, step=max(found[-1].step, line.step))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.proof import Difference, Kill, Likely, ProofReport, Verdict
+from supervisor.protocol.proof import Difference, Likely, ProofKill, ProofReport, Verdict
 from supervisor.prove.comparison.steps import NUMBER_OF_STEPS
 from supervisor.prove.proof import megabytes
 
@@ -45,7 +45,7 @@ def _at(difference: Difference) -> str:
     return "" if is_of_all else f" at step {difference.step}"
 
 
-def _kill_text(kill: Kill) -> str:
+def _kill_text(kill: ProofKill) -> str:
     begun = "nothing" if not kill.resumed_from else f"step {kill.resumed_from}"
     damaged = ", newest checkpoint damaged" if kill.damaged else ""
     return f"{kill.place} at step {kill.step}{damaged}: went on from {begun}"

@@ -1,14 +1,14 @@
 """A report as people read it: the verdict in the first line."""
 
-from supervisor.protocol.proof import Difference, Kill, KillPlace, Likely, ProofReport, Verdict
+from supervisor.protocol.proof import Difference, KillPlace, Likely, ProofKill, ProofReport, Verdict
 from supervisor.prove.cause import explain
 from supervisor.prove.proof import megabytes
 from supervisor.prove.texts import report_lines
 
 KILLS = (
-    Kill(KillPlace.STEP, 40, damaged=True, resumed_from=33),
-    Kill(KillPlace.EPOCH_EDGE, 60, resumed_from=60),
-    Kill(KillPlace.SAVE, 7, resumed_from=0),
+    ProofKill(KillPlace.STEP, 40, damaged=True, resumed_from=33),
+    ProofKill(KillPlace.EPOCH_EDGE, 60, resumed_from=60),
+    ProofKill(KillPlace.SAVE, 7, resumed_from=0),
 )
 
 

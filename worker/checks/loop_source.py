@@ -64,19 +64,23 @@ def script_frame_of(frame: types.FrameType | None) -> types.FrameType | None:
     return frame
 
 
+def frames_of_run(frame: types.FrameType | None, entered: Entered | None) -> list[types.FrameType]:
+    """The frames from `frame` out to the one that entered the run, innermost first."""
+    chain: list[types.FrameType] = []
+    outer = script_frame_of(frame)
+    while outer is not None:
+        chain.append(outer)
+        if entered is not None and outer.f_code is entered.code:
+            return chain
+        outer = outer.f_back
+    # the run was entered elsewhere, as by a function that gives it; loops further out may be around that
+    return chain[:1]
+
+
 def script_frames(frame: types.FrameType | None, entered: Entered | None) -> list[ScriptFrame]:
     """The frames from `frame` out to the one that entered the run, as far as their source is there, innermost first."""
-    chain = []
-    each = script_frame_of(frame)
-    while each is not None:
-        chain.append(each)
-        if entered is not None and each.f_code is entered.code:
-            break
-        each = each.f_back
-    else:  # the run was entered elsewhere, as by a function that gives it; loops further out may be around that
-        chain = chain[:1]
     found = []
-    for number, each in enumerate(chain):
+    for number, each in enumerate(frames_of_run(frame, entered)):
         function = function_of(each)
         if function is None:
             continue

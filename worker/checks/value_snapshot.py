@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from worker.checks.loop_source import Entered, script_frame_of
+from worker.checks.loop_source import Entered, frames_of_run, script_frame_of
 from worker.checks.reachability import global_names, is_of_library, is_script_class, roots_of_frame
+from worker.checks.watch import digests
+from worker.checks.watch.script_objects import is_installed_code
 from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
 from worker.state.random_generators import GENERATORS, read_generator
 
@@ -23,8 +25,6 @@ MAX_VALUES = 5_000
 MAX_DEPTH = 6
 MAX_BRANCHES = 100  # entries of a dict that have paths of their own
 MAX_ENTRIES = 10_000  # of a container that is one value
-WHOLE_BYTES = 1 << 20  # of an array; of larger ones a sample
-SAMPLE = 4096
 SHOWN = 60  # characters
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -33,24 +33,13 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 def snapshot(frame: types.FrameType | None, entered: Entered | None) -> dict[str, str]:
     """The values that the script's frames reach, from `frame` out to the one that entered the run."""
     search = _Search()
-    for script_frame in _frames(frame, entered):
-        if "site-packages" in Path(script_frame.f_code.co_filename).parts:
+    for script_frame in frames_of_run(frame, entered):
+        if script_frame_of(script_frame) is not script_frame or is_installed_code(script_frame.f_code):
             continue  # a library's loop, such as that of Keras
         for name, value in roots_of_frame(script_frame):
             if not name.startswith("__"):
                 search.visit(name, value, 0)
     return search.found
-
-
-def _frames(frame: types.FrameType | None, entered: Entered | None) -> list[types.FrameType]:
-    chain: list[types.FrameType] = []
-    outer = script_frame_of(frame)
-    while outer is not None:
-        chain.append(outer)
-        if entered is not None and outer.f_code is entered.code:
-            return chain
-        outer = script_frame_of(outer.f_back)
-    return chain[:1]  # the run was entered elsewhere, as by a function that gives it
 
 
 class _Search:
@@ -124,15 +113,18 @@ def _text(value: Any) -> str | None:
     if isinstance(value, _PLAIN):
         text = repr(value)
         return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}... {_hash(text.encode())}"
-    if isinstance(value, np.ndarray | np.generic):
-        return _array_text(np.asarray(value))
-    if is_torch_tensor(value) or (is_tensorflow_tensor(value) and hasattr(value, "numpy")):
-        return _tensor_text(value)
+    if isinstance(value, np.generic) or (digests.is_array(value) and _has_value(value)):
+        return _array_text(value)
     if isinstance(value, GENERATORS):
         return f"{type(value).__name__} {_hash(repr(read_generator(value)).encode())}"
     if isinstance(value, list | tuple | deque | set | frozenset) and len(value) > 0:
         return _entries_text(value)
     return repr(value) if isinstance(value, list | tuple | deque | dict | set | frozenset) and not value else None
+
+
+def _has_value(array: Any) -> bool:
+    """Whether it is no symbolic tensor of TensorFlow."""
+    return not is_tensorflow_tensor(array) or hasattr(array, "numpy")
 
 
 def _entries_text(value: Any) -> str | None:
@@ -146,31 +138,15 @@ def _entries_text(value: Any) -> str | None:
     return f"{type(value).__name__} of {len(value)}: {shown}"
 
 
-def _tensor_text(value: Any) -> str | None:
+def _array_text(array: Any) -> str | None:
+    """An array as a text; None if it can't be read here: sparse, on no device, not computed."""
     try:
-        if is_torch_tensor(value):
-            flat = value.detach().reshape(-1)
-            whole = flat.numel() * flat.element_size() <= WHOLE_BYTES
-            sampled = flat if whole else flat[:: max(1, flat.numel() // SAMPLE)]
-            content = sampled.cpu().contiguous().view(sys.modules["torch"].uint8).numpy()
-            return _array_form(str(value.dtype).removeprefix("torch."), tuple(value.shape), content, sampled)
-        return _array_text(np.asarray(value.numpy()))
-    except (RuntimeError, TypeError, NotImplementedError):  # sparse, on no device, not computed
+        kind = str(getattr(array.dtype, "name", array.dtype)).removeprefix("torch.")
+        if tuple(array.shape) == ():
+            return f"{kind} {(array.numpy() if is_tensorflow_tensor(array) else array).item()!r}"
+        return f"{kind} {list(array.shape)} {digests.digest_array(array):016x}"
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return None
-
-
-def _array_text(array: Any) -> str:
-    if array.dtype.hasobject:
-        return f"array of {array.size} objects"
-    flat = array.reshape(-1)
-    sampled = flat if array.nbytes <= WHOLE_BYTES else flat[:: max(1, flat.size // SAMPLE)]
-    return _array_form(str(array.dtype), array.shape, np.frombuffer(sampled.tobytes(), np.uint8), sampled)
-
-
-def _array_form(kind: str, shape: tuple[int, ...], content: Any, values: Any) -> str:
-    if shape == ():
-        return f"{kind} {values.reshape(-1)[0].item()!r}"
-    return f"{kind} {list(shape)} {_hash(content.tobytes())}"
 
 
 def _hash(content: bytes) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 from supervisor.control.base.context import CommandContext, ProgramName, find_job
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.proof import Difference, Kill, Likely, ProofReport, Verdict
+from supervisor.protocol.proof import Difference, Likely, ProofKill, ProofReport, Verdict
 from supervisor.runner.fleet.proofs import ProofRefused, ProofRun, Proofs, ProofWish
 
 SHOWN_DIFFERENCES = 10  # the first ones say what there is to say
@@ -42,7 +42,7 @@ class ProofStatus:
     steps: int
     epoch_ends: int
     state_bytes: int
-    kills: tuple[Kill, ...]
+    kills: tuple[ProofKill, ...]
     reason: str
     differences: tuple[Difference, ...]
     likely: Likely | None

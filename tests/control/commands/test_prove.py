@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from supervisor.control.commands.prove import describe_proof
-from supervisor.protocol.proof import Difference, Kill, KillPlace, ProofReport, Verdict
+from supervisor.protocol.proof import Difference, KillPlace, ProofKill, ProofReport, Verdict
 
 DAY_S = 86400.0
-EXACT = ProofReport(Verdict.EXACT, "digits", 1000.0, 12.5, 214, 1, 4_100_000, (Kill(KillPlace.STEP, 30),) * 3)
+EXACT = ProofReport(Verdict.EXACT, "digits", 1000.0, 12.5, 214, 1, 4_100_000, (ProofKill(KillPlace.STEP, 30),) * 3)
 DIFFERENT = replace(EXACT, verdict=Verdict.DIFFERENT, differences=(Difference("metric loss", 41, "1", "2"),))
 
 

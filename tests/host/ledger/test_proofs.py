@@ -13,10 +13,10 @@ from supervisor.host.children import Identity
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.proofs import decode_proof
 from supervisor.host.proof_process import ScratchFolder
-from supervisor.protocol.proof import Kill, KillPlace, ProofReport, Verdict
+from supervisor.protocol.proof import KillPlace, ProofKill, ProofReport, Verdict
 from tests.fuzzing import cases
 
-EXACT = ProofReport(Verdict.EXACT, "digits", 1.7e9, 12.5, 214, 1, 4_100_000, (Kill(KillPlace.STEP, 30),))
+EXACT = ProofReport(Verdict.EXACT, "digits", 1.7e9, 12.5, 214, 1, 4_100_000, (ProofKill(KillPlace.STEP, 30),))
 SCRATCH = ScratchFolder((Path("/srv"), Path("/var/tmp")), ".prove-0123", Identity(1, 2, (3, 4)))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.checks import loop_source
-from worker.checks.loop_source import Entered, script_frame_of
+from worker.checks.loop_source import Entered, frames_of_run
 from worker.checks.reachability import global_names
 from worker.checks.watch.bytecode import flow_of
 
@@ -46,17 +46,8 @@ class LoopFrame:
 
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
-    """The frames from `frame` out to the one that entered the run, innermost first."""
-    chain: list[types.FrameType] = []
-    outer = script_frame_of(frame)
-    while outer is not None:
-        chain.append(outer)
-        if entered is not None and outer.f_code is entered.code:
-            break
-        outer = outer.f_back
-    else:  # the run was entered elsewhere, as by a function that gives it
-        chain = chain[:1]
-    return [_loop_frame(each) for each in chain]
+    """The frames of a run, innermost first; see `frames_of_run`."""
+    return [_loop_frame(each) for each in frames_of_run(frame, entered)]
 
 
 def _loop_frame(frame: types.FrameType) -> LoopFrame:
