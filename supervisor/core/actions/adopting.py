@@ -33,7 +33,8 @@ host, else `lost` if the attempt made progress or is a plain program's; neither 
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import record_failed_step
-from supervisor.core.actions.exits import classify_exit, follow_exit
+from supervisor.core.actions.exit_causes import classify_exit
+from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
