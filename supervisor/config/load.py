@@ -16,7 +16,7 @@ from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServe
 from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.config.schema.section import SectionModel, internal, section_model
-from supervisor.config.schema.values import environment as parse_environment
+from supervisor.config.schema.texts import environment as parse_environment
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import common_placeholders
 from supervisor.ini.problems import ConfigError, Location, Problem, nearest_word

@@ -14,8 +14,10 @@ from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.schema.check import SectionReader
-from supervisor.config.schema.values import FALSE, MAX_COUNT, TRUE, absolute_path
-from supervisor.config.schema.values import environment as parse_environment
+from supervisor.config.schema.quantities import MAX_COUNT
+from supervisor.config.schema.texts import absolute_path
+from supervisor.config.schema.texts import environment as parse_environment
+from supervisor.config.schema.words import FALSE, TRUE
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import program_placeholders
 from supervisor.ini.problems import nearest_word

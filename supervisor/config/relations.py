@@ -14,6 +14,8 @@ from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.core.fleet import dependencies
 from supervisor.core.listeners.event_types import is_kind_of
+from supervisor.core.program.facts import Durable
+from supervisor.core.standby import StandbyKind
 from supervisor.ini.problems import nearest_word
 from supervisor.ini.reader import is_file
 from supervisor.protocol import layout
@@ -95,9 +97,9 @@ def _check_ready(program: ProgramConfig, reader: SectionReader) -> None:
 
 def _check_standby(program: ProgramConfig, reader: SectionReader) -> None:
     job = program.job
-    if job is None or job.standby not in ("warm", "hot"):
+    if job is None or job.standby not in (StandbyKind.WARM, StandbyKind.HOT):
         return
-    if job.standby == "hot" and job.entrypoint is None:
+    if job.standby is StandbyKind.HOT and job.entrypoint is None:
         text = (
             "standby is hot but the job has no entrypoint: only the loop of an entrypoint can be prepared ahead; "
             "set standby = warm, or an entrypoint"
@@ -143,7 +145,7 @@ def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
     for key in ("mirror_keep", "mirror_rate_limit"):
         if key in reader and job.mirror is None:
             reader.add_problem(f"{key} has no effect without mirror; add that, or delete the line", key)
-    if job.durable == "remote" and job.mirror is None:
+    if job.durable is Durable.REMOTE and job.mirror is None:
         text = "durable is remote but the job has no mirror; add mirror = s3://BUCKET/PREFIX, or delete the line"
         reader.add_problem(text, "durable")
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from supervisor.config.keys.hooks import HookKeys
-from supervisor.config.schema import values
+from supervisor.config.schema import texts, words
 from supervisor.config.schema.section import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -25,6 +25,7 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
+from supervisor.core.fleet.exit_conditions import ExitOn
 
 CHANGES_MAXBYTES = 10 << 20  # some 50,000 changes
 
@@ -69,13 +70,13 @@ class SupervisordConfig(HookKeys):
     changes_logfile_backups: Count = key(
         LOG_BACKUPS, "How many rotated logs of changes are kept. With the default size, they take at most 110 MB."
     )
-    loglevel: Annotated[values.LogLevel, parsed_by(values.log_level)] = key(
+    loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
         "info (a state changed) or debug. Supervisor's trace and blather mean debug. Changes that clients request are "
         "logged at every level.",
     )
-    log_format: Annotated[Literal["json", "supervisor"], parsed_by(values.log_format)] = key(
+    log_format: words.LogFormat = key(
         "json",
         "Format of the log's lines: `json`, or `supervisor` for the lines that monitoring made for Supervisor looks "
         "for (`exited: x (exit status 1; not expected)`).",
@@ -142,7 +143,7 @@ class SupervisordConfig(HookKeys):
         "How many days the ledger keeps an attempt that is over. The last 20 attempts of each program are kept in any "
         "case.",
     )
-    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(values.notices)] = key(
+    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
         "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud in which it "
         "runs, without network requests; `off` uses none; or names of sources, separated by commas.",
@@ -153,7 +154,7 @@ class SupervisordConfig(HookKeys):
         "such a notice.",
         shown="`notices` in state_dir",
     )
-    notice_owners: Annotated[frozenset[int], parsed_by(values.users)] = key(
+    notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
         "Users, separated by commas, whose files in notice_dir are trusted, in addition to root and the daemon's user.",
         shown="none",
@@ -173,7 +174,7 @@ class SupervisordConfig(HookKeys):
         "still up after that, they start again. The default is a minute, because providers may take a host somewhat "
         "late.",
     )
-    engine: Annotated[values.Engine, parsed_by(values.engine)] = key(
+    engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
         "`jobset`, a Kubernetes JobSet (deploy/README.md). With `slurm` and `jobset`, the daemon stays in the "
@@ -186,7 +187,7 @@ class SupervisordConfig(HookKeys):
         "Seconds within which the daemons of all nodes have to meet before a gang starts; after that, the log names "
         "those that are missing. Long enough for a shared file system from which Python loads slowly.",
     )
-    exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
+    exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, as soon as a program has failed "
         "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (exit status 0, "
