@@ -132,7 +132,7 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
     if raised is not None and not (facts.current.from_checkpoint or facts.ever_trained):
         return give_up(facts, f"failed before its first step: {text}")
     if raised is not None and _is_repeated_mistake(facts, raised):
-        facts.failures.count_failure(cause, moved=False)
+        facts.failures.count_failure(cause, made_progress=False)
         times = facts.failures.deaths_without_progress
         return give_up(facts, f"failed before its first step, {times} times in a row: {text}")
     return retry(facts, cause, text, now)
@@ -153,7 +153,7 @@ def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
 
     A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
     """
-    if not facts.current.rolls_back:
+    if not facts.current.go_back:
         return give_up(facts, f"diverged: {text}; {CHECK_HINT}, or set on_nan = rollback or skip; then start it again")
     if facts.current.failed_step is not None:
         facts.restore_below_step = max(0, facts.current.failed_step - 1)

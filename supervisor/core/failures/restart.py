@@ -101,10 +101,10 @@ class FailureCounts:
     short_lives: int = 0
     """Of a plain program: crashes in a row after startsecs, each within CALM_S of its start."""
 
-    def count_failure(self, cause: Cause, moved: bool) -> None:
-        """Counts a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
+    def count_failure(self, cause: Cause, made_progress: bool) -> None:
+        """Counts a failure. `made_progress`: the attempt did a step (a plain program: outlived startsecs)."""
         self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
-        self.deaths_without_progress = 0 if moved else self.deaths_without_progress + 1
+        self.deaths_without_progress = 0 if made_progress else self.deaths_without_progress + 1
 
     def count_short_life(self, lived_s: float) -> None:
         """Counts a crash of a plain program that had outlived startsecs, after `lived_s`."""

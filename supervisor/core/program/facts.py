@@ -138,7 +138,7 @@ class AttemptFacts:
     out_of_memory: bool = False  # it reports that it lacked memory
     failed_errno: int | None = None  # it reports that the checkpoint directory failed with this error
     older_readable: bool = False  # its newest checkpoint could not be read, but there are older ones
-    rolls_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
+    go_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
     decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
     older: Older | None = None  # it began from an older checkpoint than the newest, and why
     save_error: str | None = None  # why its last save failed, unless one has succeeded since
