@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from supervisor.config import relations
+from supervisor.config import section_relations
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.load import Config, SectionsBroken, start_order
 from supervisor.config.schema.check import SectionReader
@@ -76,7 +76,7 @@ def _conflicts(
         for name, each in together.items()
     }
     every_name = {needed for each in together.values() for needed in each.depends_on}
-    relations.check_across_sections(error.config.supervisord, together, written, _as_sections(every_name))
+    section_relations.check_across_sections(error.config.supervisord, together, written, _as_sections(every_name))
     groups = {name: each.group for name, each in together.items()}
     for name, program in whole.items():
         for needed in program.depends_on:

@@ -8,10 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.config import program_defaults, relations, server_relations, supervisor_keys
-from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config import program_defaults, section_relations, server_relations, supervisor_keys
+from supervisor.config.keys.daemon import LOG_PATHS, SupervisordConfig, paths_in
+from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
 from supervisor.config.schema.check import SectionReader, UnknownValue
@@ -131,9 +132,9 @@ class _ConfigReader:
         inet = self._read_servers("inet_http_server", InetServerConfig, server_relations.check_address)
         ctl = self._read_supervisorctl()
         # where [supervisord] is broken, the problems of the programs are reported all the same
-        usable = daemon or SupervisordConfig.build(_default_paths(self.source.folder / STATE_DIR))
+        usable = daemon or SupervisordConfig.build(paths_in(self.source.folder / STATE_DIR))
         programs = self._read_programs(usable)
-        relations.check_across_sections(usable, programs, self.programs, self.source.sections)
+        section_relations.check_across_sections(usable, programs, self.programs, self.source.sections)
         if daemon is None:
             return None
         return Config(
@@ -174,8 +175,8 @@ class _ConfigReader:
             reader.texts["pidfile"] = "NONE"  # the daemon deletes its pid file when it exits
         daemon = reader.build_model(SupervisordConfig, default | to_syslog)
         if daemon is not None and "state_dir" in reader:
-            logs = {} if daemon.engine != "slurm" else {each: default[each] for each in _LOG_KEYS}
-            daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | logs | to_syslog)
+            logs = {} if daemon.engine != "slurm" else {key: default[key] for key in LOG_PATHS}
+            daemon = reader.build_model(SupervisordConfig, paths_in(daemon.state_dir) | logs | to_syslog)
         with contextlib.suppress(UnknownValue):
             usable = daemon or reader.build_partial(SupervisordConfig, default | to_syslog)
             server_relations.check_daemon(usable, reader)
@@ -183,11 +184,11 @@ class _ConfigReader:
 
     def _default_state(self, reader: SectionReader) -> dict[str, Path]:
         """The folders if none are configured: beside the file, or under Slurm on the node's own disk."""
-        beside = _default_paths(self.source.folder / STATE_DIR)
+        beside = paths_in(self.source.folder / STATE_DIR)
         if reader.texts.get("engine", "").lower() != "slurm":
             return beside
         try:
-            node = _default_paths(allocation.state_folder(self.environment, os.geteuid()))
+            node = paths_in(allocation.state_folder(self.environment, os.geteuid()))
             logs = allocation.log_folder(self.environment)
             return node | {
                 "childlogdir": logs,
@@ -310,21 +311,6 @@ class _ConfigReader:
 def start_order(program: ProgramConfig) -> tuple[int, str, int, str]:
     """A sort key: by priority of the group, then of the program."""
     return (program.group_priority, program.group, program.priority, program.process)
-
-
-_LOG_KEYS = ("childlogdir", "logfile", "changes_logfile")
-
-
-def _default_paths(state_dir: Path) -> dict[str, Path]:
-    return {
-        "state_dir": state_dir,
-        "runtime_dir": state_dir / "run",
-        "childlogdir": state_dir / "log",
-        "notice_dir": state_dir / "notices",
-        "logfile": state_dir / "supervisord.log",
-        "changes_logfile": state_dir / "changes.log",
-        "pidfile": state_dir / "supervisord.pid",
-    }
 
 
 def _is_stock(section: IniSection) -> bool:

@@ -1,5 +1,6 @@
 """The section [supervisord]: each key's default with its unit and reason."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from supervisor.config.keys.hooks import HookKeys
@@ -200,3 +201,20 @@ class SupervisordConfig(HookKeys):
         "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it); then "
         "the daemon exits. Short, because a power supply lasts no longer.",
     )
+
+
+LOG_PATHS = ("childlogdir", "logfile", "changes_logfile")
+"""Of the paths in a state folder: those of logs."""
+
+
+def paths_in(state_dir: Path) -> dict[str, Path]:
+    """The folders and files of a daemon that configures none, by key."""
+    return {
+        "state_dir": state_dir,
+        "runtime_dir": state_dir / "run",
+        "childlogdir": state_dir / "log",
+        "notice_dir": state_dir / "notices",
+        "logfile": state_dir / "supervisord.log",
+        "changes_logfile": state_dir / "changes.log",
+        "pidfile": state_dir / "supervisord.pid",
+    }
