@@ -127,12 +127,8 @@ class GoodputMeter:
         """Follows the program's state, after anything that may have changed it."""
         entered = _in_state(facts)
         if entered is None:
-            if self.open_as in (
-                TimeSpent.DOWN,
-                TimeSpent.STOPPED,
-                TimeSpent.HUNG,
-            ):  # a worker was found that nobody knew of
-                self._settle(self.open_as, now)
+            if self.open_as in (TimeSpent.DOWN, TimeSpent.STOPPED, TimeSpent.HUNG):
+                self._settle(self.open_as, now)  # a worker was found that nobody knew of
                 self.open_as = TimeSpent.STARTING
         elif entered is not self.open_as:
             self._settle(TimeSpent.HUNG if entered is TimeSpent.HUNG else self.open_as, now)

@@ -37,7 +37,7 @@ from supervisor.core.failures.storage import is_waited_for
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.notice_plan import is_host_going
-from supervisor.protocol.wire.messages import Then, WorkerExit
+from supervisor.protocol.wire.messages import PERMANENT_EXITS, Then, WorkerExit
 
 DONE = "done"
 
@@ -105,7 +105,7 @@ def it_left_with_0_before_it_trained(facts: ProgramFacts, event: WorkerExited) -
 
 
 def the_same_start_would_fail_again(facts: ProgramFacts, event: WorkerExited) -> bool:
-    return restart.is_permanent(event.code)
+    return event.code in PERMANENT_EXITS
 
 
 def another_worker_holds_its_directory(facts: ProgramFacts, event: WorkerExited) -> bool:
