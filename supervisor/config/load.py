@@ -18,15 +18,13 @@ from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramCo
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.config.schema.section import SectionModel, internal, section_model
 from supervisor.config.schema.texts import environment as parse_environment
+from supervisor.config.sections import check_section, is_of_program
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import common_placeholders
-from supervisor.ini.problems import ConfigError, Location, Problem, nearest_word
+from supervisor.ini.problems import ConfigError, Location, Problem
 from supervisor.ini.reader import IniKey, IniSection, IniText, read_ini
 from supervisor.protocol import allocation
 
-_KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include", program_defaults.SECTION}
-_NAMED = ("program", "group", "eventlistener")
-_SERVERS = ("unix_http_server", "inet_http_server")
 _MODELS: tuple[type[SectionModel], ...] = (
     SupervisordConfig, ProgramConfig, JobConfig, ProcessesConfig, GroupConfig, ListenerConfig, UnixServerConfig,
     InetServerConfig,
@@ -64,7 +62,7 @@ def load_config(path: Path, environment: Mapping[str, str], overrides: Mapping[s
     if checked.config is None:
         raise ConfigError(checked.problems)
     if checked.problems:
-        is_of_programs = all(_is_of_program(problem.section) for problem in checked.problems)
+        is_of_programs = all(is_of_program(problem.section) for problem in checked.problems)
         raise SectionsBroken(checked, checked.config) if is_of_programs else ConfigError(checked.problems)
     return checked.config
 
@@ -88,10 +86,6 @@ class SectionsBroken(ConfigError):
         self.config, self.sections = config, checked.sections
 
 
-def _is_of_program(section: str | None) -> bool:
-    return section is not None and section.startswith(("program:", "eventlistener:"))
-
-
 def check_config(
     path: Path, environment: Mapping[str, str], overrides: Mapping[str, IniKey] = NO_OVERRIDES
 ) -> CheckedConfig:
@@ -106,7 +100,7 @@ def check_config(
     reading = _ConfigReader(source, dict(environment), source.problems)
     config = reading.read_config()
     problems = tuple(sorted(source.problems, key=_file_and_line))
-    sections = {name: each for name, each in source.sections.items() if _is_of_program(name)}
+    sections = {name: each for name, each in source.sections.items() if is_of_program(name)}
     return CheckedConfig(config, problems, reading.sorted_warnings(), sections)
 
 
@@ -126,7 +120,7 @@ class _ConfigReader:
 
     def read_config(self) -> Config | None:
         for name, section in self.source.sections.items():
-            self._report_unknown_section(name, section)
+            check_section(name, section, self.problems, self.warnings)
         daemon = self._read_supervisord()
         unix = self._read_servers("unix_http_server", UnixServerConfig, server_relations.check_socket)
         inet = self._read_servers("inet_http_server", InetServerConfig, server_relations.check_address)
@@ -282,36 +276,7 @@ class _ConfigReader:
     def _placeholders(self) -> dict[str, str]:
         return common_placeholders(self.source.folder, self.environment)
 
-    def _report_unknown_section(self, name: str, section: IniSection) -> None:
-        kind, colon, _ = name.partition(":")
-        if name in _KINDS or (kind in _NAMED and colon) or kind in _SERVERS:
-            return
-        if name == supervisor_keys.STOCK_RPC_SECTION and _is_stock(section):
-            return
-        if kind in supervisor_keys.IGNORED:
-            self.warnings.append(Problem(section.location, f"[{name:.80}] is ignored: {supervisor_keys.IGNORED[kind]}"))
-            return
-        remedy = supervisor_keys.SECTIONS.get(kind)
-        if remedy is not None:
-            text = f"[{name:.80}] is a Supervisor section that stepkeeper does not support; {remedy}"
-        elif name in _NAMED:
-            text = f"[{name}] has no name; write [{name}:NAME]"
-        else:
-            meant = nearest_word(kind.lower(), [*_KINDS, *_NAMED])
-            if meant is None and not colon:
-                text = f"[{name:.80}] is no section that stepkeeper or Supervisor knows, and has no effect"
-                self.warnings.append(Problem(section.location, text))
-                return
-            is_named = meant in _NAMED
-            hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
-            text = f"unknown section [{name:.80}]" + (hint if meant else "; delete it, or put ; before its lines")
-        self.problems.append(Problem(section.location, text))
-
 
 def start_order(program: ProgramConfig) -> tuple[int, str, int, str]:
     """A sort key: by priority of the group, then of the program."""
     return (program.group_priority, program.group, program.priority, program.process)
-
-
-def _is_stock(section: IniSection) -> bool:
-    return {key: entry.value for key, entry in section.entries.items()}.items() <= supervisor_keys.STOCK_RPC.items()
