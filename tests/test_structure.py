@@ -139,6 +139,14 @@ def test_names_in_docstrings_and_comments_exist():
     assert [each for each in unknown if "/training_code/" not in each] == []  # written as others would write them
 
 
+def test_files_that_the_architecture_names_exist():
+    files = [f"/{path.relative_to(ROOT)}" for folder in ("supervisor", "worker", "tests", "man", "deploy")
+             for path in (ROOT / folder).rglob("*.py")]  # fmt: skip
+    named = re.findall(r"`([\w/-]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text())
+
+    assert len(named) > 50 and [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
 def test_a_name_that_is_nowhere_is_found():
     texts = {
         "a/b.py": '"""Calls `go` in `a/b.py`, `b.go` or `a/c.py`."""\ndef go(): ...  # not `went()`, nor `b.gone`\n'
