@@ -213,9 +213,9 @@ class Job:
         if self.facts.state not in ALIVE:
             self.facts.attempt = max(self.facts.attempt, highest)
 
-    def recall_persisted(self, memory: PersistedFacts, now: float, ago_s: float) -> None:
+    def recall_persisted(self, stored: PersistedFacts, now: float, ago_s: float) -> None:
         """Restores what an earlier daemon stored `ago_s` ago; call it after `skip_attempts` and before any event."""
-        restore_facts(self.facts, memory, now, ago_s)
+        restore_facts(self.facts, stored, now, ago_s)
 
     def recall_completion(self) -> None:
         """Restores that training was complete before this daemon; call it before any event."""
