@@ -11,8 +11,8 @@ decided: a hung worker dies of the SIGABRT that the core sent, which would other
 
 *Stops that somebody else asked for.* A worker that is being adopted may obey an earlier daemon. If nobody wants it any
 more, that is a stop, even while the host goes away, so this comes before the claim about hosts. That one comes before
-the claim about gangs: if the host of one rank goes away, all ranks stop together, and each waits for what becomes of
-its host. And both come before the plain programs, since a rank of a gang may be one.
+the claim about gangs: if the host of one rank goes away, all ranks stop together, and that one waits for what becomes
+of its host. The claim about gangs comes before the plain programs, since a rank of a gang may be one.
 
 *Plain programs.* The statuses of WorkerExit mean nothing there, so this comes before all of those: 75 is no lock.
 
