@@ -27,7 +27,7 @@ from pathlib import Path
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
     STANDBY,

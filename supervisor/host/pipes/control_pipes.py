@@ -23,8 +23,9 @@ from pathlib import Path
 from supervisor.host.folder_removal import remove_folder, try_to_remove_folder
 from supervisor.protocol import layout
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
+from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.limits import TokenBucket
+from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import NAMES, STANDBY, FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity

@@ -1,5 +1,5 @@
-"""JSON to dataclasses and back: the lines of the control pipe, the settings that a worker is started with, and what the
-daemon keeps on the disk.
+"""JSON to dataclasses and back: messages (`lines.py`), the settings that a worker is started with, and what is kept on
+disks.
 
 A class is its own schema: fields are read by their annotations, limits among them (`limits.py`), a field with a default
 may be missing, and unknown fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here
@@ -12,19 +12,15 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from supervisor.protocol.wire.limits import OutOfLimits
-from supervisor.protocol.wire.messages import NAMES, TYPES, Message
-
-MAX_LINE_BYTES = 64 * 1024
 
 Record = TypeVar("Record")
-AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class ProtocolError(ValueError):
@@ -32,44 +28,20 @@ class ProtocolError(ValueError):
     limits."""
 
 
-def encode_message(message: Message) -> bytes:
-    """One line, newline included. Raises ProtocolError if it is longer than MAX_LINE_BYTES or holds NaN."""
-    body = {"type": NAMES[type(message)], **asdict(message)}
-    try:
-        line = json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    except ValueError as error:
-        raise ProtocolError(f"cannot encode {body['type']}: {error}") from error
-    if len(line) > MAX_LINE_BYTES:
-        raise ProtocolError(f"cannot send {body['type']}: {len(line)} bytes, the limit is {MAX_LINE_BYTES}")
-    return line
-
-
-def fit_message(message: AnyMessage) -> AnyMessage:
-    """The message with what is out of its field's limits cut, or set to the nearest value inside.
-
-    A metric that is out of them is left out.
-    """
-    return fit_record(message)
-
-
 def fit_record(record: Record) -> Record:
-    """As `fit_message`, of any dataclass, with those inside it."""
+    """The dataclass with what is out of its field's limits cut, or set to the nearest value inside.
+
+    An entry of a mapping that is out of them is left out.
+    """
     values = {name: _fit(getattr(record, name), wanted) for name, wanted, _ in _fields_of(type(record))}
     return replace(record, **values)  # type: ignore[type-var]
 
 
-def decode_message(line: bytes) -> Message:
-    """The message in one line. Unknown fields are ignored; anything else unexpected raises ProtocolError."""
-    body = parse_object(line)
-    name = body.get("type")
-    kind = TYPES.get(name) if isinstance(name, str) else None
-    if kind is None or name is None:
-        raise ProtocolError(f"unknown message type {name!r:.80}")
-    return decode_record(body, kind, name)
-
-
 def encode_record(record: Any) -> str:
-    """A dataclass as one line of ASCII, without fields that are None by default; `decode_record` reads it back."""
+    """A dataclass, or a mapping, as one line of ASCII, without fields that are None by default.
+
+    `decode_record` and `decode_entries` read it back. Raises ValueError for a number that is not finite.
+    """
     return json.dumps(_to_json(record), separators=(",", ":"), allow_nan=False)
 
 
@@ -121,6 +93,15 @@ def decode_stored(body: Mapping[str, Any], kind: type[Record], where: str) -> tu
     return kind(**values), tuple(damaged)
 
 
+def decode_entries(body: Mapping[str, Any], key: Any, value: type[Record], where: str) -> dict[Any, Record]:
+    """A mapping from a JSON object, without its entries that are no `key` or no `value`."""
+    entries = dict[Any, Record]()
+    for name, item in body.items():
+        with contextlib.suppress(ProtocolError):
+            entries |= _convert({name: item}, Mapping[key, value], where)  # type: ignore[valid-type]
+    return entries
+
+
 def _undamaged_entries(value: dict[str, Any], wanted: Any, where: str, damaged: list[str]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for key, entry in value.items():
@@ -131,40 +112,6 @@ def _undamaged_entries(value: dict[str, Any], wanted: Any, where: str, damaged: 
         else:
             kept[key] = entry
     return kept
-
-
-class Decoder:
-    """Cuts a stream of bytes into messages; a bad line costs that line, never the stream."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._skipping = False
-
-    def feed(self, data: bytes) -> Iterator[Message | ProtocolError]:
-        """The whole messages in the stream so far, and a ProtocolError in the place of each bad line."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self._skipping:
-                self._skipping = False
-            elif len(line) >= MAX_LINE_BYTES:
-                yield _too_long()
-            elif line.strip():
-                yield _decode_or_error(line)
-        if len(self._rest) >= MAX_LINE_BYTES:
-            if not self._skipping:
-                yield _too_long()
-            self._rest, self._skipping = b"", True
-
-
-def _too_long() -> ProtocolError:
-    return ProtocolError(f"a line is longer than {MAX_LINE_BYTES} bytes; skipped to the next one")
-
-
-def _decode_or_error(line: bytes) -> Message | ProtocolError:
-    try:
-        return decode_message(line)
-    except ProtocolError as error:
-        return error
 
 
 _PLAIN = (str, int, float, type(None))
@@ -206,6 +153,8 @@ def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
 
 def _convert(value: Any, wanted: Any, where: str) -> Any:
     """`value` as the annotated type; JSON has fewer types than Python, so lists become tuples and ints floats."""
+    if wanted in _NUMBERS_AND_TEXT:  # first, as most fields are
+        return _convert_plain(value, wanted, where)
     origin = typing.get_origin(wanted)
     if origin is Annotated:
         return _within_limits(_convert(value, wanted.__origin__, where), wanted.__metadata__, where)
@@ -233,6 +182,7 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
 
 
 _LISTS = (tuple, frozenset)
+_NUMBERS_AND_TEXT = (int, float, str)
 
 
 def _without_limits(wanted: Any) -> Any:
