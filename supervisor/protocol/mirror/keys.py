@@ -9,16 +9,15 @@ Attempts are numbered by a host's ledger, and a new host begins with an empty on
 hosts apart. Nothing is ever overwritten.
 """
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import is_plain_name
 from supervisor.protocol.formats import check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 EPOCHS = "epoch/"
 MAX_EPOCH = 999_999_999
@@ -107,8 +106,7 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
 def encode_epoch(epoch: Epoch) -> bytes:
     """The content of the object that begins an epoch."""
     parent = None if epoch.parent is None else str(epoch.parent)
-    body = _EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token)
-    return json.dumps(asdict(body), allow_nan=False).encode()
+    return encode_record(_EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token)).encode()
 
 
 def decode_epoch(number: int, content: bytes) -> Epoch:
