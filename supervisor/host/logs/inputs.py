@@ -3,16 +3,13 @@
 import errno
 import os
 import select
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from supervisor.host.logs.capture_mode import COMMUNICATION, LOG, CaptureModeParser
 from supervisor.host.logs.files.file import LogFile
 from supervisor.host.logs.files.file_writer import LogFileWriter
 from supervisor.host.logs.files.positions import LogPosition
-from supervisor.host.logs.line_prefix import LinePrefix
+from supervisor.host.logs.log_input import LogInput, refusal_of
 from supervisor.host.logs.messages import (
     AttemptBegan,
     BeginAttempt,
@@ -28,23 +25,6 @@ from supervisor.host.logs.system_log import LineSplitter, SystemLogSender, line_
 
 READ_BYTES = 64 * 1024  # the default capacity of a pipe
 FINAL_READS = 16  # of each pipe at the end: a grandchild that prints for ever must not hold up the exit
-
-
-class LogInput(NamedTuple):
-    """A pipe and its destinations: a file, and line by line the system's log daemons."""
-
-    request: CapturePipe
-    writer: LogFileWriter | None
-    lines: LineSplitter | None
-    capture: CaptureModeParser | None
-    prefix: LinePrefix | None
-
-    def write(self, data: bytes) -> None:
-        """Passes a piece of output to them."""
-        if self.lines is not None:
-            self.lines.feed(data)
-        if self.writer is not None:
-            self.writer.write(data if self.prefix is None else self.prefix.add_to(data))
 
 
 class _Beginning:
@@ -103,7 +83,7 @@ class LogInputs:
 
     def add_pipe(self, pipe: CapturePipe, descriptor: int | None) -> None:
         """Reads one more pipe from now on, or refuses it."""
-        why = _refusal(pipe, descriptor)
+        why = refusal_of(pipe, descriptor)
         is_known = any(each.request.id == pipe.id for each in self._inputs.values())
         if why:
             self._send(("pipe", pipe.id), CaptureRefused(pipe.id, why))
@@ -119,9 +99,7 @@ class LogInputs:
             self._send(("pipe", pipe.id), CaptureRefused(pipe.id, str(error)))
             return
         os.set_blocking(descriptor, False)
-        capture = CaptureModeParser(pipe.capture) if pipe.capture else None
-        prefix = LinePrefix(pipe.prefix, pipe.program, pipe.attempt, pipe.channel) if pipe.prefix else None
-        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines, capture, prefix)
+        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines)
         if pipe.attempt:  # a standby's is none yet; `BeginAttempt` says when it is one
             self._unread.add(descriptor)
         self._epoll.register(descriptor, select.EPOLLIN)
@@ -159,11 +137,8 @@ class LogInputs:
             self._close_input(descriptor)
             self._send(("pipe", pipe.id), CaptureEnded(pipe.id))
             return False
-        for kind, piece in log_input.capture.feed(data) if log_input.capture is not None else ((LOG, data),):
-            if kind == LOG:
-                log_input.write(piece)
-            if kind == COMMUNICATION or pipe.events:
-                self._send_output(pipe, COMMUNICATION if kind == COMMUNICATION else LOG, piece)
+        for kind, piece in log_input.write(data):
+            self._send_output(pipe, kind, piece)
         if writer is not None and writer.is_full:
             writer.is_watched = True
             if writer.is_full:  # checked again: it may have written everything before it was watched
@@ -296,20 +271,7 @@ class LogInputs:
         self._paused.discard(descriptor)
         self._unread.discard(descriptor)
         os.close(descriptor)
-        if log_input.capture is not None and (left := log_input.capture.end()):
-            log_input.write(left)
-        if log_input.lines is not None:
-            log_input.lines.end()
+        log_input.end()
         writer = log_input.writer
         if writer is not None and all(each.writer is not writer for each in self._inputs.values()):
             writer.release()
-
-
-def _refusal(pipe: CapturePipe, descriptor: int | None) -> str:
-    """Why a pipe can't be read; empty if it can."""
-    if descriptor is None:
-        return "no descriptor arrived; the logger may have reached its limit of open files"
-    status = os.fstat(descriptor)
-    if not stat.S_ISFIFO(status.st_mode) or status.st_ino != pipe.id:
-        return "the descriptor is not that pipe's"
-    return ""
