@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -78,7 +79,7 @@ class Accounts:
 def _spent(text: str) -> dict[TimeSpent, float]:
     """Decodes the column; unknown keys and damaged values are left out."""
     try:
-        return decode_entries(parse_object(text), TimeSpent, SpentSeconds, "spent_s")
+        return decode_entries(parse_object(text), Mapping[TimeSpent, SpentSeconds], "spent_s")
     except ProtocolError:
         return {}
 

@@ -4,6 +4,7 @@ The row is JSON, up to 1.4 MB of it, encoded in the ledger's thread. Every value
 stop the daemon nor fill its memory.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -76,7 +77,7 @@ def from_json(text: str) -> MetricSeries:
         body = dict(list(parse_object(text).items())[:MAX_METRICS])
     except ProtocolError:
         return MetricSeries()
-    stored = decode_entries(body, Annotated[str, Text(MAX_NAME)], _StoredSeries, "series")
+    stored = decode_entries(body, Mapping[Annotated[str, Text(MAX_NAME)], _StoredSeries], "series")
     return MetricSeries(
         {
             name: Series([Bucket(*row) for row in series.buckets[-MAX_BUCKETS:]], series.per_bucket)

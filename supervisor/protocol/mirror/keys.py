@@ -37,7 +37,7 @@ class RemoteCheckpoint:
     name: CheckpointName
 
     def __str__(self) -> str:
-        return f"{_epoch_folder(self.epoch)}/{self.name}"
+        return f"e{self.epoch:04d}/{self.name}"
 
     def key(self, file: str) -> str:
         """The key of one of its files."""
@@ -71,10 +71,6 @@ class _EpochBody:
     began_wall_at: float = 0.0
     token: str = ""
     format: int = EPOCH_FORMAT
-
-
-def _epoch_folder(number: int) -> str:
-    return f"e{number:04d}"
 
 
 def epoch_key(number: int) -> str:

@@ -42,7 +42,7 @@ def encode_record(record: Any) -> str:
 
     `decode_record` and `decode_entries` read it back. Raises ValueError for a number that is not finite.
     """
-    return json.dumps(_to_json(record), separators=(",", ":"), allow_nan=False)
+    return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -78,11 +78,13 @@ def decode_stored(body: Mapping[str, Any], kind: type[Record], where: str) -> tu
     for name, wanted, required in _fields_of(kind):
         if name not in body:
             continue
-        value = body[name]
-        if typing.get_origin(_without_limits(wanted)) is Mapping and isinstance(value, dict):
-            value = _undamaged_entries(value, wanted, f"{where}.{name}", damaged)
+        value, place = body[name], f"{where}.{name}"
         try:
-            values[name] = _convert(value, wanted, f"{where}.{name}")
+            if typing.get_origin(_without_limits(wanted)) is Mapping and isinstance(value, dict):
+                entries = _whole_entries(value, _without_limits(wanted), place, damaged)
+                values[name] = _within_limits(entries, getattr(wanted, "__metadata__", ()), place)
+            else:
+                values[name] = _convert(value, wanted, place)
         except ProtocolError as error:
             if required:
                 raise
@@ -93,48 +95,42 @@ def decode_stored(body: Mapping[str, Any], kind: type[Record], where: str) -> tu
     return kind(**values), tuple(damaged)
 
 
-def decode_entries(body: Mapping[str, Any], key: Any, value: type[Record], where: str) -> dict[Any, Record]:
-    """A mapping from a JSON object, without its entries that are no `key` or no `value`."""
-    entries = dict[Any, Record]()
-    for name, item in body.items():
-        with contextlib.suppress(ProtocolError):
-            entries |= _convert({name: item}, Mapping[key, value], where)  # type: ignore[valid-type]
-    return entries
+def decode_entries(body: Mapping[str, Any], wanted: Any, where: str) -> dict[Any, Any]:
+    """A mapping of the type `wanted` from a JSON object, without its damaged entries."""
+    return _whole_entries(body, wanted, where, [])
 
 
-def _undamaged_entries(value: dict[str, Any], wanted: Any, where: str, damaged: list[str]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for key, entry in value.items():
+def _whole_entries(body: Mapping[str, Any], wanted: Any, where: str, damaged: list[str]) -> dict[Any, Any]:
+    entries: dict[Any, Any] = {}
+    for key, entry in body.items():
         try:
-            _convert({key: entry}, _without_limits(wanted), where)
+            entries |= _convert({key: entry}, wanted, where)
         except ProtocolError as error:
             damaged.append(str(error))
-        else:
-            kept[key] = entry
-    return kept
+    return entries
 
 
 _PLAIN = (str, int, float, type(None))
 _DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {}
 
 
-def _to_json(value: Any) -> Any:
-    """A value in JSON's types: sets in an order that does not change, paths as text."""
+def to_plain(value: Any) -> Any:
+    """A dataclass, or what is in one, in JSON's types: sets in an order that does not change, paths as text."""
     if isinstance(value, _PLAIN):  # first, as there are most of them: the file of what is wanted has all jobs
         return value
     if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, frozenset):
-        return sorted(_to_json(item) for item in value)
+        return sorted(to_plain(item) for item in value)
     if isinstance(value, tuple | list):
-        return [_to_json(item) for item in value]
+        return [to_plain(item) for item in value]
     if not is_dataclass(value):
         return str(value) if isinstance(value, Path) else value
     kind: Any = type(value)
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = tuple((field.name, field.default) for field in fields(kind))
     items = ((name, getattr(value, name), default) for name, default in _DEFAULTS[kind])
-    return {name: _to_json(item) for name, item, default in items if not (item is None and default is None)}
+    return {name: to_plain(item) for name, item, default in items if not (item is None and default is None)}
 
 
 _FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
