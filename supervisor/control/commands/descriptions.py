@@ -69,7 +69,7 @@ def _description(runner: Runner) -> str:
             return ", ".join([reason, *_awaited_upload(runner)])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
             ended = (
-                datetime.fromtimestamp(runner.executor.ended_wall_at).strftime("%b %d %I:%M %p")
+                _local_time(runner.executor.ended_wall_at)
                 if runner.executor.ended_wall_at is not None
                 else "Not started"
             )
@@ -207,3 +207,7 @@ def _rate(value: float) -> str:
 
 def _h_mm_ss(length_s: float) -> str:
     return str(timedelta(seconds=int(min(length_s, MAX_SPAN_S))))
+
+
+def _local_time(wall_at: float) -> str:
+    return datetime.fromtimestamp(wall_at).strftime("%b %d %I:%M %p")
