@@ -12,7 +12,7 @@ from supervisor.host import children
 from supervisor.host.children import Configured, start_configured, start_own
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient
-from supervisor.host.mirror.messages import MirrorSettings
+from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import find_credentials
 from tests.system.harness import let_others_in
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from supervisor.host.checkpoint_store import other_identity
 from supervisor.host.children import own_command, start_own_with_streams
 from supervisor.host.mirror import messages
-from supervisor.host.mirror.messages import MirrorSettings
+from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.protocol.wire.codec import ProtocolError, encode_record
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES

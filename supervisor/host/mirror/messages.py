@@ -1,37 +1,18 @@
 """What the daemon and a job's mirror process tell each other: one JSON object in each line, with its `type`.
 
-The process is started with MirrorSettings as its argument; the daemon's first line has the job's variables. Questions
-are answered in their order, but for WatchRequest, which is answered beside them; each answer repeats the question's
-`id`.
+The daemon's first line has the job's variables. Questions are answered in their order, but for WatchRequest, which is
+answered beside them; each answer repeats the question's `id`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
-from supervisor.host.children import Identity
 from supervisor.protocol.wire.codec import encode_record, parse_object
 from supervisor.protocol.wire.lines import LineCodec
 
 MAX_NAMES = 500  # of checkpoints in an answer
 MAX_VARIABLES_BYTES = 12 << 20  # execve(2) takes 2 MiB; JSON may need six bytes for one
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorSettings:
-    """`url`: of the store, as configured; `run`: the run's own prefix below it; `folder`: the job's checkpoint_dir.
-
-    `keep`: how many remote checkpoints stay. `bytes_per_s`: of uploads, at most, unless that is lifted. `identity`:
-    None keeps the daemon's.
-    """
-
-    url: str
-    run: str
-    folder: Path
-    keep: int
-    bytes_per_s: float | None = None
-    identity: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class ControlPipes:
     def move_to_attempt(self, folder: Path, attempt: int) -> None:
         """Makes a standby's pipes those of an attempt, in `folder`. Raises OSError if they can't be moved there.
 
-        Not before the channel `has_received`: it would not find them where it looks.
+        Not before it `has_received`: the worker would not find them where it looks.
         Messages that it sent as a standby are dropped.
         """
         if folder.is_dir() and not folder.is_symlink():

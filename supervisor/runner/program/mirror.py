@@ -33,7 +33,7 @@ from supervisor.core.program import effects, events, notice_plan
 from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced, Wanted
-from supervisor.host.mirror.messages import MirrorSettings
+from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.wire import messages as worker_messages

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
-from supervisor.host.mirror.messages import MirrorSettings
+from supervisor.host.mirror.settings import MirrorSettings
 from tests.host.mirror.test_run import host, made
 from tests.mirror.stores import ObjectStore
 from tests.system.harness import let_others_in
