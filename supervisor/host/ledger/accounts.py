@@ -1,15 +1,17 @@
 """The table `accounts`: what each attempt's time was spent on. One row per attempt, rewritten now and then."""
 
-import json
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.host.ledger.writer import LedgerWriter, Select
+from supervisor.protocol.wire.codec import ProtocolError, decode_entries, encode_record, parse_object
+from supervisor.protocol.wire.limits import Range
 
-MAX_SPENT_S = 1e10  # 300 years; no attempt takes as long
+SpentSeconds = Annotated[float, Range(0, 1e10)]  # 300 years; no attempt takes as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,8 @@ class Accounts:
             status.step,
             status.furthest,
             status.owed_s,
-            json.dumps(
-                {str(spent): round(span_s, 3) for spent, span_s in status.spent_s.items() if math.isfinite(span_s)},
-                allow_nan=False,
+            encode_record(
+                {spent: round(span_s, 3) for spent, span_s in status.spent_s.items() if math.isfinite(span_s)}
             ),
             of=program,
         )
@@ -76,19 +77,11 @@ class Accounts:
 
 
 def _spent(text: str) -> dict[TimeSpent, float]:
-    """Decodes the column; unknown keys are ignored."""
+    """Decodes the column; unknown keys and damaged values are left out."""
     try:
-        found = json.loads(text)
-    except ValueError:
+        return decode_entries(parse_object(text), Mapping[TimeSpent, SpentSeconds], "spent_s")
+    except ProtocolError:
         return {}
-    if not isinstance(found, Mapping):
-        return {}
-    known = {spent: found.get(spent) for spent in TimeSpent}
-    return {
-        spent: float(span_s)
-        for spent, span_s in known.items()
-        if isinstance(span_s, int | float) and 0 <= span_s <= MAX_SPENT_S  # a damaged row; NaN is in no range
-    }
 
 
 def _awake_s() -> float:

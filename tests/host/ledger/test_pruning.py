@@ -9,12 +9,7 @@ import pytest
 
 from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.ledger.writer import (
-    LEAST_ATTEMPTS,
-    PRUNED_AT_ONCE,
-    SAVES_KEPT,
-    Pruning,
-)
+from supervisor.host.ledger.pruning import LEAST_ATTEMPTS, PRUNED_AT_ONCE, SAVES_KEPT, Pruning
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
-from supervisor.protocol.checkpoints.selection import committed_checkpoints, highest_attempt
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.store import Store
 from tests.fuzzing import cases
