@@ -96,9 +96,8 @@ class JobConfig(SectionModel):
     )
     replicas_min: Positive | None = key(
         None,
-        "Fewest devices to train on if GPUs are missing or broken, 1 or more. With fewer, training does not begin "
-        "(docs/strategies.md). With at least this many but fewer than `replicas`, `status` says so, and the next "
-        "start takes the devices that are there then. Scaling the learning rate is up to the script.",
+        "Fewest devices to train on if GPUs are missing or broken, 1 or more (docs/strategies.md). With fewer, "
+        "training does not begin.",
         shown="none: the job waits for a GPU that was there before and is gone or broken",
     )
     workers: Annotated[int, parsed_by(lambda text: values.whole_number(text, 2, MAX_WORKERS))] | None = key(
@@ -215,11 +214,9 @@ class JobConfig(SectionModel):
     standby: Annotated[Literal["auto", "off", "warm", "hot"], parsed_by(values.standby)] = key(
         "auto",
         "Process that is kept beside the worker and becomes the next attempt when the worker dies (docs/standby.md). "
-        "`auto` keeps a warm one where memory allows; for a script (`command = python train.py`), it imports the "
-        "packages that the script imports first, and runs no line of the script. `warm` has imported TensorFlow and "
-        "the job's module, and waits before it touches a device; a script is run up to its first use of `worker`. "
-        "`hot`, with an entrypoint only, has also built the model and run its step, so it holds as much memory as the "
-        "worker, on the devices as well. `off` keeps none. `status` says why there is none.",
+        "`warm` has done the imports, and a script is run up to its first use of `worker`; `auto` is the same where "
+        "memory allows, and runs no line of a script; `hot`, with an entrypoint only, has also built the model and run "
+        "its step, so it holds as much memory as the worker, on the devices as well; `off` keeps none.",
     )
     on_nan: Annotated[OnNan, parsed_by(values.on_nan)] | None = key(
         None,
