@@ -5,7 +5,6 @@ from tests.training_code import rig
 from tests.training_code.corpus import EXACT, MINIMAL, Entry, Outcome
 from tests.training_code.patterns import PATTERNS
 from tests.training_code.scripts import SCRIPTS
-from tests.training_code.starter import Framework
 
 PAGE = ROOT / "docs" / "patterns.md"
 _HEAD = """\
@@ -35,64 +34,58 @@ no name yet). Each ends with the bits of an undisturbed run.
 | script | what is in it | lines added |
 |---|---|---|
 """
-_MINIMAL_HEAD = """
-The last three use training code of packages from PyPI as it is ([loops of
-libraries](exact-resume.md#loops-of-libraries)).
+_CORPUS_HEAD = """
+The last three use training code of packages from PyPI as it is
+([loops of libraries](exact-resume.md#loops-of-libraries)).
 
-## As their authors would write them
+## Short scripts
 
-{minimal} short scripts in the shapes of tutorials and repositories (`tests/training_code/minimal`) have no more than
+{minimal} scripts in the shapes of tutorials and repositories (`tests/training_code/minimal`) have no more than
 `with worker.Run(...) as run:` around their loop and `run.step_done()` in it. Each has something that a restart would
-lose. The worker says what it is before the third step ends, or refuses to train; with `strict = true` training ends
-there. A loss at the end of an epoch is named one step after it.
+lose. The worker says what it is before the third step ends and trains on, or refuses to train; with `strict = true`
+training ends there. A loss at the end of an epoch is named one step after it.
 
-| what is in the script | framework | at the first start | what is said contains |
-|---|---|---|---|
+{exact} scripts (`tests/training_code/exact`) are written as [exact-resume.md](exact-resume.md) says: those of the first
+kind with their remedy, and others. Each is killed three or four times: in its first step, in a save, and at lines of
+its loop that a seed chooses. It ends with the bits of an undisturbed run, in each file of its last checkpoint, and
+prints the same result; the worker names nothing in any attempt, also under `strict = true`. *Lines* counts those that
+mention the run, `worker` or `leave_out`, the import included.
+`python -m tests.training_code.corpus_run` runs all of them and prints what disagrees.
+
+| what is in the script | what is said contains | remedy | script | lines |
+|---|---|---|---|---|
 """
-_EXACT_HEAD = """
-## Made resumable
+_OTHERS_HEAD = """
+Exact too, with nothing that had to be named:
 
-{exact} scripts (`tests/training_code/exact`) are written as [exact-resume.md](exact-resume.md) says; those of the
-table above are among them, with their remedy. Each is killed three or four times: in its first step, in a save, and
-at lines of its loop that a seed chooses. It ends with the bits of an undisturbed run, in each file of its last
-checkpoint, and prints the same result; the worker names nothing in any attempt, also under `strict = true`. *Lines*
-counts those that mention the run, `worker` or `leave_out`, the import included.
-
-| script | what is in it | lines |
+| what is in the script | script | lines |
 |---|---|---|
-"""
-_TAIL = """
-`python -m tests.training_code.corpus_run` runs the scripts of the last two tables and prints what disagrees.
 """
 
 
 def page() -> str:
     """The page's whole text."""
+    remedies = {entry.name: entry for entry in EXACT}
+    named = {entry.name for entry in MINIMAL}
     return "".join(
         [
             _HEAD,
             *(_row(*pattern.row) for pattern in PATTERNS),
             _SCRIPTS_HEAD.format(scripts=len(SCRIPTS)),
             *(_row(script.name, script.patterns, str(len(rig.added_lines(script.name)))) for script in SCRIPTS),
-            _MINIMAL_HEAD.format(minimal=len(MINIMAL)),
-            *(minimal_row(entry) for entry in MINIMAL),
-            _EXACT_HEAD.format(exact=len(EXACT)),
-            *(exact_row(entry) for entry in EXACT),
-            _TAIL,
+            _CORPUS_HEAD.format(minimal=len(MINIMAL), exact=len(EXACT)),
+            *(corpus_row(entry, remedies.get(entry.name)) for entry in MINIMAL),
+            _OTHERS_HEAD,
+            *(_row(entry.pattern, entry.name, str(entry.lines)) for entry in EXACT if entry.name not in named),
         ]
     )
 
 
-def minimal_row(entry: Entry) -> str:
-    """A script's row among those that lose something."""
-    outcome = "refused" if entry.outcome == Outcome.REFUSED else "named"
-    framework = "Keras" if entry.name.startswith("keras") else Framework(entry.framework).value
-    return _row(entry.pattern, framework, outcome, f"`{entry.said}`")
-
-
-def exact_row(entry: Entry) -> str:
-    """A script's row among those that lose nothing; its name begins with the framework."""
-    return _row(entry.name, entry.pattern, str(entry.lines))
+def corpus_row(minimal: Entry, exact: Entry | None) -> str:
+    """What a script loses, what is said of it, and the script of the same name that loses nothing."""
+    said = f"`{minimal.said}`{' (refused)' if minimal.outcome == Outcome.REFUSED else ''}"
+    remedy = (exact.pattern, exact.name, str(exact.lines)) if exact else ("", minimal.name, "")
+    return _row(minimal.pattern, said, *remedy)
 
 
 def _row(*cells: str) -> str:
