@@ -33,11 +33,15 @@ _FILE = re.compile(r"\b(docs|deploy)(/[\w/-]+\.\w+)")
 
 
 def key_table(model: type[SectionModel]) -> str:
-    """A Markdown table: key, default, meaning."""
+    """A Markdown table: key, default, meaning.
+
+    That of a program leaves out the hooks, which are in that of [supervisord], and the keys for standard error, which
+    are like those for standard output.
+    """
     rows = [
         f"| `{about.alias or field.name}` | {shown_default(field, about)} | {_linked(about.description)} |"
         for field, about in model.described_fields()
-        if not about.is_internal
+        if not about.is_internal and not (model is ProgramConfig and field.name.startswith(("hook_", "stderr_")))
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
 

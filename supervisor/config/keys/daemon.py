@@ -37,7 +37,7 @@ class SupervisordConfig(HookKeys):
 
     state_dir: FilePath = required(
         "Folder for everything that must survive the daemon: the ledger (which programs should run, every attempt and "
-        "how it ended) and the lock that keeps a second daemon out. A single backup or volume holds all of it.",
+        "how it ended) and the lock that keeps a second daemon out.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
@@ -61,8 +61,8 @@ class SupervisordConfig(HookKeys):
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. Nothing "
-        "that programs do is written into it, so none can push those lines out by rotation. NONE for no such file.",
+        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. No "
+        "program can push those lines out by rotation. NONE for no such file.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(
@@ -99,18 +99,18 @@ class SupervisordConfig(HookKeys):
     minfds: Limit | None = key(
         None,
         "Minimum limit of open files for the daemon and each program: a lower limit is raised to it, and if that is "
-        "not possible, the daemon does not start. As in Supervisor, where the default is 1024.",
+        "not possible, the daemon does not start. Supervisor's default is 1024.",
         shown="none: the limit it was started with",
     )
     minprocs: Limit | None = key(
         None,
-        "Minimum limit of processes of their user, raised in the same way. As in Supervisor, where the default is 200.",
+        "Minimum limit of processes of their user, raised in the same way. Supervisor's default is 200.",
         shown="none: the limit it was started with",
     )
     identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients. As in Supervisor.")
     childlogdir: FilePath = required(
-        "Folder for the logs of programs that don't name a file. By default it is beside the ledger, because logs are "
-        "needed after a failure; Supervisor puts them into the temporary folder and deletes them at its next start.",
+        "Folder for the logs of programs that don't name a file. By default it is beside the ledger; Supervisor puts "
+        "them into the temporary folder and deletes them at its next start.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
@@ -171,29 +171,28 @@ class SupervisordConfig(HookKeys):
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after the deadline of a notice during which jobs that stopped for it still wait. If the host is "
-        "still up after that, they start again. The default is a minute, because providers may take a host somewhat "
-        "late.",
+        "Seconds after the deadline of a notice during which jobs that stopped for it still wait, as providers may "
+        "take a host somewhat late. If the host is still up after that, they start again.",
     )
     engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
-        "`jobset`, a Kubernetes JobSet (deploy/README.md). With `slurm` and `jobset`, the daemon stays in the "
-        "foreground and exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own "
-        "disk. Same as the option --engine, which deploy/slurm/train.sbatch sets. This is never guessed from Slurm's "
-        "variables, because a daemon that somebody starts by hand in an allocation has to keep running.",
+        "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground and "
+        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. Same as the "
+        "option --engine, which deploy/slurm/train.sbatch sets. Never guessed, because a daemon that somebody starts "
+        "by hand in an allocation has to keep running.",
     )
     rendezvous_timeout: Timeout = key(
         120.0,
         "Seconds within which the daemons of all nodes have to meet before a gang starts; after that, the log names "
-        "those that are missing. Long enough for a shared file system from which Python loads slowly.",
+        "those that are missing.",
     )
     exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, as soon as a program has failed "
-        "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (exit status 0, "
-        "or 70 if one ended unexpectedly); or both: `fatal, done`. If it is told to stop before everything is done, "
-        "it then exits with 143. Off by default: on a host, the daemon keeps running.",
+        "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (0, or 70 if one "
+        "ended unexpectedly); or both: `fatal, done`. If it is told to stop before everything is done, it exits with "
+        "143.",
         shown="none",
     )
     power_timeout: Timeout = key(

@@ -63,16 +63,15 @@ class ProgramConfig(HookKeys):
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
         "File of further variables, one `KEY=VALUE` a line, as for systemd's EnvironmentFile= and dotenv; "
-        "`environment` wins over it. With `-` before the path, the file may be missing. It is read together with the "
-        "configuration, so `update` applies changes in it. If the daemon is root, the file must be as safe from other "
-        "users as the configuration.",
+        "`environment` wins over it. With `-` before the path, the file may be missing. `update` applies changes in "
+        "it. If the daemon is root, the file must be as safe from other users as the configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
         "User (name or number) as whom the program runs; needs a daemon that is root. HOME, USER and LOGNAME become "
         "that user's, unless they were set to something other than root's own. The rest of the environment stays the "
-        "daemon's, as in Supervisor, because files written for Supervisor rely on that: keep secrets out of it.",
+        "daemon's, as in Supervisor: keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
@@ -98,10 +97,10 @@ class ProgramConfig(HookKeys):
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use. It is checked every second: "
-        "above the limit, a job flushes, and the program is restarted (cause memory-limit). If it meanwhile grows by "
-        "another half of the limit, it is killed. Where the daemon has control groups of its own, the kernel kills it "
-        "a tenth above the limit.",
+        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use, checked every second: above "
+        "the limit, a job flushes, and the program is restarted (cause memory-limit). If it meanwhile grows by "
+        "another half of the limit, it is killed; the kernel kills it a tenth above the limit where the daemon has "
+        "control groups of its own.",
         shown="none",
     )
     cpu_limit: Cores | None = key(
@@ -113,7 +112,7 @@ class ProgramConfig(HookKeys):
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
         "Command that exits with 0 if the program is healthy. It runs as the program's user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy job flushes; then the program is "
+        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy program (a job flushes first) is "
         "restarted (cause unhealthy).",
         shown="none",
     )
@@ -131,13 +130,13 @@ class ProgramConfig(HookKeys):
     priority: Priority = key(
         999,
         "Programs with lower numbers start first and stop last: with the daemon, with `all`, and in groups. This is "
-        "only an order. For what must be ready before the program or gone after it, use depends_on, which wins.",
+        "only an order; depends_on waits, and wins.",
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
         "Programs or groups, separated by commas, that must be ready before this program starts: a plain program has "
         "been up for its startsecs or has reported that it is ready (notify), a job trains, or either is done. Only a "
-        "start waits for them, not a restart.",
+        "start waits, not a restart.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -171,8 +170,7 @@ class ProgramConfig(HookKeys):
     startretries: Count = key(
         3,
         "How many failed starts in a row are retried before the program is given up. For a job: how many restarts in "
-        "a row without a new checkpoint. A job has more, because what it needs (a disk, a driver) may take longer to "
-        "come back.",
+        "a row without a new checkpoint; more, because what it needs (a disk, a driver) may take longer to come back.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(texts.stop_signal)] = key(
