@@ -10,6 +10,7 @@ import pytest
 from supervisor.control.commands.status import StatusAnswer
 from supervisor.control.http import web
 from supervisor.control.page import live
+from tests.waiting import stays_async, wait_until_async
 
 REQUEST: Any = None
 
@@ -78,8 +79,9 @@ async def test_page_that_reads_slowly_gets_the_newest_state_and_nothing_piles_up
     await page.read()
     for step in range(1, 20):
         fleet.programs["a"] = {"step": step}
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(0.05)
+        looks = fleet.looks
+        await wait_until_async(lambda looks=looks: fleet.looks > looks, "it is looked at")
+    await wait_until_async(lambda looks=fleet.looks: fleet.looks > looks + 1, "the last look is passed on")
 
     assert (await page.read())["programs"]["a"]["step"] == 19
     await page.stream.aclose()
@@ -105,9 +107,8 @@ async def test_nothing_is_looked_at_while_no_page_is_open(fleet: Fleet, pages: l
     await page.read()
     await page.stream.aclose()
     before = fleet.looks
-    await asyncio.sleep(0.1)
 
-    assert fleet.looks == before
+    await stays_async(lambda: fleet.looks == before, "nobody looks", 0.1)
     page = Page(await pages.respond(REQUEST))
     assert (await page.read())["all"], "a later page begins anew"
     await page.stream.aclose()

@@ -2,14 +2,13 @@
 
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol.wire.launch import DaemonIdentity
-from tests.waiting import wait_until
+from tests.waiting import stays, wait_until
 from worker.process import orphan_watch
 from worker.process.orphan_watch import OrphanWatch
 from worker.process.requests import PendingRequests
@@ -49,8 +48,7 @@ def test_it_saves_and_leaves_when_no_other_daemon_comes(
 ) -> None:
     requests = PendingRequests()
     OrphanWatch(identity(daemons[0]), requests).start()
-    time.sleep(0.7)
-    assert not requests.stop_requested
+    stays(lambda: not requests.stop_requested, "it trains on", 0.7)
     end(daemons[0])
     wait_until(lambda: soon == [143], "it leaves")
     assert requests.stop_requested
@@ -64,8 +62,7 @@ def test_the_next_daemon_takes_it_over_and_is_watched_too(
     watch.start()
     end(daemons[0])
     watch.on_adopted(identity(daemons[1]))
-    time.sleep(0.7)
-    assert not (requests.stop_requested or soon)
+    stays(lambda: not (requests.stop_requested or soon), "it trains on", 0.7)
     end(daemons[1])
     wait_until(lambda: soon == [143], "it leaves")
 
