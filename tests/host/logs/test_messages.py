@@ -1,6 +1,5 @@
 """What daemon and logger say to each other arrives, and nothing else is understood."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
