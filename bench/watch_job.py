@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from worker.checks import loop_checks
 from worker.checks.watch.step_watch import StepWatch
-from worker.progress import run_base
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -32,7 +32,7 @@ def job(example: str) -> None:
                 over_at.append(time.monotonic() - began)
             return found
 
-    run_base.StepWatch = Timed  # type: ignore[attr-defined]
+    loop_checks.StepWatch = Timed  # type: ignore[attr-defined]
     if example == "charlm":
         from worker.__main__ import main as train
 

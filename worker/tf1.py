@@ -7,6 +7,7 @@ operations keep inside their kernels is in no checkpoint: seed them from the ste
 import contextlib
 import errno
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -110,7 +111,7 @@ class Run(FilesRun):
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        self._end_step(unnamed, metrics)
+        self._complete_step(sys._getframe(1), unnamed, metrics)
 
 
 class _SaverFiles:  # its name is the `kind` in state.json
