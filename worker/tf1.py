@@ -21,6 +21,7 @@ from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
 from worker.devices import strategies, tensorflow_conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
+from worker.internals.tensorflow_internals import slice_of
 from worker.process.reporting import describe_error, mentions_full_disk
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
@@ -207,7 +208,7 @@ class _SaverFiles:  # its name is the `kind` in state.json
 
 def _saved_name_and_form(variable: Any) -> tuple[str, str]:
     """Name, type and shape under which a variable is saved. The parts of a partitioned variable are saved as one."""
-    part, dtype = variable._get_save_slice_info(), variable.dtype.base_dtype
+    part, dtype = slice_of(variable), variable.dtype.base_dtype
     if part is not None:
         return part.full_name, _describe(dtype, part.full_shape)
     return variable.op.name, _describe(dtype, variable.shape.as_list())
@@ -226,7 +227,7 @@ class _SessionCopier:
             others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
         self._session = session
         self._variables = variables
-        self._can = not others and all(each._get_save_slice_info() is None for each in variables)
+        self._can = not others and all(slice_of(each) is None for each in variables)
         with tf.Graph().as_default() as self._graph:
             self._given = [tf.compat.v1.placeholder(each.dtype.base_dtype, each.shape) for each in variables]
             self._prefix = tf.compat.v1.placeholder(tf.string, [])

@@ -14,6 +14,7 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.replica_parts import ReplicaParts
 from worker.devices.tpu import host_io_options
+from worker.internals.keras_internals import layers_of
 from worker.saving.directory import UNFIT_REMEDY, Unfit
 from worker.state import extra_state
 from worker.state import state_file as state
@@ -68,7 +69,7 @@ def has_variables(model: tf.keras.Model) -> bool:
     """Whether a model is built. One that was never called may consist of built layers (as a GAN has two models)."""
     if model.built:
         return True
-    layers = list(model._flatten_layers(include_self=False))
+    layers = layers_of(model)
     own_build = type(model).build is not tf.keras.Model.build
     return bool(layers) and not own_build and all(layer.built for layer in layers)
 

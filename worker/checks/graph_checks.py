@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
+from worker.internals.tensorflow_internals import graphs_of
 from worker.state import random_operations
 
 RANDOM_OPERATIONS = frozenset(
@@ -40,14 +41,8 @@ def find_random_operations(roots: Iterable[reachability.Root], exempt: Iterable[
 
 
 def _operations(function: Any) -> Iterator[Any]:
-    graphs = [each.graph for each in function._list_all_concrete_functions()]
-    seen = {id(each) for each in graphs}
-    for graph in graphs:
-        yield from (each for each in graph.get_operations() if each.type in RANDOM_OPERATIONS)
-        for inner in getattr(graph, "_functions", {}).values():
-            if (other := getattr(inner, "graph", None)) is not None and id(other) not in seen:
-                seen.add(id(other))
-                graphs.append(other)
+    for graph in graphs_of(function):
+        yield from (operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS)
 
 
 def _place(operation: Any) -> str:

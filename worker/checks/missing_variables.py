@@ -17,6 +17,8 @@ from worker.checks.reachability import (
     plain_referents,
     script_methods_of,
 )
+from worker.internals.keras_internals import ATTRIBUTES_OF_FIT, METRICS_OF_FIT
+from worker.internals.tensorflow_internals import functions_in, generator_of, inputs_of
 from worker.state import extra_state
 from worker.state.object_values import identities
 from worker.state.plain_values import class_module
@@ -27,14 +29,10 @@ _STATE = (
     tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *GENERATORS
 )  # fmt: skip
 """What the search ends at."""
-_KERAS_METRICS = "_metrics"  # a compiled model's metrics for `fit`, which a custom loop doesn't use
-_FOR_FIT = frozenset({_KERAS_METRICS, "_train_counter", "_test_counter", "_predict_counter"})
-"""Attributes of models, of Keras 2 too, that only `fit` uses."""
 _NOT_FOLLOWED = (
     str, bytes, int, float, np.ndarray, tf.Tensor, types.ModuleType, type, tf.distribute.Strategy, tf.Graph,
     tf.data.Iterator,
 )  # fmt: skip
-_FROM_GENERATOR = "_GeneratorState"  # TensorFlow's class that holds the function of `Dataset.from_generator`
 
 
 def find_missing(
@@ -113,8 +111,8 @@ def _referents(item: Any) -> Iterable[Any]:
     plain = plain_referents(item)
     if plain is not None:
         return plain
-    if type(item).__name__ == _FROM_GENERATOR:
-        return (item._generator,)
+    if (generator := generator_of(item)) is not None:
+        return (generator,)
     if isinstance(item, tf.types.experimental.PolymorphicFunction):
         return (getattr(item, "python_function", None),)
     if isinstance(item, tf.keras.layers.Layer | tf.keras.optimizers.Optimizer):
@@ -123,7 +121,7 @@ def _referents(item: Any) -> Iterable[Any]:
     if isinstance(item, tf.keras.Metric):
         return list(item.variables)
     if isinstance(item, tf.keras.losses.Loss):  # the losses of a compiled model hold metrics of `fit`
-        return (each for name, each in vars(item).items() if name not in (_KERAS_METRICS, "metrics"))
+        return (each for name, each in vars(item).items() if name not in (METRICS_OF_FIT, "metrics"))
     if isinstance(item, tf.Module | types.SimpleNamespace) or is_script_class(type(item)):
         return _attributes(item)
     return ()
@@ -138,23 +136,18 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
     datasets, seen = [dataset], {id(dataset)}
     kinds = (tf.keras.random.SeedGenerator, *GENERATORS)
     for each in datasets:
-        for item in reachable_objects([("", function) for function in functions_of_dataset(each)], seen):
+        for item in reachable_objects([("", function) for function in functions_in(each)], seen):
             if isinstance(item, tf.random.Generator):
                 found.append(item.state)
             elif isinstance(item, tf.data.Dataset):
                 datasets.append(item)
             elif isinstance(item, kinds) or getattr(item, "name", "") == SEED_NAME:
                 found.append(item)
-        inputs = {id(one): one for one in each._inputs() if id(one) not in seen}
+        inputs = {id(one): one for one in inputs_of(each) if id(one) not in seen}
         seen.update(inputs)
         datasets.extend(inputs.values())
     return found
 
 
-def functions_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
-    """The Python functions of one dataset, without those of the datasets that it reads."""
-    return [each._func for each in vars(dataset).values() if callable(getattr(each, "_func", None))]
-
-
 def _attributes(item: Any) -> Iterable[Any]:
-    return [each for name, each in getattr(item, "__dict__", {}).items() if name not in _FOR_FIT]
+    return [each for name, each in getattr(item, "__dict__", {}).items() if name not in ATTRIBUTES_OF_FIT]

@@ -11,6 +11,7 @@ import itertools
 import random
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ MAX_NAMED = 20  # names in one message
 GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 """Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such
 as `random.gauss`."""
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Root = tuple[str, Any]
 """A name that the user knows, and the object where the search begins."""
@@ -61,19 +64,35 @@ def plain_referents(item: Any) -> Iterable[Any] | None:
 
 
 def _function_referents(item: types.FunctionType) -> Iterator[Any]:
-    for cell in item.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    yield from (value for _, value in closure_of(item))
     yield from item.__defaults__ or ()
     yield from (item.__kwdefaults__ or {}).values()
-    yield from (item.__globals__[name] for name in global_names(item.__code__) if name in item.__globals__)
+    yield from (value for _, value in globals_of(item))
+
+
+def closure_of(function: types.FunctionType) -> Iterator[Root]:
+    """The variables of functions around it that a function uses, as far as they are assigned, by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def globals_of(function: types.FunctionType) -> Iterator[Root]:
+    """What a function, or a function inside it, uses of its module, by name."""
+    names, found = global_names(function.__code__), function.__globals__
+    return ((name, found[name]) for name in names if name in found)
 
 
 def first_entries(entries: Iterable[Any]) -> Iterator[Any]:
     """The first entries, as many as are searched in one container."""
     return iter(list(itertools.islice(entries, MAX_ENTRIES)))
+
+
+def is_installed_file(file: str | None) -> bool:
+    """Whether a file came with an installed package, which nobody edits for a script."""
+    return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def is_script_class(kind: type) -> bool:

@@ -10,7 +10,8 @@ from worker.checks.findings import Finding
 from worker.checks.graph_checks import find_random_operations
 from worker.checks.reachability import Root
 from worker.data.examples import Examples
-from worker.state.dataset_passes import PassLog, open_iterators, original_dataset
+from worker.internals.tensorflow_internals import original_dataset
+from worker.state.dataset_passes import PassLog, open_iterators
 
 _READ_THROUGH_RUN = (
     "read through run.batches(dataset), which keeps the position; an iterator of a dataset that is not distributed may "

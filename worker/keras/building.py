@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from worker.checkpoint.restore import has_variables
 from worker.data.resume_dataset import is_none_spec
+from worker.internals import keras_internals
 from worker.keras.fit_data import FitData
 from worker.process.reporting import describe_error
 
@@ -30,7 +31,7 @@ def build_from_data(model: Any, data: FitData) -> None:
 
 def build_symbolically(model: Any, spec: Any) -> None:
     """Creates the variables of a model, of its metrics and of its optimizer. `spec`: of a batch."""
-    model._symbolic_build(data_batch=tf.nest.map_structure(_without_none, spec))
+    keras_internals.build_symbolically(model, tf.nest.map_structure(_without_none, spec))
 
 
 def _without_none(spec: Any) -> Any:

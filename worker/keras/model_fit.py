@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from worker.checks import reachability
 from worker.data.resume_dataset import explain_uncuttable
+from worker.internals import keras_internals
 from worker.keras.arguments import DataArguments, make_fit_data
 from worker.keras.building import build_from_data, build_symbolically, build_with_train_step
 from worker.keras.callbacks import check_callbacks
@@ -67,7 +68,7 @@ def fit(
     Raises TypeError or ValueError for arguments with which training can't be resumed exactly.
     """
     _check(model, options)
-    strategy = strategy or getattr(model, "_distribute_strategy", None)
+    strategy = strategy or keras_internals.strategy_of(model)
     given = DataArguments(
         x, y, sample_weight, batch_size, shuffle, class_weight, steps_per_epoch, validation_split, validation_data
     )
@@ -154,23 +155,13 @@ def _train_epoch(model: Any, data: FitData, callbacks: "_EpochCallbacks", option
         data.begin_epoch()
     batches = callbacks.batches = data.open(start, model, callbacks.passes)
     _build(model, batches.spec, metrics=start.batch > 0)
-    with _keeping_raw_weights(model.optimizer), _without_symbolic_build(model), _explained_errors():
+    with _keeping_raw_weights(model.optimizer), keras_internals.without_symbolic_build(model), _explained_errors():
         model.fit(
             batches, initial_epoch=start.epoch, epochs=start.epoch + 1, callbacks=callbacks, verbose=0, shuffle=False,
             **options,
         )  # fmt: skip
     if callbacks.steps == 0 and start.batch == 0:
         raise ValueError(f"cannot train: the dataset of epoch {start.epoch} has no batches")
-
-
-@contextlib.contextmanager
-def _without_symbolic_build(model: Any) -> Iterator[None]:
-    """Prevents Keras from reading a batch at the begin of each `model.fit` under a strategy: `_build` needs none."""
-    object.__setattr__(model, "_maybe_symbolic_build", lambda **given: None)
-    try:
-        yield
-    finally:
-        object.__delattr__(model, "_maybe_symbolic_build")
 
 
 @contextlib.contextmanager
@@ -205,9 +196,8 @@ def _build(model: Any, spec: Any, metrics: bool) -> None:
 
     With `metrics` also without a strategy, so that their saved values can be restored.
     """
-    parts = [getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss")]
-    built = all(part is None or part.built for part in parts)
-    if not built and (metrics or model._distribute_strategy is not None):
+    needed = metrics or keras_internals.strategy_of(model) is not None
+    if needed and not keras_internals.has_built_metrics(model):
         with model.distribute_strategy.scope():
             build_symbolically(model, spec)
 

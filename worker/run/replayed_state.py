@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from worker.checkpoint.checkpoint_tensors import holds_more_than_variables
 from worker.checkpoint.snapshot import tensor_name
-from worker.devices import tensorflow_conditions
+from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.progress.epochs import SMALL_BYTES
 from worker.replay.replayed_run import LoopAccess, ReplayedRun, Saves
 from worker.state import extra_state
@@ -39,7 +39,7 @@ class ReplayedTensorFlow(ReplayedRun[Values]):
         return sum(_bytes_of(copy) for _, variable in self.variables for copy in replica_copies(variable))
 
     def why_no_copy(self) -> str | None:
-        if not tensorflow_conditions.has_op_determinism():
+        if not is_op_determinism_enabled():
             return "training is not deterministic; set deterministic = true, and call worker.strategy() first"
         if (other := holds_more_than_variables(self._tracked)) is not None:
             return f"the checkpoint tracks a {other}, whose state can't be put back while training goes on"

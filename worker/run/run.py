@@ -25,8 +25,8 @@ from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.resume_dataset import Batch
-from worker.devices import tensorflow_conditions
 from worker.export import ExportError, export_run
+from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.microbatch import parts_of
 from worker.process import local_processes
 from worker.process.startup import current_attempt
@@ -379,7 +379,7 @@ class Run(RunBase):
         data = self._reader.data if self._reader is not None else data
         found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
         found += self._made_in_epoch
-        if self._attempt.launch.deterministic and not tensorflow_conditions.has_op_determinism():
+        if self._attempt.launch.deterministic and not is_op_determinism_enabled():
             found.append(_NOT_DETERMINISTIC)
         return found
 

@@ -21,15 +21,21 @@ from types import FrameType
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops  # there is no public way to count them
-from tensorflow.python.eager import context
 
+from worker.internals import tensorflow_internals
+from worker.internals.tensorflow_internals import (
+    ENDS_EARLY,
+    changes_each_pass,
+    inputs_of,
+    original_dataset,
+    repetitions_of,
+    seed_sequence,
+    seeds_of,
+)
 from worker.state.random_generators import read_generator, write_generator
 
 _STARTS = "_stepkeeper_starts"  # attribute of a part: how many iterators were made of it
 _FILLED = "_stepkeeper_filled"  # attribute of a cache: its content is complete
-_ENDS_EARLY = ("_TakeDataset", "_TakeWhileDataset", "_DirectedInterleaveDataset", "_GroupByWindowDataset")
-"""Datasets that may end before their inputs do."""
 _MAX_DEPTH = 200
 _MAX_MADE = 100
 _MOST_SEEDS = 1000  # that the head of an epoch takes
@@ -74,11 +80,6 @@ class RandomPart:
         self.add(max(0, starts - self.starts))
 
 
-def original_dataset(data: Any) -> Any:
-    """The tf.data.Dataset behind a distributed one; anything else as it is."""
-    return getattr(data, "_original_dataset", data)
-
-
 def parts_of_dataset(dataset: Any) -> list[Any]:
     """The dataset and all datasets that it reads from, each once."""
     found: dict[int, Any] = {}
@@ -86,7 +87,7 @@ def parts_of_dataset(dataset: Any) -> list[Any]:
     for each in waiting:
         if id(each) not in found and isinstance(each, tf.data.Dataset):
             found[id(each)] = each
-            waiting.extend(each._inputs())
+            waiting.extend(inputs_of(each))
     return list(found.values())
 
 
@@ -103,7 +104,7 @@ def _collect(
     """`early`: whether the dataset may end before `node` does."""
     if depth > _MAX_DEPTH or not isinstance(node, tf.data.Dataset):
         return
-    kind, inputs = type(node).__name__, list(node._inputs())
+    kind, inputs = type(node).__name__, inputs_of(node)
     if kind == "CacheDataset":
         filled = bool(vars(node).get(_FILLED))
         cache = cache if cache is not None or (early and not filled) else node
@@ -112,27 +113,14 @@ def _collect(
         part = found.setdefault(id(node), RandomPart(node, 0, 0, cache))
         part.once += once
         part.total = None if total is None or part.total is None else part.total + total
-    if kind == "_RepeatDataset" and (count := int(node._count)) != 1 and total != 0:
+    if (count := repetitions_of(node)) != 1 and total != 0:
         total = None if early or count < 0 or total is None else total * count
-    early = early or kind in _ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
+    early = early or kind in ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
     for number, each in enumerate(inputs):
         if kind == "_ConcatenateDataset" and number > 0:
             _collect(each, 0, None if early else total, cache, early, found, depth + 1)
         else:
             _collect(each, once, total, cache, early, found, depth + 1)
-
-
-def changes_each_pass(node: Any) -> bool:
-    """Whether a dataset by itself has another order, or other numbers, in each pass."""
-    again = getattr(node, "_reshuffle_each_iteration", getattr(node, "_rerandomize", False))
-    return hasattr(node, "_seed") and again is not False and again is not None
-
-
-def seeds_of(node: Any) -> tuple[int, int] | None:
-    """Both seeds of a dataset that draws random numbers; None for any other."""
-    if not hasattr(node, "_seed") or not hasattr(node, "_seed2"):
-        return None
-    return int(node._seed), int(node._seed2)
 
 
 class PassLog:
@@ -168,9 +156,9 @@ class PassLog:
         was when this epoch began.
         """
         rng = self._saved.get("rng")
-        if rng is not None and _seed_sequence() is not None:
+        if rng is not None and seed_sequence() is not None:
             resumes = self._saved["epoch"] == epoch
-            write_generator(_seed_sequence(), rng["opened" if resumes else "now"])
+            write_generator(seed_sequence(), rng["opened" if resumes else "now"])
             self._late_rng = rng["now"] if resumes else None
         self._rng = _read_seed_sequence()
         return of_epoch(epoch)
@@ -212,7 +200,7 @@ class PassLog:
             part.start_until(self._catch_up.get(_key(number, part), (0, 0))[1])
         self._catch_up = {}
         if self._late_rng is not None:
-            write_generator(_seed_sequence(), self._late_rng)
+            write_generator(seed_sequence(), self._late_rng)
             self._late_rng = None
 
     def end(self) -> None:
@@ -283,20 +271,14 @@ def _key(number: int, part: RandomPart) -> str:
     return ":".join(map(str, (number, type(part.node).__name__, *(seeds_of(part.node) or ()))))
 
 
-def _seed_sequence() -> random.Random | None:
-    """From which operations and datasets without a seed of their own take one; None without a global seed."""
-    found = getattr(context.context(), "_rng", None)
-    return found if isinstance(found, random.Random) else None
-
-
 def _read_seed_sequence() -> Any:
-    sequence = _seed_sequence()
+    sequence = seed_sequence()
     return None if sequence is None else read_generator(sequence)
 
 
 def seed_state() -> Any:
     """Where TensorFlow's sequence of seeds is, for `seeds_taken_since`; None without a global seed."""
-    sequence = _seed_sequence()
+    sequence = seed_sequence()
     return None if sequence is None else sequence.getstate()
 
 
@@ -333,7 +315,7 @@ def open_iterators() -> list[tuple[Any, str]]:
     return [(iterator, place) for reference, place in _made if (iterator := reference()) is not None]
 
 
-def _count_iterator(dataset: Any, iterator: Any = None) -> None:
+def _count_iterator(dataset: Any, iterator: Any) -> None:
     if not _counting or not tf.executing_eagerly():
         return
     for part in random_parts(dataset):
@@ -349,36 +331,10 @@ def _place_in_script() -> str | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name != __file__ and _OF_LIBRARIES[0] not in name:
+        if name not in (__file__, tensorflow_internals.__file__) and _OF_LIBRARIES[0] not in name:
             return None if any(each in name for each in _OF_LIBRARIES) else f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
 
-def _install() -> None:
-    """Counts each iterator that is made in this process, eagerly."""
-    make, make_for_devices = (
-        iterator_ops.OwnedIterator._create_iterator,
-        multi_device_iterator_ops.OwnedMultiDeviceIterator,
-    )
-    reduce, begin_for_devices = tf.data.Dataset.reduce, make_for_devices.__init__
-
-    def create_iterator(self: Any, dataset: Any) -> Any:
-        _count_iterator(dataset, self)
-        return make(self, dataset)
-
-    def begin_multi_device(self: Any, dataset: Any = None, *given: Any, **named: Any) -> None:
-        if dataset is not None:
-            _count_iterator(dataset, self)
-        begin_for_devices(self, dataset, *given, **named)
-
-    def counted_reduce(self: Any, *given: Any, **named: Any) -> Any:
-        _count_iterator(self)
-        return reduce(self, *given, **named)
-
-    iterator_ops.OwnedIterator._create_iterator = create_iterator
-    make_for_devices.__init__ = begin_multi_device
-    tf.data.Dataset.reduce = counted_reduce
-
-
-_install()
+tensorflow_internals.on_new_iterator(_count_iterator)

@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from worker.checks.reachability import MAX_OBJECTS, global_names
+from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_installed_file
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.script_objects import (
@@ -24,7 +24,6 @@ from worker.checks.watch.script_objects import (
     function_of,
     held_attributes,
     is_installed,
-    is_installed_code,
     is_scripts,
     is_scripts_class,
     is_searched,
@@ -158,21 +157,16 @@ class Search:
 
     def _parts_of_function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
         in_packages = FRAMEWORKS | SKIPPED | sys.stdlib_module_names
-        if package_of_name(function.__module__ or "") in in_packages or is_installed_code(function.__code__):
+        if package_of_name(function.__module__ or "") in in_packages or is_installed_file(
+            function.__code__.co_filename
+        ):
             if (inner := getattr(function, "__wrapped__", None)) is not None:
                 yield path, inner, None, None
             return
         self.codes.add(function.__code__)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                yield name, cell.cell_contents, None, name
-            except ValueError:  # not assigned yet
-                continue
-        for default in function.__defaults__ or ():
-            yield path, default, None, None
-        for name in global_names(function.__code__):
-            if name in function.__globals__:
-                yield name, function.__globals__[name], None, name
+        yield from ((name, value, None, name) for name, value in closure_of(function))
+        yield from ((path, default, None, None) for default in function.__defaults__ or ())
+        yield from ((name, value, None, name) for name, value in globals_of(function))
         if vars(function):
             yield from _attributes_of(path, function, vars(function))
 
