@@ -307,12 +307,8 @@ class RunBase(IndexLoops):
     def _report_changed_values(self, frame: FrameType | None) -> None:
         """Names what changed since the last look and no checkpoint holds."""
         self._report_findings(self._loop_checks.changed_values(self.step, self._position.epoch, frame))
-        if self._loop_checks.is_cut_short:
-            self._loop_checks.is_cut_short = False
-            self._attempt.reporter.show_message(
-                "the loop reaches more than could be compared between steps in a quarter of a second, so some of "
-                "what changes may not be named; to be sure, prove the job"
-            )
+        while self._loop_checks.remarks:
+            self._attempt.reporter.show_message(self._loop_checks.remarks.pop(0))
 
     def _keep(self, kept: Kept) -> None:
         """Adds what this run's checkpoints hold, besides `run.state`."""

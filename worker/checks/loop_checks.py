@@ -3,11 +3,12 @@
 Each answer is a text for an error or a list of findings; the run decides what follows. Imports no framework.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from supervisor.protocol.plurals import listed
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
 from worker.checks.own_loops import LoopJudge
@@ -18,6 +19,7 @@ from worker.checks.watch.kept_values import Kept
 from worker.checks.watch.step_watch import StepWatch
 from worker.process.reporting import describe_error
 
+MOST_NAMES = 5  # of arrays, in one message
 _PROVE = "whether a kill changes a bit, a proof of the job shows"
 
 
@@ -34,8 +36,8 @@ class LoopChecks:
     ) -> None:
         """`run`: what the script calls. `exempt`: objects and names that may begin anew. `keep`: adds what the run's
         checkpoints hold, besides `state`, the values of `run.state`."""
-        self.is_cut_short = False
-        """Whether the watch has ended without having seen everything."""
+        self.remarks: list[str] = []
+        """What the watch, which has ended, has to say besides its findings."""
         self._run = run
         self._pulls = pulls
         self._exempt = exempt
@@ -141,9 +143,23 @@ class LoopChecks:
             self.close()
             return [Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)]
         if self._watch.is_over:
-            self.is_cut_short = self._watch.not_looked_at
+            self.remarks += _remarks_of(self._watch)
             self.close()
         return findings
 
     def _judge(self, frames: Sequence[ScriptFrame]) -> LoopJudge:
         return LoopJudge(frames, self._run, self._pulls)
+
+
+def _remarks_of(watch: StepWatch) -> Iterator[str]:
+    if watch.is_cut_short:
+        yield (
+            "the loop reaches more than could be compared between steps in a quarter of a second, so some of "
+            "what changes may not be named; to be sure, prove the job"
+        )
+    if watch.unreadable:
+        names = listed(list(watch.unreadable), ", ", MOST_NAMES)
+        yield (
+            f"cannot compare {names} between steps, because this process can't read the values; "
+            f"if a step changes them, a restart would not bring that back: keep them in run.state"
+        )

@@ -11,7 +11,8 @@ from worker.checks.graph_checks import find_random_operations
 from worker.checks.reachability import Root
 from worker.data.examples import Examples
 from worker.internals.tensorflow_internals import original_dataset
-from worker.state.dataset_passes import PassLog, open_iterators
+from worker.state.dataset_parts import open_iterators
+from worker.state.dataset_passes import PassLog
 
 _READ_THROUGH_RUN = (
     "read through run.batches(dataset), which keeps the position; an iterator of a dataset that is not distributed may "

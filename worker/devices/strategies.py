@@ -14,7 +14,7 @@ from worker.internals.tensorflow_internals import is_default_strategy, is_onednn
 from worker.process import local_processes
 from worker.process.reporting import print_message
 from worker.process.startup import attempt_or_standby, current_attempt
-from worker.state import dataset_passes as dataset_passes  # counts iterators from now on, also before there is a run
+from worker.state import dataset_parts as dataset_parts  # counts iterators from now on, also before there is a run
 from worker.state import random_operations
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()

@@ -16,7 +16,7 @@ from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Committed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.state import dataset_passes, random_operations
+from worker.state import dataset_parts, random_operations
 
 pytestmark = pytest.mark.tensorflow
 Dataset = tf.data.Dataset
@@ -26,7 +26,7 @@ HERE = Path(__file__).name
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> None:
     tf.random.set_seed(1)
-    dataset_passes._made.clear()
+    dataset_parts._made.clear()
 
 
 def messages(

@@ -38,12 +38,13 @@ Part = tuple[str, Any, int | None, str | None]
 
 
 class Search:
-    """One search from some roots. `values`: what it has found; `codes`: the code of the script's functions on its way;
-    `ended`: that the time was over before all was seen."""
+    """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
+    the code of the script's functions on its way; `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
         self.values: dict[str, Reached] = {}
+        self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.ended = False
         self._kept = kept
@@ -80,7 +81,7 @@ class Search:
         self._alive.append(value)
         if digests.is_array(value):
             if not is_parameter(value):
-                self._add(path, "array", _digest_or_none(value), identity, owner, binding)
+                self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
             self._add(path, "container", self._digest_container(path, value), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
@@ -110,7 +111,7 @@ class Search:
                 continue
             elif digests.is_array(entry):
                 self._alive.append(entry)
-                parts.append(0 if is_parameter(entry) else _digest_or_none(entry) or 0)
+                parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
             elif isinstance(entry, digests.CONTAINERS) and depth > 0:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
@@ -118,6 +119,14 @@ class Search:
             else:
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)
+
+    def _digest_array(self, path: str, array: Any, owner: int | None = None, binding: str | None = None) -> int | None:
+        try:
+            return digests.digest_array(array)
+        except Exception:  # noqa: BLE001 - it inspects arrays of every library
+            if digests.has_value(array):
+                self.unreadable.setdefault(path, Reached(path, "array", 0, id(array), owner, binding))
+            return None
 
     def _add_iterator(self, path: str, iterator: Any, identity: int, owner: int | None, binding: str | None) -> None:
         code = getattr(iterator, "gi_code", None)
@@ -231,10 +240,3 @@ def _is_own(code: types.CodeType) -> bool:
 def is_parameter(array: Any) -> bool:
     """Whether a PyTorch tensor is trained, so that its optimizer's owner saves it."""
     return bool(getattr(array, "requires_grad", False)) and bool(getattr(array, "is_leaf", False))
-
-
-def _digest_or_none(array: Any) -> int | None:
-    try:
-        return digests.digest_array(array)
-    except Exception:  # noqa: BLE001 - it inspects arrays of every library, some of which can't be read here
-        return None
