@@ -28,7 +28,7 @@ def job(example: str) -> None:
             took = time.thread_time() - started
             (looks if took > 2e-4 or self._looks != getattr(self, "_seen", 0) else waiting).append(took)
             self._seen = self._looks
-            if self.is_over:
+            if self.has_ended:
                 over_at.append(time.monotonic() - began)
             return found
 

@@ -184,7 +184,8 @@ class _SaverFiles:  # its name is the `kind` in state.json
         reader = tf.train.load_checkpoint(str(prefix))
         dtypes = reader.get_variable_to_dtype_map()
         held = {name: _describe(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()}
-        wanted = dict(map(_saved_name_and_form, self._saver_variables()))
+        with self._session.graph.as_default():
+            wanted = dict(map(_saved_name_and_form, tf.compat.v1.global_variables()))
         differing = [
             f"{name} is {held[name]} in the checkpoint and {form} in the program"
             for name, form in sorted(wanted.items())
@@ -200,10 +201,6 @@ class _SaverFiles:  # its name is the `kind` in state.json
             self._saver.restore(self._session, str(prefix))
         except ValueError as error:  # it found no file, although one was just read
             raise OSError(describe_error(error)) from error
-
-    def _saver_variables(self) -> list[Any]:
-        with self._session.graph.as_default():
-            return list(tf.compat.v1.global_variables())
 
 
 def _saved_name_and_form(variable: Any) -> tuple[str, str]:

@@ -48,10 +48,9 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
                 f"model.build(input_shape), or model(x) once, before worker.Run"
             )
-    optimizers = outermost(
-        extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer)
-    )  # loss scaling wraps another one
-    waiting = [found for found in optimizers if not found.built]
+    # loss scaling wraps another one
+    optimizers = outermost(extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer))
+    waiting = [optimizer for optimizer in optimizers if not optimizer.built]
     outer = outermost(models)
     if waiting and (len(outer) != 1 or len(waiting) != 1):
         raise ValueError(

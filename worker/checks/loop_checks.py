@@ -142,7 +142,7 @@ class LoopChecks:
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             self.close()
             return [Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)]
-        if self._watch.is_over:
+        if self._watch.has_ended:
             self.remarks += _remarks_of(self._watch)
             self.close()
         return findings

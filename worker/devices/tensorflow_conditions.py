@@ -38,7 +38,7 @@ def topology(used: tf.distribute.Strategy | None, session: Any = None) -> dict[s
     return {
         "strategy": "none" if used is None or is_default_strategy(used) else type(used).__name__,
         "replicas": replica_count(used),
-        "device": _device_name(gpus[0]) if gpus else "CPU",
+        "device": str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU",
         "processor": conditions.processor(),
         conditions.THREADS: getattr(own, "intra_op_parallelism_threads", 0)
         or threading.get_intra_op_parallelism_threads()
@@ -60,7 +60,3 @@ def topology(used: tf.distribute.Strategy | None, session: Any = None) -> dict[s
 def replica_count(used: tf.distribute.Strategy | None) -> int:
     """Replicas in sync; 1 without a strategy."""
     return int(used.num_replicas_in_sync) if used is not None else 1
-
-
-def _device_name(gpu: Any) -> str:
-    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))

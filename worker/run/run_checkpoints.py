@@ -149,9 +149,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
         opened = self._opened = self._open_directory(directory)
-        _ = (
-            self._state.tracked.save_counter
-        )  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        # reading it creates it, so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        _ = self._state.tracked.save_counter
         if opened.restore is not None:
             self._attempt.report_restoring(opened.restore)
         found = self._restore_from(opened.restore) if opened.restore is not None else None

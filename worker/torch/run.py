@@ -155,7 +155,7 @@ class Run(FilesRun):
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        if findings := self._gradients.found():
+        if findings := self._gradients.pop_findings():
             self._report_findings(findings)
         self._complete_step(sys._getframe(1), unnamed, metrics)
 

@@ -46,7 +46,7 @@ CLOCK_SLACK_S = 0.5  # a clock may be read a little before the look that comes b
 
 
 class StepWatch:
-    """Watches one run from its first step on. `look` is called at each step boundary until `is_over`."""
+    """Watches one run from its first step on. `look` is called at each step boundary until `has_ended`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StepWatch:
         """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
         the values of `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
         code before the first epoch's batches drew random numbers."""
-        self.is_over = False
+        self.has_ended = False
         self.is_cut_short = False
         """Whether a look had to end before everything was seen."""
         self.unreadable: dict[str, None] = {}
@@ -110,7 +110,7 @@ class StepWatch:
 
     def close(self) -> None:
         """Ends it, wherever it is."""
-        self.is_over = True
+        self.has_ended = True
         self._before = {}
         if self._order is not None:
             self._order.end()
@@ -125,7 +125,7 @@ class StepWatch:
         is_new_epoch, self._epoch = epoch != self._epoch, epoch
         self._epochs_seen += is_new_epoch
         if self._epochs_seen >= EPOCHS or step - self._first_step >= LATER_LOOKS[-1]:
-            self.is_over = True
+            self.has_ended = True
         return (is_new_epoch or is_later) and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
 
     def _watch_one_step(self, frames: Sequence[LoopFrame]) -> None:
