@@ -2,9 +2,7 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -23,13 +21,12 @@ from worker.process.startup import current_attempt
 from worker.progress.divergence import Divergence, DivergenceWatch
 from worker.progress.index_loops import IndexLoops
 from worker.progress.metrics import metric_values, replica_metrics
+from worker.progress.progress_reports import ProgressReports
 from worker.progress.tensorboard import TensorBoardWriter
 from worker.replay.replayed_run import LoopAccess, LoopState, ReplayedRun
 from worker.replay.replays import NO_BATCHES, Replays, report_no_replays
 from worker.saving.scheduler import SaveScheduler
 from worker.state.run_state import HasState, RunState
-
-PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
 
 
 class RunBase(IndexLoops):
@@ -56,14 +53,11 @@ class RunBase(IndexLoops):
         self._metrics: Mapping[str, Any] = {}  # of the newest step
         self._summary: dict[str, Any] = {}
         self._divergence = DivergenceWatch(self._attempt.launch.loss_spike)
-        self._reported_at: float | None = None  # monotonic, without the time that saves took
-        self._reported_step = 0
-        self._last_progress: Progress | None = None
+        self._reports = ProgressReports(self._attempt)
         self._is_open = False  # inside of `with`
         self._is_checked = False  # the first step was looked at
         self._replays: Replays[Any, Any] | None = None
         self._is_replaying = False  # steps are trained a second time, and don't count
-        self._replay_reported_at = 0.0
         self._numbered = False  # the script says the place of its steps itself
         self._loop_checks = LoopChecks(self, self._pulls, self._leave_out, self._keep, self.state.items)
 
@@ -289,6 +283,11 @@ class RunBase(IndexLoops):
             self._position, self._consumed = self._consumed, None
         self._report_replay()
 
+    def _report_replay(self) -> None:
+        """Reports that the loop is alive: a step was done a second time."""
+        if self._reports.is_alive_due():
+            self._report_section(None)
+
     def _end_replay(self, took_s: float) -> None:
         self._checkpoints.replayed_s += took_s
         self._is_replaying = False
@@ -385,41 +384,26 @@ class RunBase(IndexLoops):
         return None
 
     def _report_progress(self) -> bool:
-        """Reports progress to the daemon, at most ten times a second. Returns whether it did."""
-        now = time.monotonic() - self._checkpoints.paused_s  # saves and replays do not count as a step's time
-        elapsed_s = None if self._reported_at is None else now - self._reported_at
-        if elapsed_s is not None and elapsed_s < PROGRESS_INTERVAL_S and not self.reached:
-            return False
-        step_s = None if elapsed_s is None else elapsed_s / (self.step - self._reported_step)
-        self._reported_at, self._reported_step = now, self.step
-        self._last_progress = Progress(
-            self._attempt.number,
+        """Reports a step to the daemon, if it is time. Returns whether it did."""
+        checkpoints = self._checkpoints
+        return self._reports.send(
             self.step,
-            self._position.epoch,
-            self.total_steps,
-            step_s,
-            metric_values(self._metrics),
-            self._checkpoints.interval_s,
-            data_s=self._pop_data_wait_s(),
-            saving_s=self._checkpoints.saving_s,
+            checkpoints.paused_s,
+            lambda step_s: Progress(
+                self._attempt.number,
+                self.step,
+                self._position.epoch,
+                self.total_steps,
+                step_s,
+                metric_values(self._metrics),
+                checkpoints.interval_s,
+                data_s=self._pop_data_wait_s(),
+                saving_s=checkpoints.saving_s,
+            ),
+            is_last=self.reached,
         )
-        self._attempt.reporter.send_progress(self._last_progress)
-        return True
 
     def _report_section(self, section: str | None) -> None:
-        """Reports what the loop does from now on. Does nothing before the first report of progress."""
-        if self._last_progress is not None:
-            self._last_progress = replace(
-                self._last_progress,
-                section=section or ("replay" if self._is_replaying else None),
-                data_s=self._pop_data_wait_s(),
-                saving_s=self._checkpoints.saving_s,
-            )
-            self._attempt.reporter.send_progress(self._last_progress)
-
-    def _report_replay(self) -> None:
-        """Reports that the loop is alive, at most ten times a second: a step was done a second time."""
-        now = time.monotonic()
-        if now - self._replay_reported_at >= PROGRESS_INTERVAL_S:
-            self._replay_reported_at = now
-            self._report_section(None)
+        """Reports what the loop does from now on."""
+        section = section or ("replay" if self._is_replaying else None)
+        self._reports.send_section(section, self._pop_data_wait_s, self._checkpoints.saving_s)

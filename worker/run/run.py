@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import Exported, WorkerExit
-from worker.base.run_base import PROGRESS_INTERVAL_S, RunBase
+from supervisor.protocol.wire.messages import WorkerExit
+from worker.base.run_base import RunBase
 from worker.base.run_settings import check_settings, require_names
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
@@ -25,7 +25,6 @@ from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.resume_dataset import Batch
-from worker.export import ExportError, export_run
 from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.microbatch import parts_of
 from worker.process import local_processes
@@ -38,12 +37,14 @@ from worker.progress.divergence import (
     read_skipped,
 )
 from worker.progress.metrics import metric_values, replica_metrics
+from worker.progress.progress_reports import PROGRESS_INTERVAL_S
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.replay.replayed_run import LoopAccess
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.misuse import check_tracked, explain
 from worker.run.replayed_state import ReplayedTensorFlow, batch_bytes, copy_small_variables
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
+from worker.run.run_exports import RunExports
 from worker.state import extra_state
 from worker.state.dataset_passes import PassLog, seed_state
 from worker.state.description import differences
@@ -127,10 +128,11 @@ class Run(RunBase):
             if gang is None
             else GangCheckpoints(gang, self._attempt, settings, saved, not_finite)
         )
+        self._exports = RunExports(self._attempt, checkpoint, is_chief=gang is None or gang.is_chief)
         self._left_out: frozenset[tuple[int, int]] = frozenset()
         self._uses_microbatches = launch.microbatches <= 1
         self._passes = PassLog()
-        self._seeds_before_head: Any = None  # until the first epoch's data are read
+        self._seeds_before_head: Any = None  # until the data of an epoch are read
         self._made_in_epoch: list[Finding] = []
         self._reader: BatchReader | None = None
         self._waited_s = 0.0  # for data, since the last report
@@ -183,9 +185,11 @@ class Run(RunBase):
         return batches if self._replays is None else self._replays.watch(batches)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
-        if self._seeds_before_head is not None:
+        if self._seeds_before_head is not None and not self._made_in_epoch:
             self._made_in_epoch = find_made_in_epoch(source, self._seeds_before_head)
-            self._seeds_before_head = None
+            if self._is_checked:
+                self._report_findings(self._made_in_epoch)
+        self._seeds_before_head = None
         yield from self._over_epochs(
             "run.batches",
             lambda: self._rest_of_epoch(self._reader_of(source)),
@@ -274,7 +278,7 @@ class Run(RunBase):
     def _report_waits(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Passes batches on and measures the waits for them; reports each wait where steps are slow."""
         while True:
-            reports = self._last_progress is not None and (self._last_progress.step_s or 0.0) >= PROGRESS_INTERVAL_S
+            reports = (self._reports.step_s or 0.0) >= PROGRESS_INTERVAL_S
             if reports:
                 self._report_section("data")
             began = time.monotonic()
@@ -306,7 +310,10 @@ class Run(RunBase):
 
     def _begin_body(self) -> None:
         super()._begin_body()
-        if self.step == 0 and self._in_epochs:
+        is_first = self.step == 0 and self._in_epochs
+        # of `while run.epoch < n` the second epoch shows it: what stands before the first may be outside of the loop
+        is_later = not self._in_epochs and self._reader is not None and not self._is_within_epoch
+        if is_first or is_later:
             self._seeds_before_head = seed_state()
 
     def _step_boundary(self) -> StepBoundary:
@@ -388,38 +395,13 @@ class Run(RunBase):
         super()._finish()
 
     def _serve_exports(self) -> None:
-        """Answers all requested exports with one export."""
-        started, waiting = time.monotonic(), self._attempt.requests.pending_exports
-        path = error = None
-        while waiting:
-            if path is None and error is None:
-                path, error = self._try_to_export()
-            self._attempt.reporter.send_message(
-                Exported(self._attempt.number, waiting.popleft(), self.step, path, error)
-            )
+        started = time.monotonic()
+        self._exports.serve(self.step)
         self._checkpoints.stalled_s += time.monotonic() - started
 
-    def _try_to_export(self) -> tuple[str | None, str | None]:
-        """The export's path, or why there is none."""
-        folder = self._attempt.launch.export_dir
-        if folder is None:
-            return None, "cannot export: the job has no export_dir"
-        if self._gang is not None and not self._gang.is_chief:
-            return None, "cannot export from this worker: the chief worker exports; ask its daemon"
-        try:
-            return str(export_run(self._tracked, folder, self.step)), None
-        except ExportError as error:
-            return None, str(error)
-
     def _export(self) -> None:
-        """Exports the trained model, if the job has an export_dir. Exits with SAVE_FAILED if that fails."""
-        folder = self._attempt.launch.export_dir
-        if folder is not None and (self._gang is None or self._gang.is_chief):
-            try:
-                export_run(self._tracked, folder, self.step)
-            except ExportError as error:
-                self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
-        self._serve_exports()
+        self._exports.export_trained(self.step)
+        self._exports.serve(self.step)
 
 
 def _require_python_loop() -> None:
