@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from worker.checks.reachability import (
     GLOBAL_GENERATORS,
-    MAX_OBJECTS,
     Root,
     abbreviate,
     is_script_class,
     plain_referents,
     script_methods_of,
+    walk,
 )
 from worker.internals.keras_internals import ATTRIBUTES_OF_FIT, METRICS_OF_FIT
 from worker.internals.tensorflow_internals import functions_in, generator_of, inputs_of
@@ -48,7 +48,7 @@ def find_missing(
     for item, _ in _reachable_state([("", each) for each in exempt], set()):
         seen |= identities(item)
     names: dict[str, None] = {}
-    for item, root in _reachable_state(list(roots), {id(each) for each in exempt}):
+    for item, root in _reachable_state(roots, {id(each) for each in exempt}):
         if seen.isdisjoint(identities(item)):
             seen |= identities(item)
             names[f"{_display_name(item)} (reached as {root})"] = None
@@ -70,36 +70,27 @@ def _display_name(item: Any) -> str:
     return str(getattr(item, "path", None) or item.name)
 
 
-def reachable_objects(roots: list[Root], visited: set[int] | None = None) -> Iterator[Any]:
+def reachable_objects(roots: Iterable[Root], visited: set[int] | None = None) -> Iterator[Any]:
     """Yields each object that is reachable from the roots once. `visited`: ids of objects to leave out."""
-    return (item for item, _ in _reachable(roots, set() if visited is None else visited))
+    return (item for _, item in walk(roots, _parts_of, visited))
 
 
-def reachable_generators(roots: list[Root]) -> list[Any]:
+def reachable_generators(roots: Iterable[Root]) -> list[Any]:
     """NumPy's and Python's generators that can be reached, also the global ones, always in the same order."""
     return [item for item in reachable_objects(roots) if isinstance(item, GENERATORS)]
 
 
-def _reachable(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
-    alive = []  # keeps temporary objects alive, so that no id is used twice
-    waiting = list(roots)
-    for item, root in ((item, root) for root, item in waiting):
-        if id(item) in visited or len(visited) > MAX_OBJECTS:
-            continue
-        visited.add(id(item))
-        alive.append(item)
-        yield item, root
-        if not isinstance(item, _STATE):
-            waiting.extend((root, each) for each in _referents(item))
+def _parts_of(root: str, item: Any) -> Iterator[Root]:
+    return iter(()) if isinstance(item, _STATE) else ((root, part) for part in _referents(item))
 
 
-def _reachable_state(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
+def _reachable_state(roots: Iterable[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
     """Yields each variable and generator that is reachable from the roots once, with the name of its root."""
-    for item, root in _reachable(roots, visited):
+    for root, item in walk(roots, _parts_of, visited):
         if isinstance(item, tf.random.Generator):
             yield item.state, root
         elif isinstance(item, tf.data.Dataset):
-            yield from ((each, root) for each in _random_state_of_dataset(item))
+            yield from ((state, root) for state in _random_state_of_dataset(item))
         elif isinstance(item, _STATE):
             yield item, root
 

@@ -10,7 +10,7 @@ import functools
 import itertools
 import random
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,31 +111,48 @@ def script_methods_of(item: Any) -> list[types.FunctionType]:
     return [each for kind in own for each in vars(kind).values() if isinstance(each, types.FunctionType)]
 
 
-def find_unsaved_generators(roots: Iterable[Root], saved: Iterable[Any], exempt: Iterable[Any]) -> tuple[str, ...]:
-    """Names of NumPy's and Python's generators that are reachable from `roots` and not saved; for programs whose other
-    objects nobody knows. `exempt`: objects that need not be saved, with what they refer to."""
-    visited: set[int] = set()
-    for _ in _generators([("", each) for each in exempt], visited):
-        pass
-    kept = {id(each) for each in (*saved, *GLOBAL_GENERATORS)}
-    found = _generators(list(roots), visited)
-    return abbreviate([f"{type(each).__name__} (reached as {root})" for each, root in found if id(each) not in kept])
+def walk(
+    roots: Iterable[Root], parts_of: Callable[[str, Any], Iterable[Root]], visited: set[int] | None = None
+) -> Iterator[Root]:
+    """Yields each object that is reached from the roots once, the nearest first, with its name.
 
-
-def _generators(waiting: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
-    alive = []  # so that no id is used twice
-    for item, root in ((item, root) for root, item in waiting):
+    `parts_of`: what an object of this name refers to, each with a name. `visited`: ids of objects to leave out; those
+    that are reached are added.
+    """
+    visited = set() if visited is None else visited
+    alive, waiting = [], list(roots)  # `alive`: so that no id is used twice
+    for name, item in waiting:
         if id(item) in visited or len(visited) > MAX_OBJECTS:
             continue
         visited.add(id(item))
         alive.append(item)
-        if isinstance(item, GENERATORS):
-            yield item, root
-            continue
-        referents = plain_referents(item)
-        if referents is None and not isinstance(item, type | types.ModuleType) and is_script_class(type(item)):
-            referents = list(getattr(item, "__dict__", {}).values())
-        waiting.extend((root, each) for each in referents or ())
+        yield name, item
+        waiting.extend(parts_of(name, item))
+
+
+def find_unsaved_generators(roots: Iterable[Root], saved: Iterable[Any], exempt: Iterable[Any]) -> tuple[str, ...]:
+    """Names of NumPy's and Python's generators that are reachable from `roots` and not saved; for programs whose other
+    objects nobody knows. `exempt`: objects that need not be saved, with what they refer to."""
+    visited: set[int] = set()
+    for _ in walk([("", item) for item in exempt], _parts_of_script, visited):
+        pass
+    kept = {id(generator) for generator in (*saved, *GLOBAL_GENERATORS)}
+    return abbreviate(
+        [
+            f"{type(item).__name__} (reached as {root})"
+            for root, item in walk(roots, _parts_of_script, visited)
+            if isinstance(item, GENERATORS) and id(item) not in kept
+        ]
+    )
+
+
+def _parts_of_script(root: str, item: Any) -> Iterator[Root]:
+    if isinstance(item, GENERATORS):
+        return
+    parts = plain_referents(item)
+    if parts is None and not isinstance(item, type | types.ModuleType) and is_script_class(type(item)):
+        parts = list(getattr(item, "__dict__", {}).values())
+    yield from ((root, part) for part in parts or ())
 
 
 def abbreviate(names: list[str]) -> tuple[str, ...]:

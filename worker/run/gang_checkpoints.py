@@ -30,22 +30,13 @@ from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
 from worker.saving.directory import OpenedDirectory
+from worker.saving.directory_lock import NoLock
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 from worker.state.replica_values import Place
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
 SHARED_S = 10.0  # until what one host has written is seen by all; network file systems take a second or three
-
-
-class NoLock:
-    """The lock of workers other than the chief: they write nothing into the directory, so they hold none."""
-
-    def check_not_superseded(self) -> None:
-        """Passes always: this worker commits nothing."""
-
-    def release(self) -> None:
-        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from worker.checks.findings import Finding, describe
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
-from worker.saving.directory import AttemptSuperseded, OpenedDirectory
+from worker.saving.directory import OpenedDirectory
+from worker.saving.directory_lock import AttemptSuperseded
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
 LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a clean-up may free a full disk in this time
