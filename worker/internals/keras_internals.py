@@ -29,7 +29,7 @@ def generators_of(layer: Any) -> list[Any]:
 
 
 def given_seed_of(generator: Any) -> Any:
-    """The seed with which a SeedGenerator was made; None if it was given none."""
+    """The seed with which a SeedGenerator was made, also one that Keras drew; None if there is none."""
     return getattr(generator, "_initial_seed", None)
 
 

@@ -43,7 +43,9 @@ def build_with_train_step(model: Any, data: FitData) -> None:
 
     Only the step itself says which variables each of them trains.
     """
-    waiting = [each for each in _optimizers_of(model) if not each.built and each is not model.optimizer]
+    parts = tf.train.TrackableView(model).descendants()
+    optimizers = [part for part in parts if isinstance(part, tf.keras.optimizers.Optimizer)]
+    waiting = [optimizer for optimizer in optimizers if not optimizer.built and optimizer is not model.optimizer]
     spec = data.element_spec() if waiting else None
     if spec is None:
         return
@@ -64,11 +66,6 @@ def build_with_train_step(model: Any, data: FitData) -> None:
         ) from error
     finally:
         model.train_function = before
-
-
-def _optimizers_of(model: Any) -> list[Any]:
-    found = tf.train.TrackableView(model).descendants()
-    return [each for each in found if isinstance(each, tf.keras.optimizers.Optimizer)]
 
 
 def _with_any_batch_size(spec: Any) -> Any:

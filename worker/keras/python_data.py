@@ -127,7 +127,7 @@ class PyDatasetData(FitData):
                 f"random numbers of {name}.__getitem__, which several workers draw",
                 f"use workers=1, or seed a generator from the index of the batch in {name}.__getitem__",
             ))  # fmt: skip
-        if _draws_unseeded(_code_of(type(self._dataset).__getitem__)):
+        if _draws_unseeded(inspect.unwrap(type(self._dataset).__getitem__)):
             self._problems.append(Finding(f"a generator without a seed in {name}.__getitem__", "give it a seed"))
         changed = [key for key, value in self._kept.digests().items() if before.get(key) != value]
         changed = [key for key in changed if not isinstance(vars(self._dataset)[key], _GENERATORS)]
@@ -237,10 +237,10 @@ class GeneratorData(FitData):
     def _peek(self) -> None:
         """Finds out from the first two batches what they look like, and whether they can be repeated."""
         if self.is_one_pass:
-            code, name = self._data.gi_code, self._data.__qualname__
+            name = self._data.__qualname__
             if self._data.gi_frame is None:
                 raise ValueError(f"cannot train: the generator {name} has ended; give a function that makes it")
-            if _draws_unseeded(code):
+            if _draws_unseeded(self._data):
                 self._problems.append(Finding(f"a generator without a seed in {name}", "give it a seed"))
             return
         with self._ahead.undisturbed() as states:
@@ -287,12 +287,9 @@ def _takes_epoch(function: Any) -> bool:
     return True
 
 
-def _code_of(method: Any) -> types.CodeType | None:
-    return getattr(inspect.unwrap(method), "__code__", None)
-
-
-def _draws_unseeded(code: types.CodeType | None) -> bool:
-    """Whether the source of a function makes a random generator without a seed."""
+def _draws_unseeded(source: Any) -> bool:
+    """Whether the source of a function or of a generator makes a random generator without a seed."""
+    code = getattr(source, "__code__", getattr(source, "gi_code", None))
     function = None if code is None else function_of(code)
     unseeded = [call for call in calls(function) if not call.args and not call.keywords] if function else []
     return any(name_of_call(call) in _UNSEEDED for call in unseeded)

@@ -100,13 +100,8 @@ def _seeds(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]
         )
     layers = extra_state.tracked_objects(tracked, tf.keras.layers.Layer)
     generators = [each for layer in layers for each in generators_of(layer)]
-    given = [_seed_of(each) for each in [*generators, *own] if isinstance(each, tf.keras.random.SeedGenerator)]
-    if any(each is not None for each in given):
-        yield "the seeds of Keras layers and SeedGenerators", Condition(plain(str(given)), Kind.SEED, used=GOES_ON)
+    of_keras = [made for made in [*generators, *own] if isinstance(made, tf.keras.random.SeedGenerator)]
+    seeds = [seed if is_seed_of_script(seed) else None for seed in map(given_seed_of, of_keras)]
+    if any(seed is not None for seed in seeds):
+        yield "the seeds of Keras layers and SeedGenerators", Condition(plain(str(seeds)), Kind.SEED, used=GOES_ON)
     yield from seeds_of_generators(own)
-
-
-def _seed_of(generator: Any) -> int | None:
-    """The seed that the script gave; None if it gave none."""
-    seed = given_seed_of(generator)
-    return seed if is_seed_of_script(seed) else None

@@ -130,8 +130,8 @@ def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_process
             f"the {type(generator).__name__} {place}, from which the dataset draws",
             _remedy_for_generator(place, in_processes),
         )
-        for place, generator in _generators_in(dataset, f"{type(dataset).__name__}")
-        if id(generator) not in ids
+        for place, generator in walk([(type(dataset).__name__, dataset)], _parts_of_dataset)
+        if _is_generator(generator) and id(generator) not in ids
     ]
 
 
@@ -145,12 +145,8 @@ def _remedy_for_generator(place: str, in_processes: bool) -> str:
     return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset.{name}}})'
 
 
-def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """The generators in a dataset, in the datasets and in the objects of other classes in it, each with its path."""
-    return ((path, item) for path, item in walk([(place, dataset)], _parts_of_dataset) if _is_generator(item))
-
-
 def _parts_of_dataset(path: str, item: Any) -> Iterator[Root]:
+    """What is searched for generators in a dataset: datasets and objects of other classes in it, by their paths."""
     if isinstance(item, list | tuple | dict | set):
         yield from ((path, part) for part in plain_referents(item) or ())
     elif not (_is_generator(item) or isinstance(item, _NOT_SEARCHED)) and (

@@ -80,10 +80,6 @@ def _constant_entry(instructions: list[dis.Instruction], number: int) -> Access 
     return None
 
 
-def _reads_attribute(instruction: dis.Instruction) -> bool:
-    return instruction.opname in ATTRIBUTE_LOADS and not is_method(instruction)
-
-
 def is_method(instruction: dis.Instruction) -> bool:
     """Whether an attribute is looked up to be called, as Python 3.12 and later write it."""
     return instruction.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool((instruction.arg or 0) & 1)
@@ -111,7 +107,7 @@ def accesses_by_offset(code: types.CodeType) -> Mapping[int, tuple[str, str, boo
     it is an attribute."""
     found: dict[int, tuple[str, str, bool]] = {}
     for each in dis.get_instructions(code):
-        if each.opname in ATTRIBUTE_STORES or _reads_attribute(each):
+        if each.opname in ATTRIBUTE_STORES or (each.opname in ATTRIBUTE_LOADS and not is_method(each)):
             found[each.offset] = ("store" if each.opname in ATTRIBUTE_STORES else "load", str(each.argval), True)
         elif each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
             found[each.offset] = ("store" if each.opname.startswith("STORE") else "load", str(each.argval), False)
