@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -202,6 +202,11 @@ class RunBase(IndexLoops):
 
     def _serve_exports(self) -> None:
         """Answers the exports that were requested, if this kind of run can."""
+
+    def _record_for_divergence(self, metrics: Mapping[str, Any], batches: Iterable[tuple[int, int]] = ()) -> None:
+        """Keeps the metrics of this step for `_check_divergence`. `batches`: of the step, as epoch and batch."""
+        if self._on_nan != "off":
+            self._divergence.record_step(self.step, metrics, batches)
 
     def _check_divergence(self) -> None:
         """Exits if a metric since the last check shows that training diverged."""

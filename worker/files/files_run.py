@@ -230,7 +230,7 @@ class FilesRun(RunBase):
         else:
             self.step, self._numbered = self.step + 1, True
             self._position, self._consumed = place, None
-        self._divergence.record_step(self.step, values)
+        self._record_for_divergence(values)
         self._check_divergence()
         self._metrics = metric_values(values)
         self._end_step(frame, metrics)

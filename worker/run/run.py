@@ -226,9 +226,7 @@ class Run(RunBase):
             return
         self._count_step()
         self._metrics = metrics
-        if self._on_nan != "off":
-            batches = () if self._reader is None else self._reader.pop_handed_out()
-            self._divergence.record_step(self.step, metrics, batches)
+        self._record_for_divergence(metrics, () if self._reader is None else self._reader.pop_handed_out())
         self._end_step(sys._getframe(1), metrics)
 
     def _check_first_step(self, frame: FrameType) -> None:
