@@ -6,10 +6,6 @@ from types import ModuleType
 from typing import Any
 
 _LIBRARIES = {"tensorflow": "TensorFlow", "keras": "Keras"}
-_REMEDY = (
-    "stepkeeper needs it, and it is not public; install a release that stepkeeper is made for: pip install "
-    "'stepkeeper[tensorflow]'"
-)
 
 
 def require(module: str, *names: str) -> ModuleType:
@@ -37,5 +33,8 @@ def _parents(module: str) -> list[str]:
 
 def _refusal(module: str, what: str) -> ImportError:
     library = module.partition(".")[0]
-    version = getattr(sys.modules[library], "__version__", "of an unknown version")
-    return ImportError(f"cannot use {_LIBRARIES[library]} {version}: it has {what}; {_REMEDY}")
+    name, version = _LIBRARIES[library], getattr(sys.modules[library], "__version__", "of an unknown version")
+    return ImportError(
+        f"cannot use {name} {version}: it has {what}, which is not public and which stepkeeper needs; run pip install "
+        f"--upgrade stepkeeper tensorflow keras, or install an earlier {name} if this one is newer than stepkeeper"
+    )
