@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -15,14 +15,17 @@ help:  ## this list
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
 
-test: $(INSTALLED)  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+# More processes than cores: tests of the daemon wait for most of their time. Files begin in the order of tests/tiers.py.
+AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+
+test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
+	$(BIN)/python -m pytest $(AT_ONCE) -m "not nightly"
+
+nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of TensorFlow, bench-exactness and the soak (hours; ARGS="tests fuzz" picks, ARGS=--last prints how it ended last)
+	$(BIN)/python -m tests.nightly $(ARGS)
 
 hostile: $(INSTALLED)  ## as root: what a job's user, other users of the host and strangers can try, with two users that every Debian has
 	$(BIN)/python -m pytest -q -rs -m hostile
-
-test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once
-	$(BIN)/python -m tests.again
 
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
 	QUICK=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
@@ -39,7 +42,7 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/lint-imports --no-cache
 
 check: lint docs  ## lint, types, the site of docs/, and all tests that start no process and take under five seconds: before every commit
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q --fail-long-tests -m "not integration and not slow"
+	$(BIN)/python -m pytest $(AT_ONCE) -q --fail-long-tests -m "not integration and not slow"
 
 docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; look: python -m http.server -d build/site
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml
