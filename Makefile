@@ -6,6 +6,8 @@ INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
+# Some images set it, and then each of the thousands of processes that the tests start compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help audit demo docs man test nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
@@ -15,11 +17,11 @@ help:  ## this list
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
 
-# More processes than cores: tests of the daemon wait for most of their time. Files begin in the order of tests/tiers.py.
-AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+# Files begin in the order of tests/tiers.py. One process more than there are cores: tests of the daemon wait for half of their time.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
-	$(BIN)/python -m pytest $(AT_ONCE) -m "not nightly"
+	$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not nightly"
 
 nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of TensorFlow, bench-exactness and the soak (hours; ARGS="tests fuzz" picks, ARGS=--last prints how it ended last)
 	$(BIN)/python -m tests.nightly $(ARGS)
@@ -28,7 +30,7 @@ hostile: $(INSTALLED)  ## as root: what a job's user, other users of the host an
 	$(BIN)/python -m pytest -q -rs -m hostile
 
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
-	QUICK=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
+	QUICK=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
 
 dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
 	rm -rf dist
@@ -42,7 +44,7 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/lint-imports --no-cache
 
 check: lint docs  ## lint, types, the site of docs/, and all tests that start no process and take under five seconds: before every commit
-	$(BIN)/python -m pytest $(AT_ONCE) -q --fail-long-tests -m "not integration and not slow"
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) -q --fail-long-tests -m "not integration and not slow"
 
 docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; look: python -m http.server -d build/site
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml

@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -23,10 +24,16 @@ from typing import Any
 
 from tests.places import CHILDREN, ROOT
 
-TENSORFLOW = ("tensorflow", "keras")
-TORCH = ("torch", "torch._dynamo")  # the first optimizer would import it
+_OURS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
+"""What `worker` imports of its own package that knows of no attempt."""
+NUMPY = ("numpy", *_OURS)
+TENSORFLOW = ("tensorflow", "keras", *_OURS)
+TORCH = ("torch", "torch._dynamo", *_OURS)  # the first optimizer would import it
+JAX = ("jax", "optax", "tqdm", *_OURS)
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 _PR_SET_CHILD_SUBREAPER = 36
 _PID_BYTES = 20
+_FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads
 
 
 class ForkServer:
@@ -38,13 +45,13 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
             )
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
         """The pid of a new child of this process."""
-        with _subreaper():
+        with _FORKING, _subreaper():
             socket.send_fds(self._asks, [json.dumps(order).encode()], descriptors)
             pid = self._asks.recv(_PID_BYTES)
         if not pid:

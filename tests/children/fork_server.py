@@ -76,7 +76,10 @@ def become(order: dict[str, Any], descriptors: list[int]) -> None:
 def open_streams() -> None:
     """The three of a new interpreter that writes into pipes or files."""
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    raw = open(1, "wb", 0, closefd=False)  # noqa: SIM115
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    stdout = io.TextIOWrapper(raw if is_unbuffered else io.BufferedWriter(raw), write_through=is_unbuffered)
+    sys.stdout = sys.__stdout__ = stdout
     sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
