@@ -17,11 +17,13 @@ help:  ## this list
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
 
-# Files begin in the order of tests/tiers.py. One process more than there are cores: tests of the daemon wait for half of their time.
+# How many processes `make test` has: for two cores, as tests of the daemon wait for half of their time. Each takes up to 2 GB.
+AT_ONCE ?= 4
+# Files begin in the order of tests/tiers.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
-	$(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not nightly"
+	$(BIN)/python -m pytest -n $(AT_ONCE) $(BY_FILE) -m "not nightly"
 
 nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of TensorFlow, bench-exactness and the soak (hours; ARGS="tests fuzz" picks, ARGS=--last prints how it ended last)
 	$(BIN)/python -m tests.nightly $(ARGS)

@@ -30,8 +30,10 @@ NUMPY = ("numpy", *_OURS)
 TENSORFLOW = ("tensorflow", "keras", *_OURS)
 TORCH = ("torch", "torch._dynamo", *_OURS)  # the first optimizer would import it
 JAX = ("jax", "optax", "tqdm", *_OURS)
+DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "supervisor.lifecycle")
+"""What `supervisor.daemon` imports; not itself, as it is what runs."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _PID_BYTES = 20
 _FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads
 
@@ -67,12 +69,13 @@ def _server(python: str, modules: tuple[str, ...]) -> ForkServer:
 @contextmanager
 def _subreaper() -> Iterator[None]:
     """Meanwhile, a descendant whose parent ends becomes a child of this process."""
-    libc = ctypes.CDLL(None)
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
     finally:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 class ForkedProcess(subprocess.Popen[str]):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.places import ROOT
 
-HERE = ("-m", "pytest", "-q", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+HERE = ("-m", "pytest", "-q", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS: dict[str, tuple[str, ...]] = {
     "tests": HERE,
     "fuzz": (*HERE, "--timeout=0", "-m", "fuzz"),

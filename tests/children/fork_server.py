@@ -40,19 +40,20 @@ def is_the_fork(asks: socket.socket) -> bool:
     """Forks twice; True in the grandchild. Tells its pid once the process between them is gone."""
     readable, writable = os.pipe()
     between = os.fork()
-    if between == 0:
-        fork = os.fork()
-        if fork != 0:
-            os.write(writable, str(fork).encode())
-            os._exit(0)
-    os.close(writable) if between != 0 else asks.close()
     if between != 0:
+        os.close(writable)
         os.waitpid(between, 0)
         asks.send(os.read(readable, 20))
-    else:
-        os.close(writable)
+        os.close(readable)
+        return False
+    fork = os.fork()
+    if fork != 0:
+        os.write(writable, str(fork).encode())
+        os._exit(0)
+    asks.close()
     os.close(readable)
-    return between == 0
+    os.close(writable)
+    return True
 
 
 def become(order: dict[str, Any], descriptors: list[int]) -> None:
