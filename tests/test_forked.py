@@ -30,7 +30,7 @@ def ran(folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(status)]
     environment = {"SEEN": "yes", "PATH": os.environ["PATH"]}
-    return forked.run(command, forked.NUMPY, timeout=60, cwd=folder, env=environment, stdin=subprocess.DEVNULL)
+    return forked.run(command, ("numpy.random",), timeout=60, cwd=folder, env=environment, stdin=subprocess.DEVNULL)
 
 
 def test_a_script_has_its_arguments_environment_folder_and_streams(tmp_path: Path):
