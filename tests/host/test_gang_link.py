@@ -68,7 +68,7 @@ async def test_all_meet_hear_the_cluster_and_the_last_word():
         chief.begin(("a:1", "b:2", "c:3"))
         await wait_until_async(lambda: at_first.cluster == at_second.cluster == ("a:1", "b:2", "c:3"))
         second.send_all(Leave(60, "its worker ended"))
-        await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.words)
+        await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.messages)
         await second.close()
         await wait_until_async(lambda: [rank for rank, _ in at_chief.lost] == [2])
         await wait_until_async(lambda: any(isinstance(message, Alive) for _, message in at_first.messages))
@@ -202,6 +202,6 @@ async def test_a_rank_that_was_dropped_before_it_was_let_in_tries_again(port: in
 async def test_the_loss_of_the_chief_after_that_is_a_loss(port: int):
     async with daemon(1) as (_, at_first):
         async with daemon(0) as (_, at_chief):
-            await wait_until_async(lambda: at_chief.joined and at_first.words)
+            await wait_until_async(lambda: at_chief.joined and at_first.messages)
             assert not at_first.lost
         await wait_until_async(lambda: at_first.lost)
