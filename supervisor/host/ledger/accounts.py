@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from supervisor.core.goodput import AccountStatus, TimeSpent
+from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.protocol.wire.codec import ProtocolError, decode_entries, encode_record, parse_object
 from supervisor.protocol.wire.limits import Range
@@ -18,7 +18,7 @@ SpentSeconds = Annotated[float, Range(0, 1e10)]  # 300 years; no attempt takes a
 class StoredAccount:
     """The account of a program's last attempt as it was `ago_s` seconds ago."""
 
-    status: AccountStatus
+    status: MeterReading
     ago_s: float
 
 
@@ -30,7 +30,7 @@ class Accounts:
         self._select = select
         self._boot_id = boot_id
 
-    def store(self, program: str, status: AccountStatus, ago_s: float) -> None:
+    def store(self, program: str, status: MeterReading, ago_s: float) -> None:
         """Stores the account of an attempt as it was `ago_s` seconds ago. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -67,7 +67,7 @@ class Accounts:
         open_as = TimeSpent(row["open_as"]) if row["open_as"] in list(TimeSpent) else TimeSpent.DOWN
         furthest = max(row["furthest"], row["reached"] or 0)
         spent_s = _spent(row["spent_s"])
-        status = AccountStatus(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
+        status = MeterReading(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
         return StoredAccount(status, max(0.0, ago_s))
 
     def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:

@@ -37,7 +37,7 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Kills before the change number `at` of a disk or of the store, counted from `arm`; then nothing changes more."""
+    """Kills before the change number `at` of a disk or of the store, counted while it is `armed`; then all stays."""
 
     def __init__(self) -> None:
         self.left: int | None = None
