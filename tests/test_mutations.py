@@ -40,7 +40,8 @@ from supervisor.protocol.formats import NewerFormat
 from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch
 from supervisor.protocol.mirror.keys import decode_epoch
 from supervisor.protocol.tensorbundle import entry, sstable, verify
-from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
+from supervisor.protocol.wire.codec import ProtocolError
+from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import TYPES
 from supervisor.runner.attempt import last_output
 from tests.fuzzing import CASES

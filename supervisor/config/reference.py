@@ -9,8 +9,9 @@ from typing import Any
 
 from supervisor.config import supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.schema.section import KeyInfo, SectionModel, is_required
 

@@ -18,8 +18,9 @@ import structlog
 
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import Alive, Begin, Challenge, Join, Refused, Word
+from supervisor.protocol.gang import WORDS, Alive, Begin, Challenge, Join, Refused, Word
 from supervisor.protocol.wire.codec import ProtocolError
+from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 ALIVE_EVERY_S = 1.0
 HANDSHAKE_S = 5.0
@@ -70,7 +71,7 @@ class GangLink:
         """Listens, or begins to connect. Raises OSError if the chief can't listen."""
         port = gang.link_port(self._allocation)
         if self._allocation.rank == 0:
-            self._server = await asyncio.start_server(self._on_connection, None, port, limit=gang.MAX_LINE_BYTES)
+            self._server = await asyncio.start_server(self._on_connection, None, port, limit=MAX_LINE_BYTES)
         else:
             self._start(self._reach_chief(self._allocation.nodes[0], port))
         self._start(self._say_alive())
@@ -87,7 +88,7 @@ class GangLink:
             if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 writer.transport.abort()
             else:
-                writer.write(gang.encode_word(word))
+                writer.write(WORDS.encode(word))
 
     def send_all(self, word: Word) -> None:
         """Says something to everybody who is connected."""
@@ -155,20 +156,20 @@ class GangLink:
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
         challenge = Challenge(secrets.token_hex(16))
-        writer.write(gang.encode_word(challenge))
-        said = gang.decode_word(await _line(reader))
+        writer.write(WORDS.encode(challenge))
+        said = WORDS.decode(await _line(reader))
         peer = writer.get_extra_info("peername")
         if not isinstance(said, Join):
             raise ProtocolError(f"{peer} did not join")
         if not gang.is_proof(said.proof, gang.proof_of_join(self._secret, challenge, said)):
-            writer.write(gang.encode_word(Refused("it does not know the secret of this allocation")))
+            writer.write(WORDS.encode(Refused("it does not know the secret of this allocation")))
             raise ProtocolError(f"{peer} does not know the secret of this allocation")
         if (reason := self._reason_against(said)) is not None:
-            writer.write(gang.encode_word(Refused(reason)))
+            writer.write(WORDS.encode(Refused(reason)))
             raise ProtocolError(f"{peer}: {reason}")
         del self._unproven[writer]
         self._writers[said.rank], self._joins[said.rank] = writer, said
-        writer.write(gang.encode_word(Alive()))  # it is let in: from now on the end of the connection is a loss
+        writer.write(WORDS.encode(Alive()))  # it is let in: from now on the end of the connection is a loss
         self._listener.on_joined(said.rank, said.address)
         return said.rank
 
@@ -201,10 +202,10 @@ class GangLink:
 
     async def _join(self, host: str, port: int) -> None:
         """Joins, and listens until the connection ends. Raises OSError and the like if it ends before it was let in."""
-        connecting = asyncio.open_connection(host, port, limit=gang.MAX_LINE_BYTES)
+        connecting = asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
         reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
         try:
-            said = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            said = WORDS.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
@@ -213,9 +214,9 @@ class GangLink:
                 joins.rank, joins.generation, joins.address, joins.nonce,
                 gang.proof_of_join(self._secret, said, joins),
             )  # fmt: skip
-            writer.write(gang.encode_word(joins))
+            writer.write(WORDS.encode(joins))
             self._joins[0] = joins
-            first = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            first = WORDS.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
         except BaseException:
             writer.close()
             raise
@@ -233,7 +234,7 @@ class GangLink:
         text = "its connection was closed"
         try:
             while line := await reader.readline():
-                self._on_word(rank, gang.decode_word(line))
+                self._on_word(rank, WORDS.decode(line))
         except (OSError, ProtocolError, ValueError) as error:
             text = str(error)
         self._listener.on_lost(rank, text)

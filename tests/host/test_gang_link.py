@@ -11,7 +11,7 @@ import pytest
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import Alive, Challenge, Join, Leave, Word
+from supervisor.protocol.gang import WORDS, Alive, Challenge, Join, Leave, Word
 from tests.waiting import wait_until_async
 
 NODES = ("localhost", "127.0.0.1", "127.0.0.2")
@@ -136,14 +136,14 @@ async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
 async def test_a_proof_holds_for_one_challenge_only(port: int):
     async with daemon(0) as (_, at_chief):
         reader, writer = await asyncio.open_connection("localhost", port)
-        first = gang.decode_word(await reader.readline())
+        first = WORDS.decode(await reader.readline())
         assert isinstance(first, Challenge)
         joins = Join(1, 1, f"{NODES[1]}:5001", "n", "")
         recorded = replace(joins, proof=gang.proof_of_join(SECRET, first, joins))
         writer.close()
         reader, writer = await asyncio.open_connection("localhost", port)
         await reader.readline()
-        writer.write(gang.encode_word(recorded))
+        writer.write(WORDS.encode(recorded))
         assert b"refused" in await asyncio.wait_for(reader.read(), 30)
         assert not at_chief.joined
         writer.close()
@@ -185,7 +185,7 @@ async def test_a_rank_that_was_dropped_before_it_was_let_in_tries_again(port: in
         nonlocal dropped
         dropped += 1
         if dropped % 2:
-            writer.write(gang.encode_word(Challenge("x")))
+            writer.write(WORDS.encode(Challenge("x")))
             await reader.readline()
         writer.transport.abort()
 

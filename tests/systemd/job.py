@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
@@ -80,7 +80,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / layout.LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two of them must never be
-    selection.delete_partials(folder)
+    removal.delete_partials(folder)
     pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test"))
     go: Go | None = None
     while go is None:

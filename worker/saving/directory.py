@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor.protocol import durable, layout, mounts
-from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints import removal, selection
 from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
-from supervisor.protocol.checkpoints.directory import view_directory
+from supervisor.protocol.checkpoints.directory import highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.wire.launch import MIRROR
 from supervisor.protocol.wire.messages import WorkerExit
@@ -90,9 +90,9 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
             source = _look_at_mirror(attempt, directory)
         durable.make_folder(directory)
         if attempt.channel is None:
-            attempt.number = 1 + max(selection.highest_attempt(directory), source.attempt if source is not None else 0)
+            attempt.number = 1 + max(highest_attempt(directory), source.attempt if source is not None else 0)
         lock = DirectoryLock(directory, attempt.number)
-        selection.delete_partials(directory)
+        removal.delete_partials(directory)
         if go is None:
             return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory, source), record)
     except DirectoryLocked as error:
@@ -226,7 +226,7 @@ class DirectoryLock:
         if (mount := str(mounts.mount_of(self._directory))) != self._mount:
             text = f"it was on {self._mount} when this attempt began, and is on {mount} now; mount its disk again"
             raise OSError(errno.ENODEV, text, str(self._directory))
-        newest = selection.highest_attempt(self._directory)
+        newest = highest_attempt(self._directory)
         if newest <= self._attempt and not self._is_ours():
             newest = self._holder()
         if newest > self._attempt:

@@ -1,9 +1,10 @@
 """The section [supervisord]: each key's default with its unit and reason."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from supervisor.config.keys.hooks import HookKeys
-from supervisor.config.schema import values
+from supervisor.config.schema import texts, words
 from supervisor.config.schema.section import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -25,6 +26,7 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
+from supervisor.core.fleet.exit_conditions import ExitOn
 
 CHANGES_MAXBYTES = 10 << 20  # some 50,000 changes
 
@@ -69,13 +71,13 @@ class SupervisordConfig(HookKeys):
     changes_logfile_backups: Count = key(
         LOG_BACKUPS, "How many rotated logs of changes are kept. With the default size, they take at most 110 MB."
     )
-    loglevel: Annotated[values.LogLevel, parsed_by(values.log_level)] = key(
+    loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
         "info (a state changed) or debug. Supervisor's trace and blather mean debug. Changes that clients request are "
         "logged at every level.",
     )
-    log_format: Annotated[Literal["json", "supervisor"], parsed_by(values.log_format)] = key(
+    log_format: words.LogFormat = key(
         "json",
         "Format of the log's lines: `json`, or `supervisor` for the lines that monitoring made for Supervisor looks "
         "for (`exited: x (exit status 1; not expected)`).",
@@ -142,7 +144,7 @@ class SupervisordConfig(HookKeys):
         "How many days the ledger keeps an attempt that is over. The last 20 attempts of each program are kept in any "
         "case.",
     )
-    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(values.notices)] = key(
+    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
         "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud in which it "
         "runs, without network requests; `off` uses none; or names of sources, separated by commas.",
@@ -153,7 +155,7 @@ class SupervisordConfig(HookKeys):
         "such a notice.",
         shown="`notices` in state_dir",
     )
-    notice_owners: Annotated[frozenset[int], parsed_by(values.users)] = key(
+    notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
         "Users, separated by commas, whose files in notice_dir are trusted, in addition to root and the daemon's user.",
         shown="none",
@@ -172,7 +174,7 @@ class SupervisordConfig(HookKeys):
         "Seconds after the deadline of a notice during which jobs that stopped for it still wait, as providers may "
         "take a host somewhat late. If the host is still up after that, they start again.",
     )
-    engine: Annotated[values.Engine, parsed_by(values.engine)] = key(
+    engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
         "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground and "
@@ -185,7 +187,7 @@ class SupervisordConfig(HookKeys):
         "Seconds within which the daemons of all nodes have to meet before a gang starts; after that, the log names "
         "those that are missing.",
     )
-    exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
+    exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, as soon as a program has failed "
         "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (0, or 70 if one "
@@ -198,3 +200,20 @@ class SupervisordConfig(HookKeys):
         "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it); then "
         "the daemon exits. Short, because a power supply lasts no longer.",
     )
+
+
+LOG_PATHS = ("childlogdir", "logfile", "changes_logfile")
+"""Of the paths in a state folder: those of logs."""
+
+
+def paths_in(state_dir: Path) -> dict[str, Path]:
+    """The folders and files of a daemon that configures none, by key."""
+    return {
+        "state_dir": state_dir,
+        "runtime_dir": state_dir / "run",
+        "childlogdir": state_dir / "log",
+        "notice_dir": state_dir / "notices",
+        "logfile": state_dir / "supervisord.log",
+        "changes_logfile": state_dir / "changes.log",
+        "pidfile": state_dir / "supervisord.pid",
+    }

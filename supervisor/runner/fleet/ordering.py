@@ -1,6 +1,6 @@
 """In which order programs start and stop: by priority of the group, then of the program; lower numbers first and last.
 
-What programs need before their start is read side by side; `Turns` has them start in order all the same.
+What programs need before their start is read side by side; `StartTurns` has them start in order all the same.
 """
 
 import asyncio
@@ -9,18 +9,13 @@ from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from supervisor.config import ProgramConfig
+from supervisor.config.load import start_order
 from supervisor.host.ledger.ledger import READ_WAIT_S
 from supervisor.runner.program.runner import Runner
 
 STALL_LIMIT_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
 
 Done = TypeVar("Done")
-
-
-def start_order(config: ProgramConfig) -> tuple[int, str, int, str]:
-    """What programs are sorted by before they are started."""
-    return (config.group_priority, config.group, config.priority, config.process)
 
 
 def in_start_order(runners: Iterable[Runner]) -> list[Runner]:

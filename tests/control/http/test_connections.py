@@ -21,12 +21,8 @@ from supervisor.config.schema.secret import Secret
 from supervisor.control.endpoints import Endpoint
 from supervisor.control.http import web
 from supervisor.control.http.access import Login
-from supervisor.control.http.connections import (
-    BLOCK_BYTES,
-    MAX_BODY_BYTES,
-    ClientTimeouts,
-    Connections,
-)
+from supervisor.control.http.connection import BLOCK_BYTES, MAX_BODY_BYTES, ClientTimeouts
+from supervisor.control.http.connections import Connections
 from supervisor.control.server import serve
 from tests.fuzzing import cases
 

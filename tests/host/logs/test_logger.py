@@ -409,6 +409,31 @@ def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(l
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_beginning_that_is_asked_for_late_is_where_the_attempt_began_to_print(
+    has_ended: bool, logs: LogCapture, tmp_path: Path
+):
+    path, began = tmp_path / "out.log", list[AttemptBegan]()
+    logs.subscribers.on_attempt_began = began.append
+    first = logs.open_pipe(path, 0, 0, Tee("job", 1, "stdout"))
+    say(first, path, b"first\n")
+    second = logs.open_pipe(path, 0, 0, Tee("job", 2, "stdout"))
+    say(second, path, b"second\n")
+    if has_ended:
+        for pipe in (first, second):
+            os.close(pipe)
+        wait_until(lambda: logs.open_pipe_count == 0)
+
+    logs.begin_attempt("job", 2, "stdout", path)
+
+    wait_until(lambda: len(began) == 1)
+    assert (began[0].attempt, began[0].offset) == (2, len(b"first\n"))
+    if not has_ended:
+        for pipe in (first, second):
+            os.close(pipe)
+
+
+@pytest.mark.integration
 def test_logger_that_dies_before_it_answers_leaves_the_beginning_to_the_next(logs: LogCapture, tmp_path: Path):
     path, began = tmp_path / "out.log", list[AttemptBegan]()
     logs.subscribers.on_attempt_began = began.append

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host.logs.capture import LogCapture, Tee
-from supervisor.host.logs.line_prefix import LinePrefix
+from supervisor.host.logs.log_input import LinePrefix
 from tests.waiting import wait_until
 
 
