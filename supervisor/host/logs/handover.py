@@ -50,9 +50,12 @@ log = structlog.get_logger()
 class Handover:
     """The pipes, and the logger that reads them. Belongs to one thread, except `failures` and `logger_pid`."""
 
-    def __init__(self, state_dir: Path, silence_limit_s: float, subscribers: OutputSubscribers) -> None:
+    def __init__(
+        self, state_dir: Path, silence_limit_s: float, close_timeout_s: float, subscribers: OutputSubscribers
+    ) -> None:
         self._state_dir = state_dir
         self._silence_limit_s = silence_limit_s
+        self._close_timeout_s = close_timeout_s
         self._subscribers = subscribers
         self._pipes = CapturedPipes()
         self._file_failures: dict[Path, str] = {}
@@ -117,7 +120,7 @@ class Handover:
 
     def leave(self, final_request: EndCapture | None) -> None:
         """Begins to leave: hands over what is left, sends the final request, and waits until the logger has exited."""
-        self._final_request, self._leave_by = final_request, time.monotonic() + CLOSE_TIMEOUT_S
+        self._final_request, self._leave_by = final_request, time.monotonic() + self._close_timeout_s
 
     @property
     def is_finished(self) -> bool:

@@ -72,10 +72,11 @@ class StartTurn:
 class StartTurns:
     """The turns of `count` programs, in order.
 
-    If no program has become ready for STALL_LIMIT_S, those that are ready no longer wait for the others.
+    If no program has become ready for `stall_limit_s`, those that are ready no longer wait for the others.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, stall_limit_s: float = STALL_LIMIT_S) -> None:
+        self._stall_limit_s = stall_limit_s
         self._progress = _Progress(asyncio.get_running_loop().time())
         self._turns = [StartTurn(self._progress) for _ in range(count)]
 
@@ -105,7 +106,7 @@ class StartTurns:
         """Calls each when it is ready; to be run beside what waits for its turn."""
         loop = asyncio.get_running_loop()
         for turn in self._turns:
-            while not turn.is_ready and (left_s := self._progress.ready_at + STALL_LIMIT_S - loop.time()) > 0:
+            while not turn.is_ready and (left_s := self._progress.ready_at + self._stall_limit_s - loop.time()) > 0:
                 await turn.wait_ready(left_s)
             turn.release()
             await asyncio.sleep(0)  # a thousand starts take seconds: clients, deaths, notices come between

@@ -514,7 +514,7 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
         while not run._attempt.requests.has_save_request:
             time.sleep(0.001)
-        run._scheduler.on_step_boundary(1, run._boundary)
+        run._checkpoints.on_step_boundary(1, run._step_boundary)
         files.may.set()
         answered = daemon.wait_for(Committed)
         raise ZeroDivisionError
@@ -652,11 +652,11 @@ def test_an_error_of_the_programs_own_on_the_saves_thread_is_answered_and_leaves
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
         while not run._attempt.requests.has_save_request:
             time.sleep(0.001)
-        run._scheduler.on_step_boundary(1, run._boundary)
+        run._checkpoints.on_step_boundary(1, run._step_boundary)
         asked.set()
         answered = daemon.wait_for(SaveFailed)
         assert not list((tmp_path / "c").glob("step-*"))
-        run._scheduler._wait_for_save()
+        run._checkpoints._wait_for_save()
         raise ZeroDivisionError("on purpose")
 
     assert answered.flushes == (4,)
