@@ -23,7 +23,7 @@ TESTS = (
 
 
 def main() -> int:
-    """The exit status: pytest's, or that of the gate in pyproject.toml (`fail_under`)."""
+    """The exit status: pytest's, or that of the gate in pyproject.toml."""
     coverage = [sys.executable, "-m", "coverage"]
     tests = subprocess.run([*coverage, "run", *TESTS], cwd=ROOT, check=False).returncode
     report = subprocess.run([*coverage, "report", "--skip-covered", "--sort=cover"], cwd=ROOT, check=False).returncode

@@ -1,4 +1,4 @@
-"""The words that the daemons of a gang say to each other, and the proofs that they belong together.
+"""The messages between the daemons of a gang, and the proofs that they belong together.
 
 A gang's daemons meet over TCP before anything is started: the chief (rank 0) sends a challenge, each other daemon joins
 with its rank, its generation and the address of its worker, and once all have joined the chief names the cluster.
@@ -66,9 +66,9 @@ class Leave:
     text: str
 
 
-Word = Challenge | Join | Begin | Refused | Alive | Leave
-WORDS: LineCodec[Word] = LineCodec({kind.__name__.lower(): kind for kind in get_args(Word)})
-"""Encodes and decodes the words; a line has room for a thousand addresses."""
+GangMessage = Challenge | Join | Begin | Refused | Alive | Leave
+MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
+"""Encodes and decodes them; a line has room for a thousand addresses."""
 
 
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:

@@ -100,7 +100,7 @@ class LogInputs:
             return
         os.set_blocking(descriptor, False)
         self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines)
-        if pipe.attempt:  # a standby's is none yet; `BeginAttempt` says when it is one
+        if pipe.attempt and pipe.path:  # a standby is no attempt yet; `BeginAttempt` says when it is one
             self._unread.add(descriptor)
         self._epoll.register(descriptor, select.EPOLLIN)
 
