@@ -33,6 +33,7 @@ from supervisor.runner.attempt.launching import launch_of, preload_command, stan
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, start_process
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
 _NO_WORKER = "the interpreter of its command finds no stepkeeper that can preload"  # or else it says why itself
@@ -62,23 +63,21 @@ class StandbyProcess:
 
 
 class StandbyHolder(ProgramObserver):
-    """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: sent when it is promoted."""
+    """Keeps one job's standby. `records`: of the worker beside it. `on_gone`: called when a process of it is gone."""
 
     def __init__(
         self,
         config: ProgramConfig,
         services: Services,
-        live_pid: Callable[[], int | None],
-        between_failures_s: Callable[[], float],
+        records: ProgramRecords,
+        on_gone: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when its process is gone."""
         limit_s = config.job.startup_timeout if config.job is not None else 0.0
         self._config = config
         self._services = services
-        self._live_pid = live_pid
-        self._between_failures_s = between_failures_s
+        self._records = records
+        self._on_gone = on_gone
         kind = standby_kind_of(config)
         impossible = None
         if kind is StandbyKind.AUTO:
@@ -154,7 +153,7 @@ class StandbyHolder(ProgramObserver):
         self._discarded.remove(spare)
         spare.channel.close()
         self._kill_leftovers(spare)
-        self.on_change()
+        self._on_gone()
 
     def detach(self) -> None:
         """Leaves it to the next daemon, which ends it."""
@@ -187,7 +186,7 @@ class StandbyHolder(ProgramObserver):
         self._timer = None
         available, total = self._services.available_memory()
         turn = self._services.standby_loading.holder in (None, self._config.name)
-        live = self._live_pid()
+        live = self._records.process.pid
         worker = (live and _resident(live)) or 0
         memory = core.MemoryHeadroom(available, total)
         self._handle_event(core.MemoryMeasured(memory, self._expected_bytes(worker), turn, worker))
@@ -224,7 +223,7 @@ class StandbyHolder(ProgramObserver):
         launch = launch_of(
             config,
             Control(messages.STANDBY, folder),
-            self._between_failures_s(),
+            self._records.reliability.between_failures_s,
             effect.microbatches,
             DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
             leaves_with=services.daemon,
@@ -281,7 +280,9 @@ class StandbyHolder(ProgramObserver):
         _restore_priority(spare.process)
         priority.lower_oom_score(spare.process.pid, config.oom_score_adjust)
         note_output_begin(config, services.logs, attempt)
-        spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
+        spare.channel.send(
+            messages.Promote(attempt, str(folder), self._records.reliability.between_failures_s, microbatches)
+        )
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
@@ -308,7 +309,7 @@ class StandbyHolder(ProgramObserver):
                 self._log.warning("standby.failed", error=message.error, traceback=message.traceback)
 
     def _on_malformed_message(self, error: str) -> None:
-        self._log.warning("standby.misspoke", error=error)
+        self._log.warning("standby.message_refused", error=error)
 
     def _on_exit(self, token: str, exit_: Exit) -> None:
         spare, self._process = self._process, None
@@ -324,7 +325,7 @@ class StandbyHolder(ProgramObserver):
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
         self._kill_leftovers(spare)
         self._handle_event(core.StandbyExited(text, permanent))
-        self.on_change()
+        self._on_gone()
 
     def _release_loading_slot(self) -> None:
         """Lets other programs load their standbys."""

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from structlog.typing import FilteringBoundLogger
+
 from supervisor.config import ProgramConfig
+from supervisor.core.failures.start_paths import UnreachablePath
+from supervisor.host import mount_points
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
@@ -132,6 +136,25 @@ def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str
     except SpawnError as error:
         return str(error)
     return None
+
+
+def spawn_error_of(error: Exception, config: ProgramConfig, unable_to: str, log: FilteringBoundLogger) -> SpawnError:
+    """What kept a process from being started, as a SpawnError. `unable_to`: what an OSError kept the daemon from."""
+    if isinstance(error, SpawnError):
+        return error
+    if not isinstance(error, OSError):
+        log.error("internal.failed", error=repr(error), exc_info=error)
+        return SpawnError(f"internal error: {error!r}; please report it with the daemon's log", permanent=False)
+    text = f"cannot start {config.name}: cannot {unable_to}: {error}; it will be tried again"
+    return SpawnError(text, permanent=False)
+
+
+def unreachable_path(error: SpawnError) -> UnreachablePath | None:
+    """The path that can't be reached, if that is why, and what is mounted there."""
+    if (path := error.path) is None or error.errno is None:
+        return None
+    mounted, unmounted = mount_points.mounted_point(path), mount_points.unmounted_point(path)
+    return UnreachablePath(str(path), error.errno, mounted, unmounted)
 
 
 def open_control_pipes(

@@ -12,7 +12,6 @@ from supervisor.config.broken_sections import BrokenSection, leave_out_broken
 from supervisor.config.load import SectionsBroken
 from supervisor.core.failures.restart import Cause
 from supervisor.core.fleet import dependencies
-from supervisor.core.fleet.exit_conditions import ProgramOutcome
 from supervisor.core.listeners import event_types
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
@@ -34,6 +33,7 @@ from supervisor.runner.fleet.ordering import (
 )
 from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.saving import save_and_train_on
 
 LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is away may never answer
 
@@ -72,23 +72,32 @@ class UpdateAction:
 
 
 class Programs:
-    """The runners by name. `read` gives the configuration file's present content; it raises ConfigError."""
+    """The runners of the programs in use, kept in `runners`, by name, which others may hold too.
 
-    def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
-        out_of_use = _removed_names(services.ledger)
-        self.runners = {
-            name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
-        }
+    `read` gives the configuration file's present content; it raises ConfigError. `on_change` is called after every
+    change of a program's state, `on_added` with every program that an update takes into use, before it starts.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        services: Services,
+        runners: dict[str, Runner] | None = None,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        on_added: Callable[[Runner], None] = lambda runner: None,
+    ) -> None:
+        self.runners = {} if runners is None else runners
         self.closing = False
         self._host_leaves = False
-        self.on_program_added: Callable[[Runner], None] = lambda runner: None
-        """Called with every program that an update takes into use, before it starts."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after every change of a program's state."""
-        changed = self._on_state_change  # one bound method for all of them
-        for runner in self.runners.values():
-            runner.on_change = changed
-        self.gates = DependencyGates(lambda: self.runners, services.ledger)
+        self._on_change = on_change
+        self._on_added = on_added
+        self.gates = DependencyGates(self.runners, services.ledger)
+        removed = _removed_names(services.ledger)
+        for name, program in config.programs.items():
+            if name not in removed:
+                self.runners[name] = Runner(program, services, self._on_state_change)
         self._hurried = asyncio.Event()
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._remarks = frozenset(config.warnings)  # the start logs them
@@ -100,7 +109,7 @@ class Programs:
         self._begun = False
         self._adoption_settled = (
             asyncio.Event()
-        )  # what is left of programs that are configured no more is being seen out
+        )  # also: what is left of programs that are configured no more is seen out
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:
@@ -109,28 +118,7 @@ class Programs:
 
     def _on_state_change(self) -> None:
         self.gates.recheck_soon()
-        self.on_change()
-
-    def exit_conditions(self) -> list[ProgramOutcome]:
-        """What decides whether the daemon has something left to do.
-
-        A job is not done before its result is in the mirror: this host's disk may go with the daemon. A gang's is on a
-        disk that all nodes share.
-        """
-        return [
-            ProgramOutcome(
-                State.STARTING if each.waits_for is not None or self._is_uploading(each) else each.state,
-                each.executor.started_wall_at is not None,
-                each.was_done,
-            )
-            for each in self.runners.values()
-            if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
-        ]
-
-    def _is_uploading(self, runner: Runner) -> bool:
-        mirror = runner.executor.mirror
-        is_alone = self._services.generation is None
-        return runner.state is State.SUCCEEDED and is_alone and mirror is not None and mirror.waits
+        self._on_change()
 
     def on_output(self, output: ProgramOutput) -> None:
         """One of them printed something that event listeners are to hear."""
@@ -144,9 +132,7 @@ class Programs:
         """
         if not all(runner.adoption_settled.is_set() for runner in self.runners.values()):
             return True
-        return any(
-            pid == runner.executor.pid or pid in runner.executor.standby_pids for runner in self.runners.values()
-        )
+        return any(pid == runner.pid or pid in runner.standby_pids for runner in self.runners.values())
 
     async def start_all(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
@@ -260,7 +246,7 @@ class Programs:
                 if missing is not None:
                     found[runner.name] = f"{missing}; {stays}"
                     return
-            if (why := await runner.save_and_train_on("update")) is not None:
+            if (why := await save_and_train_on(runner, "update")) is not None:
                 begins = 0 if runner.progress is None else runner.progress.safe_step
                 remedy = f"update --discard {runner.name} applies it and goes on from step {begins}"
                 found[runner.name] = f"{why}; {stays}; {remedy}"
@@ -420,11 +406,10 @@ class Programs:
         if config is None:
             self._services.ledger.forget_program(name)
             return [stopped, UpdateAction(name, "removed")]
-        runner = self.runners[name] = Runner(config, self._services)
-        runner.on_change = self._on_state_change
+        runner = self.runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
         try:
-            self.on_program_added(runner)
+            self._on_added(runner)
             await self._takeover.bring_up(runner, Leftovers(), last_attempt, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
@@ -447,7 +432,7 @@ async def _retire_for_update(runner: Runner) -> UpdateAction:
 
 def _has_mirrored(runner: Runner, job: JobConfig, newest: ReportedCheckpoint) -> bool:
     """Whether the job's mirror, which its new section names too, has the newest checkpoint."""
-    mirror, old = runner.executor.mirror, runner.config.job
+    mirror, old = runner.mirror, runner.config.job
     same = old is not None and old.mirror == job.mirror
     return same and mirror is not None and mirror.newest is not None and mirror.newest.step >= newest.step
 

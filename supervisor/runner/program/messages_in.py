@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from supervisor.config import ProgramConfig
@@ -15,6 +15,7 @@ from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.records.job_log import JobLog
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 from supervisor.runner.records.saves import SavedCheckpoint
 
 
@@ -66,22 +67,13 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
 class MessageRecorder(ProgramObserver):
     """Writes to the ledger and the log what people will want to know later."""
 
-    __slots__ = ("_config", "_log", "_on_measured", "_services", "_started_at")
+    __slots__ = ("_config", "_log", "_records", "_services")
 
-    def __init__(
-        self,
-        config: ProgramConfig,
-        services: Services,
-        log: JobLog,
-        started_at: Callable[[], float | None],
-        on_measured: Callable[[str, int], None],
-    ) -> None:
-        """`started_at`: when the attempt was started (monotonic); `on_measured` gets a checkpoint's name and bytes."""
+    def __init__(self, config: ProgramConfig, services: Services, records: ProgramRecords) -> None:
         self._config = config
         self._services = services
-        self._log = log
-        self._started_at = started_at
-        self._on_measured = on_measured
+        self._records = records
+        self._log = records.job_log
 
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts
@@ -100,7 +92,7 @@ class MessageRecorder(ProgramObserver):
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         if isinstance(message, messages.Committed) and self._config.job is not None:
-            directory, started_at = self._config.job.checkpoint_dir, self._started_at()
+            directory, started_at = self._config.job.checkpoint_dir, self._records.process.started_at
             self._services.save_durations.record_save(
                 self._config.name,
                 message.attempt,
@@ -116,7 +108,7 @@ class MessageRecorder(ProgramObserver):
 
     def _record_size(self, message: messages.Committed, size_bytes: int) -> None:
         self._services.ledger.checkpoint_measured(self._config.name, message.attempt, message.checkpoint, size_bytes)
-        self._on_measured(message.checkpoint, size_bytes)
+        self._records.training.checkpoint_measured(message.checkpoint, size_bytes)
 
 
 def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: JobLog) -> None:
