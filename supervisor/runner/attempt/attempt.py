@@ -17,7 +17,7 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.pipes.listener_pipes import ListenerPipes
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.processes import marks, stacks, tree
-from supervisor.host.processes.process import Process, adopt
+from supervisor.host.processes.process import Process, adopt, spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
@@ -30,8 +30,8 @@ from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.launching import launch_of
 from supervisor.runner.attempt.program_io import ProgramIO
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.standby import StandbyProcess
-from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, start_process
+from supervisor.runner.attempt.standby_process import StandbyProcess
+from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, spawn_request
 from supervisor.runner.records.program import ProgramRecords
 
 KILL_AGAIN_S = 5.0  # what survives SIGKILL is in the kernel, and has to come back from there
@@ -202,8 +202,8 @@ class AttemptFactory:
             if cgroup is not None:
                 undo.callback(cgroup.remove)
             stdio = replace(stdio, cgroup=cgroup)
-            on_exit = partial(self._observer.on_exit, number)
-            process = start_process(config, services, launch, mark, stdio, on_exit, visible_gpus=visible_gpus)
+            request = spawn_request(config, services, launch, mark, stdio, visible_gpus=visible_gpus)
+            process = spawn(request, partial(self._observer.on_exit, number))
             undo.pop_all()
         if program_io is not None:
             program_io.set_pid(process.pid)

@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import stat
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
 from supervisor.config.keys.job import install_command
 from supervisor.host.guarded_open import open_guarded
+from supervisor.host.processes.process_status import Exit
+from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.services import Services
 
 LIMIT_S = 0.2  # how long an exit waits for its line; the logger writes it within milliseconds
@@ -22,6 +25,12 @@ LINES = 8  # of the end that a failed start shows: the last frames of a tracebac
 _NO_WORKER = re.compile(r"No module named '?worker\b")  # of a script, and of `python -m worker`
 
 _Look = tuple[int, int, list[str]]
+
+
+def is_unexplained(config: ProgramConfig, exit_: Exit) -> bool:
+    """Whether the reason of an end gains from the last line of standard error, if the worker has not sent its error."""
+    is_expected = config.job is None and exit_.code in config.exitcodes
+    return exit_.signal == signal.SIGABRT or (exit_.code not in (None, 0, WorkerExit.STOPPED) and not is_expected)
 
 
 async def last_error_line(config: ProgramConfig, services: Services, since_wall_at: float | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Starts a process of a program, as an attempt or as its standby: output pipes, control pipes, process."""
+"""What a process of a program starts with, as an attempt or as its standby: environment, output and control pipes."""
 
 import contextlib
 import os
@@ -16,8 +16,7 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
-from supervisor.host.processes.process import Process, SpawnRequest, spawn
-from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.process import SpawnRequest
 from supervisor.host.processes.spawning import SpawnError, find_command, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol.wire import launch, messages
@@ -75,26 +74,28 @@ def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:
     return Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{each}") for each in asked))
 
 
-def start_process(
+def spawn_request(
     config: ProgramConfig,
     services: Services,
     worker_launch: Launch | None,
     mark: str,
     stdio: ChildStdio,
-    on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
     visible_gpus: str | None = None,
     command: tuple[str, ...] | None = None,
-) -> Process:
-    """Starts the process. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the program's own;
-    `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own; `command`: what is run instead of the program's own.
+) -> SpawnRequest:
+    """How the process is to be started. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the
+    program's own; `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own; `command`: what is run instead of the
+    program's own.
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
+    if command is None and (script := script_path(config)) is not None:
+        require_script(script, config.name)
     who = cached_credentials(config.user) if config.user else None
     inherited = launch.without_launch_variables(services.environment)
     inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
-    request = SpawnRequest(
+    return SpawnRequest(
         program=config.name,
         argv=command or config.command,
         directory=config.directory,
@@ -122,9 +123,6 @@ def start_process(
         cgroup=stdio.cgroup,
         keeps_orphans=config.job is not None and stdio.cgroup is None,
     )
-    if command is None and (script := script_path(config)) is not None:
-        require_script(script, config.name)
-    return spawn(request, on_exit)
 
 
 def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from supervisor.config.relations import dependency_graph
 from supervisor.core.fleet import dependencies
+from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.runner.program.runner import Runner
@@ -30,7 +31,7 @@ class DependencyGates:
         """
         runner.is_resuming = runner.is_resuming and not anew
         if not self._unready(runner):
-            runner.start()
+            runner.post(events.StartRequested(runner.is_resuming))
             return
         if not runner.wanted:
             runner.set_wanted(True)
@@ -75,7 +76,7 @@ class DependencyGates:
                 runner.hold_back(self.describe_wait(runner))
             else:
                 self._waiting.discard(name)
-                runner.start()
+                runner.post(events.StartRequested(runner.is_resuming))
 
     def _unready(self, runner: Runner) -> list[tuple[str, State | None]]:
         unready: list[tuple[str, State | None]] = []

@@ -216,8 +216,8 @@ class NoticeDispatcher:
     def _log_change(self, change: NoticeChange) -> None:
         notice = change.notice
         deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - self._loop.time(), 1)
-        is_over = change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
-        write = log.info if is_over else log.warning
+        has_ended = change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
+        write = log.info if has_ended else log.warning
         write(
             f"notice.{change.kind}",
             source=notice.source,

@@ -27,7 +27,7 @@ class EpochWatch:
         self._hold = hold
         self._on_fenced = on_fenced
         self._is_running = False
-        self._is_over = False
+        self._is_finished = False
         self._task: asyncio.Task[None] | None = None
         self._looking_since: float | None = None  # while a look has no answer yet
 
@@ -45,11 +45,11 @@ class EpochWatch:
 
     @property
     def _has_reason(self) -> bool:
-        return (self._is_running or self._hold.waits) and not self._is_over
+        return (self._is_running or self._hold.waits) and not self._is_finished
 
     def stop(self) -> None:
         """Looks no more."""
-        self._is_over = True
+        self._is_finished = True
         if self._task is not None:
             self._task.cancel()
 

@@ -57,7 +57,7 @@ class JobMirror(ProgramObserver):
         """How many times an upload, or what has to come before it, has failed so far."""
         self.is_awaited = config.job.durable == "remote"
         """Whether a flush is over only once its checkpoint is in the store."""
-        self.is_over = False
+        self.is_finished = False
         """The program is gone for good: nothing is tried again."""
         self._name = config.name
         run = run_of(config.name)
@@ -245,7 +245,7 @@ class JobMirror(ProgramObserver):
             while self._hold.has_work and await self._ask_next():
                 pass
         finally:
-            if self.is_over:
+            if self.is_finished:
                 self._client.close()
         if not self.waits:
             self._on_change()
@@ -278,7 +278,7 @@ class JobMirror(ProgramObserver):
             self.failures += 1
             self._report()
             self._on_change()
-            if self.is_over:
+            if self.is_finished:
                 return False
             self._retry_now.clear()
             with contextlib.suppress(TimeoutError):
@@ -336,7 +336,7 @@ class JobMirror(ProgramObserver):
 
     def finish(self) -> None:
         """The program is gone for good: what is being uploaded may end, and nothing is tried again."""
-        self.is_over = True
+        self.is_finished = True
         self._watch.stop()
         if self._task is None or self._task.done():
             self._client.close()

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from signal import SIGABRT, SIGKILL
+from signal import SIGKILL
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,10 +17,9 @@ from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
-from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
-from supervisor.runner.attempt.last_output import last_error_line, last_error_lines
+from supervisor.runner.attempt.last_output import is_unexplained, last_error_line, last_error_lines
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
@@ -74,16 +73,12 @@ class CurrentAttempt:
         self._log = log
         self._gpus = GpuGate(config, services, standby, log)
         self._attempts = AttemptFactory(config, services, self, records, log)
-        self._attempt: LiveAttempt | None = None
+        self.attempt: LiveAttempt | None = None
+        """The attempt that runs; None if none does."""
         self._delayed: DelayedStart | None = None
         self._last_pid: int | None = None  # of the attempt before
 
     # --- for those who look -------------------------------------------------------------------------------------------
-
-    @property
-    def attempt(self) -> LiveAttempt | None:
-        """The attempt that runs; None if none does."""
-        return self._attempt
 
     @property
     def waits_for_gpus(self) -> bool:
@@ -93,22 +88,22 @@ class CurrentAttempt:
     @property
     def stdin(self) -> Stdin | None:
         """The worker's standard input; None without a worker, and for a job, which can't be written to."""
-        return self._attempt.io.stdin if self._attempt and self._attempt.io else None
+        return self.attempt.io.stdin if self.attempt and self.attempt.io else None
 
     @property
     def was_ready(self) -> bool:
         """Whether the worker has notified that it is ready, to this daemon or an earlier one."""
-        return self._attempt is not None and self._attempt.io is not None and self._attempt.io.was_ready
+        return self.attempt is not None and self.attempt.io is not None and self.attempt.io.was_ready
 
     @property
     def cgroup(self) -> Path | None:
         """The control group of the worker and of all that it starts, whatever becomes of them."""
-        return self._attempt.cgroup.path if self._attempt is not None and self._attempt.cgroup is not None else None
+        return self.attempt.cgroup.path if self.attempt is not None and self.attempt.cgroup is not None else None
 
     @property
     def has_to_note_descendants(self) -> bool:
         """Whether nothing but looking tells who is to end with the worker."""
-        return self._attempt is not None and self._attempt.cgroup is None and self._config.ends_all_processes
+        return self.attempt is not None and self.attempt.cgroup is None and self._config.ends_all_processes
 
     @property
     def can_outlive(self) -> str | None:
@@ -122,7 +117,7 @@ class CurrentAttempt:
 
     def note_descendants(self) -> None:
         """Notes the processes that are to end with the worker, where no control group holds them. Reads some files."""
-        attempt = self._attempt
+        attempt = self.attempt
         if attempt is not None and self.has_to_note_descendants:
             attempt.process.note_descendants()
 
@@ -155,7 +150,7 @@ class CurrentAttempt:
         except Exception as error:
             if self._delayed is delayed:
                 self._delayed = None
-            if self._attempt is not None:
+            if self.attempt is not None:
                 raise
             self._report_spawn_failure(effect, spawn_error_of(error, self._config, "capture its output", self._log))
 
@@ -194,7 +189,7 @@ class CurrentAttempt:
         return True
 
     def _begin(self, attempt: LiveAttempt) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
         if attempt.channel is not None:
             self._records.losses.begin_worker(attempt.channel.refusals)
         self._records.process.started(attempt.process.pid, attempt.began_at)
@@ -221,22 +216,22 @@ class CurrentAttempt:
         """Sends the worker a message, or keeps it for one that is about to be started."""
         if self._delayed is not None:
             self._delayed.unsent.append(message)
-        elif self._attempt is not None:
-            self._attempt.send(message)
+        elif self.attempt is not None:
+            self.attempt.send(message)
 
     def send_signal(self, number: int) -> bool:
         """Sends a signal to the worker (not to its group); False if there is none."""
-        return self._attempt is not None and self._attempt.process.send_signal(number, group=False)
+        return self.attempt is not None and self.attempt.process.send_signal(number, group=False)
 
     async def export(self) -> messages.Exported | None:
         """Has the worker export its model as it is now, and waits for that; None if there is no worker."""
-        if self._attempt is None:
+        if self.attempt is None:
             return None
-        return await self._requests.request_export(self._attempt.number, self.send, EXPORT_LIMIT_S)
+        return await self._requests.request_export(self.attempt.number, self.send, EXPORT_LIMIT_S)
 
     def on_message(self, message: messages.FromWorker) -> None:
         """The worker sent a message."""
-        now, attempt = time.monotonic(), self._attempt
+        now, attempt = time.monotonic(), self.attempt
         self._observers.on_message(message, now)
         if attempt is not None:
             attempt.learn(message)
@@ -262,20 +257,20 @@ class CurrentAttempt:
 
     def on_exit(self, number: int, exit_: Exit) -> None:
         """The process is gone: its unread messages come first, then the core learns of the exit."""
-        attempt = self._attempt
+        attempt = self.attempt
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
         unread = attempt.close_and_read()
         for message in unread if not attempt.has_last_message else ():
             self.on_message(message)
         self._attempts.close_listener(attempt)
-        self._attempt, self._last_pid = None, attempt.process.pid
+        self.attempt, self._last_pid = None, attempt.process.pid
         self._requests.on_worker_gone(number)
         self._records.process.ended(exit_)
         self._log_exit(attempt, exit_)
         oom = attempt.memory.evidence() if exit_.signal == SIGKILL else None
         exited = events.WorkerExited(number, exit_.code, exit_.signal, oom)
-        if self._is_unexplained(attempt, exit_):
+        if not attempt.has_last_message and is_unexplained(self._config, exit_):
             since = self._records.process.started_wall_at
             self._mailbox.post_exit(exited, partial(last_error_line, self._config, self._services, since))
         else:
@@ -296,20 +291,14 @@ class CurrentAttempt:
             last_step=self._records.training.step,
         )
 
-    def _is_unexplained(self, attempt: LiveAttempt, exit_: Exit) -> bool:
-        """Whether the reason of an end gains from the last line of standard error."""
-        if attempt.has_last_message:
-            return False  # a worker that failed has sent its error
-        is_expected = self._config.job is None and exit_.code in self._config.exitcodes
-        return exit_.signal == SIGABRT or (exit_.code not in (None, 0, WorkerExit.STOPPED) and not is_expected)
-
     async def last_error_lines(self) -> list[str]:
         """The last lines of standard error, if the last attempt wrote any."""
         return await last_error_lines(self._config, self._services, self._records.process.started_wall_at)
 
     def detach(self) -> None:
-        """Leaves the worker running for the next daemon, and ends nothing."""
-        if self._attempt is not None:
-            self._attempt.detach()
-            self._attempts.close_listener(self._attempt)
-            self._attempt = None
+        """Leaves the worker running for the next daemon, and ends nothing; what is under way here ends."""
+        self._tasks.cancel_all()
+        if self.attempt is not None:
+            self.attempt.detach()
+            self._attempts.close_listener(self.attempt)
+            self.attempt = None

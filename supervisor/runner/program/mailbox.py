@@ -42,9 +42,9 @@ class Mailbox:
         self._handle = handle
         self._settle = settle
         self._tasks = tasks
-        self._events: deque[Event] = deque()
+        self._events: deque[tuple[Event, Decide]] = deque()
         self._waiting_exit: WorkerExited | None = None
-        self._is_draining = False
+        self._is_handling = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
@@ -56,9 +56,7 @@ class Mailbox:
         if self._is_closed:
             return
         self._release_exit()
-        self._events.append(event)
-        if not self._is_draining:
-            self._drain()
+        self._put(event, partial(self._job.handle, event))
 
     def post_exit(self, exited: WorkerExited, read_last_line: Callable[[], Awaitable[str | None]]) -> None:
         """The process is gone, and the line that `read_last_line` gives may say why."""
@@ -98,20 +96,20 @@ class Mailbox:
             return
         self._has_read_late = False
         if not self._release_exit():  # else it came before the deadline, and has set the timer anew
-            self._drain(expired=True)
+            self._put(DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
 
-    def _drain(self, expired: bool = False) -> None:
-        """Handles the deadline if it `expired`, then all events; then sets the timer."""
+    def _put(self, event: Event, decide: Decide) -> None:
+        """Handles the event after those before it, and what comes meanwhile after it; then sets the timer."""
+        self._events.append((event, decide))
+        if self._is_handling:
+            return
         before = self._job.state
-        self._is_draining = True
+        self._is_handling = True
         try:
-            if expired:
-                self._handle(DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
             while self._events:
-                event = self._events.popleft()
-                self._handle(event, partial(self._job.handle, event))
+                self._handle(*self._events.popleft())
         finally:
-            self._is_draining = False
+            self._is_handling = False
             self._arm_timer()
         self._settle(before)
 

@@ -33,7 +33,6 @@ from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
 from supervisor.runner.program.mailbox import Decide, Mailbox
-from supervisor.runner.program.messages_in import MessageRecorder
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.program.requests import WorkerRequests
@@ -69,12 +68,12 @@ class Runner:
         self._log = log
         self._is_hurried = False  # somebody asked a second time to stop
         self._waiters: list[asyncio.Future[None]] = []
-        self._tasks = BackgroundTasks(log)
+        tasks = BackgroundTasks(log)
         self._job = Job(policy_of(config, services.notice_grace, services.generation is not None))
-        self._mailbox = Mailbox(self._job, self._handle, self._settle, self._tasks)
+        self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks)
         post = self._mailbox.post
 
-        self.records = ProgramRecords(config, services.ledger, log)
+        self.records = ProgramRecords(config, services.ledger, services.save_durations, log)
         self.requests = WorkerRequests()
         self.standby: StandbyHolder | None = None
         """Keeps the process that waits to become the next attempt; None for a program that never has one."""
@@ -94,7 +93,6 @@ class Runner:
                 *([self.standby] if self.standby is not None else []),
                 *self.records.observers(),
                 self.requests,
-                *([MessageRecorder(config, services, self.records)] if config.job is not None else []),
                 *([self.mirror] if self.mirror is not None else []),
                 self._publisher,
                 self._persisted_state,
@@ -109,7 +107,7 @@ class Runner:
             self.records,
             self.requests,
             self.standby,
-            self._tasks,
+            tasks,
             log,
         )
         """The live side of the present attempt."""
@@ -119,7 +117,7 @@ class Runner:
                 config, config.job, services, self._observers, self.records, post, log, self.mirror
             )
         self._executor = EffectExecutor(
-            config, services, post, self.records, self.current, selector, self.mirror, self._tasks, log
+            config, services, post, self.records, self.current, selector, self.mirror, tasks, log
         )
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
@@ -230,11 +228,6 @@ class Runner:
         if self.config.user is not None:
             await credentials.look_up(self.config.user)
 
-    def start(self) -> None:
-        """Nothing stands in the way any more."""
-        goes_on, self.is_resuming = self.is_resuming, False
-        self.post(events.StartRequested(goes_on))
-
     def set_wanted(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
         self._job.facts.wanted = wanted
@@ -254,7 +247,6 @@ class Runner:
         self.current.detach()
         if self.mirror is not None:
             self.mirror.close()
-        self._tasks.cancel_all()
 
     def hold_back(self, words: str) -> None:
         """It is held back for what `words` say; who watches it looks again."""
@@ -272,7 +264,7 @@ class Runner:
         self.post(events.ProgramClosed(reason, host_leaves))
         await self.wait_until(lambda: True if self._is_gone() else None)
         if self.mirror is not None:
-            if self.mirror.is_awaited and not self.mirror.is_over:
+            if self.mirror.is_awaited and not self.mirror.is_finished:
                 await self._wait_for_mirror(self.mirror)
             self.mirror.finish()
 
@@ -299,7 +291,8 @@ class Runner:
             case events.StartRequested() | events.StopRequested() | events.ProgramClosed():
                 self.waits_for = None
                 self._job.hold_back(False)
-                self.was_done = self.was_done and not isinstance(event, events.StartRequested)
+                if isinstance(event, events.StartRequested):
+                    self.was_done = self.is_resuming = False
             case events.ShutdownHurried():
                 self._is_hurried = True
         self._mailbox.post(event)

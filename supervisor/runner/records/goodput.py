@@ -148,7 +148,6 @@ class GoodputRecorder(ProgramObserver):
     def _save(self, now: float) -> None:
         account = self._account
         if account is not None:
-            standing = account.status
-            self._ledger.accounts.store(self._program, standing, max(0.0, now - account.since))
+            self._ledger.accounts.store(self._program, account.status, max(0.0, now - account.since))
             self._saved_at = now
             self._saved_as = account.attempt, TimeSpent.TRAINING if account.open_as in STEPPING else account.open_as

@@ -15,8 +15,10 @@ from supervisor.protocol.wire import messages
 from supervisor.runner.records.counters import ProgramCounters
 from supervisor.runner.records.goodput import GoodputRecorder
 from supervisor.runner.records.job_log import JobLog
+from supervisor.runner.records.messages import MessageRecorder
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.process import ProcessRecord
+from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.series import SeriesRecorder
 from supervisor.runner.records.timeline import Timeline
 from supervisor.runner.records.training import TrainingStatus
@@ -25,7 +27,8 @@ from supervisor.runner.records.training import TrainingStatus
 class ProgramRecords(ProgramObserver):
     """The records of one program, each kept by an observer of its own; here is also what belongs to none of them."""
 
-    def __init__(self, config: ProgramConfig, ledger: Ledger, log: FilteringBoundLogger) -> None:
+    def __init__(self, config: ProgramConfig, ledger: Ledger, saves: SaveDurations, log: FilteringBoundLogger) -> None:
+        """`saves`: of all programs."""
         self.process = ProcessRecord()
         self.timeline = Timeline()
         self.training = TrainingStatus()
@@ -39,13 +42,18 @@ class ProgramRecords(ProgramObserver):
         """How the program's attempts ended so far."""
         self.committed_at = 0.0
         """When the newest checkpoint was committed: monotonic, so that its age is right whatever the clock does."""
+        self._recorder: MessageRecorder | None = None
+        if config.job is not None:
+            self._recorder = MessageRecorder(
+                config, config.job, ledger, saves, self.process, self.training, self.job_log
+            )
         self.storage_remarks: tuple[str, ...] = ()
         """What checkpoints can't rely on in the file system of the checkpoint directory, as of the last look."""
 
     def observers(self) -> list[ProgramObserver]:
         """Who keeps the records."""
-        series = [] if self.series is None else [self.series]
-        return [self.timeline, self, self.training, self.counters, self.goodput, *series]
+        of_jobs = [observer for observer in (self._recorder, self.series) if observer is not None]
+        return [self.timeline, self, self.training, self.counters, self.goodput, *of_jobs]
 
     def reset_for_attempt(self) -> None:
         """Another attempt begins: nothing is known of it yet."""

@@ -83,12 +83,12 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
         while not (tmp_path / "heeds").exists():  # noqa: ASYNC110 - else it ends before it is known that it stops
             await asyncio.sleep(0.01)
     if host_leaves and not is_late:
-        programs.on_host_shutdown()
+        programs.retirement.on_host_shutdown()
 
     leaving = asyncio.create_task(programs.stop_all())
     await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.STOPPING or None), PATIENCE_S)
     if is_late:
-        programs.on_host_shutdown()
+        programs.retirement.on_host_shutdown()
     await asyncio.wait_for(leaving, PATIENCE_S)
 
     assert [each.cause for each in services.ledger.history("first")] == [cause]

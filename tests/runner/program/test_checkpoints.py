@@ -25,7 +25,7 @@ def selector_of(
 ) -> CheckpointSelector:
     config, log = load_config(path, os.environ).programs["digits"], structlog.get_logger()
     assert config.job is not None
-    records = ProgramRecords(config, services.ledger, log)
+    records = ProgramRecords(config, services.ledger, services.save_durations, log)
     return CheckpointSelector(config, config.job, services, observer or ProgramObserver(), records, post, log)
 
 
