@@ -63,15 +63,12 @@ def note_output_begin(config: ProgramConfig, logs: LogCapture, attempt: int) -> 
 
 def _open_output_pipe(config: ProgramConfig, logs: LogCapture, attempt: int, channel: str, uid: int) -> int:
     file, maxbytes, backups, compress = (
-        getattr(config, f"{channel}_{each}")
-        for each in ("logfile", "logfile_maxbytes", "logfile_backups", "logfile_compress")
+        getattr(config, f"{channel}_{key}")
+        for key in ("logfile", "logfile_maxbytes", "logfile_backups", "logfile_compress")
     )
-    return logs.open_pipe(file, maxbytes, backups, _tee_of(config, attempt, channel), uid, compress)
-
-
-def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:
-    asked = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
-    return Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{each}") for each in asked))
+    copied = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
+    tee = Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{key}") for key in copied))
+    return logs.open_pipe(file, maxbytes, backups, tee, uid, compress)
 
 
 def spawn_request(

@@ -1,6 +1,6 @@
 """In which order programs start and stop: by priority of the group, then of the program; lower numbers first and last.
 
-What programs need before their start is read side by side; `Turns` has them start in order all the same.
+What programs need before their start is read side by side; `StartTurns` has them start in order all the same.
 """
 
 import asyncio

@@ -102,9 +102,8 @@ class Programs:
         self.retirement = FleetRetirement(self.runners, self.gates, leftovers, services.listeners)
         self._takeover = Takeover(services, leftovers, self.gates, lambda: self.closing)
         self._begun = False
-        self._adoption_settled = (
-            asyncio.Event()
-        )  # also: what is left of programs that are configured no more is seen out
+        self._adoption_settled = asyncio.Event()
+        """Set once all are taken up, and what is left of programs that are configured no more is being ended."""
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:

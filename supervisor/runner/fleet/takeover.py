@@ -68,9 +68,8 @@ class Takeover:
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
         is_gang = self._services.generation is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_gang and self._adopt(runner, left.worker)
-        adopted_attempt = (
-            runner.attempt if adopted else None
-        )  # read now: a newer attempt may run by the time the others are recorded
+        # read now: a newer attempt may run by the time the others are recorded
+        adopted_attempt = runner.attempt if adopted else None
         runner.adoption_settled.set()
         ended_here = left.worker is not None and not adopted
         if adopted:

@@ -61,7 +61,9 @@ class EventPublisher(ProgramObserver):
         pid = self._records.process.pid
         if pid is not None and self._pids.get(facts.attempt) != pid:
             self._pids = {**dict(list(self._pids.items())[-1:]), facts.attempt: pid}
-        ended_well = isinstance(event, events.WorkerExited) and self._is_expected_exit(event.code)
+        ended_well = False
+        if self._config.job is None and isinstance(event, events.WorkerExited):
+            ended_well = event.code in tuple(self._config.exitcodes)
         wire_before = self._lifeline.state
         told = self._lifeline.state_changed(
             self._wire_state(),
@@ -96,9 +98,6 @@ class EventPublisher(ProgramObserver):
         config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
         told = event_types.output_event(output.event, config.process, config.name, config.group, pid, output.data)
         self._listeners.publish([told])
-
-    def _is_expected_exit(self, code: int | None) -> bool:
-        return self._config.job is None and code in tuple(self._config.exitcodes)
 
     def _occurrence(self, name: str, facts: ProgramFacts, **more: EventValue) -> PublishedEvent:
         return program_event(name, self._config.name, self._config.group, attempt=facts.attempt, **more)
