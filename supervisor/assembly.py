@@ -1,7 +1,7 @@
 """The composition root: builds the parts of the daemon, one after another, each complete when it is built."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 class DaemonParts:
     """The parts of one daemon. `gang`: of a rank of one; None if programs are alone."""
 
-    ledger: Ledger
-    logs: LogCapture
     services: Services
     programs: Programs
     proofs: Proofs
@@ -82,51 +80,23 @@ def build_daemon(
     runners: dict[str, Runner] = {}
     active_notices = ActiveNotices(settings.notice_grace)
     expected_times = ExpectedTimes(active_notices, runners)
+    expected_times.load_history(ledger)
     output = OutputPublisher()
     logs = _capture_output(settings, ledger, output)
-    rank = place if place is not None and place.size > 1 else None
-    services = Services(
-        ledger=ledger,
-        logs=logs,
-        checkpoints=CheckpointStore(),
-        state_dir=settings.state_dir,
-        runtime_dir=settings.runtime_dir,
-        environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
-        lowest_attempt=place.lowest_attempt if place is not None else 1,
-        daemon=None if place is None else DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
-        generation=rank.generation if rank is not None else None,
-        place=rank,
-        is_chief=rank is None or rank.rank == 0,
-        server_url=_server_url(config),
-        save_durations=expected_times.saves,
-        upload_durations=expected_times.uploads,
-        notice_grace=settings.notice_grace,
-        cgroups=cgroup.prepare_cgroups(),
-        gpus=Gpus(),
-        hooks=HookRunner(settings.hook_timeout),
-        hook_commands=settings.hooks(),
-        listeners=ListenerHub(settings.identifier),
-    )
+    services = _build_services(config, ledger, logs, expected_times, place)
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
-    gang = None
-    if rank is not None:
-        from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
-
-        secret, limit_s = os.environ.get(allocation.SECRET, ""), settings.rendezvous_timeout
-        gang = GangAgent(rank, secret, limit_s, runners, leave, is_leaving)
     resource_watch = ResourceWatch(runners, services.environment)
     suspend_watch, descendant_watch = SuspendWatch(runners), DescendantWatch(runners)
+    gang = _build_gang(settings, services.place, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
-    exit_watch = ExitWatch(runners, exit_on, rank is not None, leave, is_leaving)
+    exit_watch = ExitWatch(runners, exit_on, services.place is not None, leave, is_leaving)
     watches = [watch for watch in (resource_watch, suspend_watch, descendant_watch, gang, exit_watch) if watch]
 
     def on_change() -> None:
         for watch in watches:
             watch.on_change()
 
-    expected_times.load_history(ledger)
-    store = NoticeStore(settings.runtime_dir)
-    notices = NoticeDispatcher(active_notices, expected_times, runners, store)
+    notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
     programs = Programs(
         config, read_config, services, runners, on_change=on_change, on_added=notices.post_current_notice
     )
@@ -150,8 +120,6 @@ def build_daemon(
         proofs=proofs,
     )
     return DaemonParts(
-        ledger,
-        logs,
         services,
         programs,
         proofs,
@@ -164,6 +132,51 @@ def build_daemon(
         exit_watch,
         gang,
     )
+
+
+def _build_services(
+    config: Config, ledger: Ledger, logs: LogCapture, expected_times: ExpectedTimes, place: Allocation | None
+) -> Services:
+    """What all programs share."""
+    settings = config.supervisord
+    rank = place if place is not None and place.size > 1 else None
+    return Services(
+        ledger=ledger,
+        logs=logs,
+        checkpoints=CheckpointStore(),
+        state_dir=settings.state_dir,
+        runtime_dir=settings.runtime_dir,
+        environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
+        lowest_attempt=place.lowest_attempt if place is not None else 1,
+        daemon=None if place is None else DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
+        generation=rank.generation if rank is not None else None,
+        place=rank,
+        is_chief=rank is None or rank.rank == 0,
+        server_url=_server_url(config),
+        save_durations=expected_times.saves,
+        upload_durations=expected_times.uploads,
+        notice_grace=settings.notice_grace,
+        cgroups=cgroup.prepare_cgroups(),
+        gpus=Gpus(),
+        hooks=HookRunner(settings.hook_timeout),
+        hook_commands=settings.hooks(),
+        listeners=ListenerHub(settings.identifier),
+    )
+
+
+def _build_gang(
+    settings: SupervisordConfig,
+    rank: Allocation | None,
+    runners: Mapping[str, Runner],
+    leave: Callable[[], None],
+    is_leaving: Callable[[], bool],
+) -> "GangAgent | None":
+    if rank is None:
+        return None
+    from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
+
+    secret = os.environ.get(allocation.SECRET, "")
+    return GangAgent(rank, secret, settings.rendezvous_timeout, runners, leave, is_leaving)
 
 
 def _capture_output(settings: SupervisordConfig, ledger: Ledger, output: OutputPublisher) -> LogCapture:

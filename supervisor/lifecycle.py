@@ -107,10 +107,10 @@ class DaemonLifecycle:
         """Once nothing is supervised any more."""
         await parts.notices.stop_watching()
         if self._exit_request.is_reload:
-            parts.logs.detach()
+            parts.services.logs.detach()
         else:
-            parts.logs.close()
-        parts.ledger.close()
+            parts.services.logs.close()
+        parts.services.ledger.close()
         await asyncio.to_thread(parts.services.hooks.close, HOOKS_TIMEOUT_S)
         await parts.signals.release()
 
