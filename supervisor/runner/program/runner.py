@@ -71,7 +71,8 @@ class Runner:
         tasks = BackgroundTasks(log)
         self._job = Job(policy_of(config, services.notice_grace, services.generation is not None))
         self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks)
-        post = self._mailbox.post
+        self.post = self._mailbox.post
+        """Takes what happens to it. Events are handled in the order they came in, each to its end."""
 
         self.records = ProgramRecords(config, services.ledger, services.save_durations, log)
         self.requests = WorkerRequests()
@@ -82,7 +83,7 @@ class Runner:
         self.mirror: JobMirror | None = None
         """The job's copy in an object store; None for a program without one."""
         if config.job is not None and config.job.mirror is not None and services.is_chief:
-            self.mirror = JobMirror(config, services, post, self._on_mirror_change, log)
+            self.mirror = JobMirror(config, services, self.post, self._on_mirror_change, log)
         self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, self.records)
         self._persisted_state = PersistedStateStore(
             config, services, self._job, self.records, self.mirror, self.adoption_settled.is_set
@@ -114,10 +115,10 @@ class Runner:
         selector = None
         if config.job is not None:
             selector = CheckpointSelector(
-                config, config.job, services, self._observers, self.records, post, log, self.mirror
+                config, config.job, services, self._observers, self.records, self.post, log, self.mirror
             )
         self._executor = EffectExecutor(
-            config, services, post, self.records, self.current, selector, self.mirror, tasks, log
+            config, services, self.post, self.records, self.current, selector, self.mirror, tasks, log
         )
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
@@ -285,18 +286,6 @@ class Runner:
     def _is_gone(self) -> bool:
         return self.state not in ALIVE and self.state is not State.BACKOFF and not self.standby_pids
 
-    def post(self, event: events.Event) -> None:
-        """Something happened. Events are handled in the order they came in, each to its end."""
-        match event:
-            case events.StartRequested() | events.StopRequested() | events.ProgramClosed():
-                self.waits_for = None
-                self._job.hold_back(False)
-                if isinstance(event, events.StartRequested):
-                    self.was_done = self.is_resuming = False
-            case events.ShutdownHurried():
-                self._is_hurried = True
-        self._mailbox.post(event)
-
     async def wait_until(self, look: Callable[[], Answer | None]) -> Answer:
         """Waits until `look` gives something; it is called after every change."""
         while (answer := look()) is None:
@@ -314,8 +303,7 @@ class Runner:
         """Has the core decide, and executes its effects; after an internal error, those of `core.error_recovery`."""
         before, now = self.state, asyncio.get_running_loop().time()
         happened: events.Event | str = event
-        if isinstance(event, events.WorkerExited):
-            self.records.process.pid = None
+        self._note_event(event)
         try:
             decided = decide(now)
         except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
@@ -331,6 +319,19 @@ class Runner:
                 self._log_internal_error(describe_event(effect), error)
                 if isinstance(effect, effects.Spawn) and self.records.process.pid is None:
                     self.post(events.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
+
+    def _note_event(self, event: events.Event) -> None:
+        """What is no longer so once the event has happened, whatever follows from it."""
+        match event:
+            case events.WorkerExited():
+                self.records.process.pid = None
+            case events.StartRequested() | events.StopRequested() | events.ProgramClosed():
+                self.waits_for = None
+                self._job.hold_back(False)
+                if isinstance(event, events.StartRequested):
+                    self.was_done = self.is_resuming = False
+            case events.ShutdownHurried():
+                self._is_hurried = True
 
     def _settle(self, before: State) -> None:
         """Everything that came at once is handled."""
