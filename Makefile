@@ -6,8 +6,10 @@ INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 DOCS := .venv-docs/.installed
 AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
+# Some images set it, and then each of the thousands of processes that the tests start compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help audit demo docs man test test-again quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -15,17 +17,22 @@ help:  ## this list
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
 
-test: $(INSTALLED)  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+# How many processes `make test` has: for two cores, as tests of the daemon wait for half of their time. Each takes up to 2 GB.
+AT_ONCE ?= 4
+# Files begin in the order of tests/tiers.py.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
+test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
+	$(BIN)/python -m pytest -n $(AT_ONCE) $(BY_FILE) -m "not nightly"
+
+nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of TensorFlow, bench-exactness and the soak (hours; ARGS="tests fuzz" picks, ARGS=--last prints how it ended last)
+	$(BIN)/python -m tests.nightly $(ARGS)
 
 hostile: $(INSTALLED)  ## as root: what a job's user, other users of the host and strangers can try, with two users that every Debian has
 	$(BIN)/python -m pytest -q -rs -m hostile
 
-test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once
-	$(BIN)/python -m tests.again
-
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
-	QUICK=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
+	QUICK=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
 
 dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
 	rm -rf dist
@@ -39,7 +46,7 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/lint-imports --no-cache
 
 check: lint docs  ## lint, types, the site of docs/, and all tests that start no process and take under five seconds: before every commit
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q --fail-long-tests -m "not integration and not slow"
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) -q --fail-long-tests -m "not integration and not slow"
 
 docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; look: python -m http.server -d build/site
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml
@@ -104,7 +111,7 @@ systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real s
 	$(BIN)/python -m tests.systemd
 
 slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 minutes)
-	SLURM_TEST=1 $(BIN)/python -m pytest tests/slurm -n 0 -rs
+	$(BIN)/python -m tests.slurm
 
 diagram: $(INSTALLED)  ## the state diagram for docs/state-machine.md
 	$(BIN)/python -m supervisor.core.diagram

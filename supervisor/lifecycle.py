@@ -19,7 +19,7 @@ from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exi
 from supervisor.core.fleet.steps import daemon_status
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.ledger.ledger import LEDGER, Ledger
-from supervisor.host.ledger.writer import Pruning
+from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import orphans
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier

@@ -7,10 +7,12 @@ test takes says as much about the machine as about the test. Its time is wall ti
 was ready to run and waited for a processor.
 """
 
+import os
 import platform
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,8 @@ QUICK_LIMIT_S = 5.0
 """What an unmarked test may take. Fixtures don't count: the first one that needs TensorFlow imports it for all."""
 INTEGRATION_FOLDERS = ("tests/system/", "tests/systemd/", "tests/deploy/", "tests/slurm/test_")
 """Every test in these has real processes."""
+_WEIGHTS = {"slow": 10.0, "integration": 2.0, "tensorflow": 0.5}
+"""About how many seconds a test takes, by its marker; the greatest of them applies."""
 _IMPORTS_TENSORFLOW = frozenset(
     {"import tensorflow as tf", "from tests.worker import training", "from tests.worker.power_jobs import KINDS, Kind"}
 )
@@ -66,11 +70,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of `INTEGRATION_FOLDERS`."""
+    """Marks the tests of `INTEGRATION_FOLDERS`, and puts the files that take longest first.
+
+    Where several processes take a file each (`--dist loadfile --no-loadscope-reorder`), none is left with a long one at
+    the end. With one process the order is as written.
+    """
     for item in items:
         if item.nodeid.startswith(INTEGRATION_FOLDERS):
             item.add_marker(pytest.mark.integration)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        weights = Counter[str]()
+        for item in items:
+            weights[_file_of(item)] += max((_WEIGHTS.get(mark.name, 0.0) for mark in item.iter_markers()), default=0.0)
+        items.sort(key=lambda item: -weights[_file_of(item)])
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,8 +7,8 @@ from supervisor.protocol.proof import (
     MAX_FILE_BYTES,
     MAX_FILES,
     Difference,
-    Kill,
     KillPlace,
+    ProofKill,
     ProofReport,
     Verdict,
     fingerprint,
@@ -23,7 +23,7 @@ def report(**more: object) -> ProofReport:
 
 def test_a_report_comes_back_as_it_was() -> None:
     whole = report(
-        kills=(Kill(KillPlace.SAVE, 6, True, 3), Kill(KillPlace.STEP, 9)),
+        kills=(ProofKill(KillPlace.SAVE, 6, True, 3), ProofKill(KillPlace.STEP, 9)),
         differences=(Difference("metric loss", 41, "0x1p0", "0x1p1"),),
         files=("/srv/train.py",),
     )
@@ -35,7 +35,7 @@ def test_what_is_beyond_the_limits_is_refused_as_it_is_and_taken_once_it_is_cut(
     difference = Difference("m" * 5000, 1, "u" * 5000, "k" * 5000)
     large = report(
         differences=(difference,) * 1000,
-        kills=(Kill(KillPlace.STEP, 1),) * 1000,
+        kills=(ProofKill(KillPlace.STEP, 1),) * 1000,
         reason="r" * 100_000,
         named=("n" * 9000,) * 999,
         files=("/f",) * 999,

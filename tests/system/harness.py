@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.places import CHILDREN
 from tests.reading import records
 from tests.waiting import wait_until
@@ -29,18 +30,28 @@ class Refused(Exception):
 
 
 class Daemon:
-    """`supervisord -n` with a configuration; leaves nothing running behind."""
+    """`supervisord -n` with a configuration; leaves nothing running behind.
+
+    It runs in a fork of a process that has imported the daemon's modules, unless a test is about what an interpreter
+    does and needs from its start on (`is_forked`).
+    """
 
     def __init__(
-        self, folder: Path, programs: str, settings: str = "", environment: dict[str, str] | None = None
+        self,
+        folder: Path,
+        programs: str,
+        settings: str = "",
+        environment: dict[str, str] | None = None,
+        is_forked: bool = True,
     ) -> None:
         self.folder = folder
         self.conf = folder / "test.conf"
         self.socket = folder / "s.sock"
         self.settings = settings
         self.environment = {**os.environ, **(environment or {})}
+        self.is_forked = is_forked
         self.headers: dict[str, str] = {}  # of every request
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[str] | None = None
         self.write(programs)
 
     def write(self, programs: str) -> None:
@@ -88,9 +99,11 @@ class Daemon:
         """Starts it and waits for nothing."""
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
         with (self.folder / "daemon.err").open("ab") as errors:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=errors, stderr=errors
-            )
+            options = {"cwd": self.folder, "env": self.environment, "stdout": errors, "stderr": errors}
+            if self.is_forked:
+                self.process = forked.ForkedProcess(command, forked.DAEMON, **options)
+            else:
+                self.process = subprocess.Popen(command, text=True, **options)
 
     def _answers(self) -> bool:
         assert self.process is not None

@@ -1,7 +1,8 @@
 """Each example, killed at random seeded moments, ends with the bits of its undisturbed run.
 
 A kill at a step, in a save and in a restore each, over the examples at least two of every kind; and the newest
-checkpoint is damaged before some of them. Each meets the moment it was meant for, or is followed by another. `bench/`
+checkpoint is damaged before some of them. Each meets the moment it was meant for, or is followed by another. In `make
+test` that is the example without a framework, whose attempts are short; tests/prove kills the others there. `bench/`
 does the same with a hundred kills of each.
 """
 
@@ -33,11 +34,15 @@ Plan = Sequence[tuple[Moment, Damage | None]]
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        ("digits", [(STEP, None), (SAVE, Damage.FLIP)]),
-        ("charlm", [(STEP, None), (RESTORE, Damage.CUT)]),
-        ("fit", [(STEP, None), (SAVE, Damage.GONE)]),
-        ("torch", [(STEP, Damage.MANIFEST), (SAVE, Damage.FLIP), (RESTORE, None)]),
-        ("tf1", [(STEP, None), (SAVE, Damage.FLIP)]),
+        pytest.param("digits", [(STEP, None), (SAVE, Damage.FLIP)], marks=pytest.mark.nightly),
+        pytest.param("charlm", [(STEP, None), (RESTORE, Damage.CUT)], marks=pytest.mark.nightly),
+        pytest.param("fit", [(STEP, None), (SAVE, Damage.GONE)], marks=pytest.mark.nightly),
+        pytest.param(
+            "torch",
+            [(STEP, Damage.MANIFEST), (SAVE, Damage.FLIP), (RESTORE, None)],
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("tf1", [(STEP, None), (SAVE, Damage.FLIP)], marks=pytest.mark.nightly),
         ("plain", [(STEP, Damage.CUT), (SAVE, None), (RESTORE, Damage.FLIP), (SAVE, Damage.GONE), (RESTORE, None)]),
     ],
 )

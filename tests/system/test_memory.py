@@ -53,7 +53,7 @@ print(gc.isenabled(), gc.get_threshold() == usual, frozen > 10_000, gc.collect()
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n", "notices=file") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n", "notices=file", is_forked=False) as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -176,16 +177,18 @@ def test_what_the_earlier_host_uploads_while_the_later_one_loads_is_not_left_beh
 @pytest.mark.slow
 def test_a_store_that_hangs_is_said_in_status_within_seconds(tmp_path: Path, s3_store: ObjectStore):
     (host,) = hosts(tmp_path, "host")
+    answers = threading.Event()
     with FaultyProxy(s3_store.endpoint) as proxy:
         text = mirrored("j", host, s3_store.url, EVERY=100_000, **FOR_EVER)
         with Daemon(host, text, environment=s3_store.behind(proxy.endpoint).environment) as daemon:
             daemon.until(lambda: mirror_of(daemon)["epoch"], "the first epoch")
-            proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, action=lambda: time.sleep(60), goes_on=True)
+            proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, action=lambda: answers.wait(60), goes_on=True)
             began_at = time.monotonic()
             daemon.until(lambda: mirror_of(daemon)["silent_s"] > 0, "it is said")
             took_s = time.monotonic() - began_at
             described = daemon.status("j")["description"]
             proxy.fault = None
+            answers.set()
 
     assert took_s < NOTICED_S
     assert "the mirror has not answered for" in described
@@ -215,8 +218,9 @@ def test_an_upload_under_way_is_shown_with_its_bytes(tmp_path: Path):
 @pytest.mark.parametrize("store", ["away", "hangs"])
 def test_start_of_a_job_that_waits_for_its_store_says_so(tmp_path: Path, store: str, s3_store: ObjectStore):
     (host,) = hosts(tmp_path, "host")
+    answers = threading.Event()
     with FaultyProxy(s3_store.endpoint) as proxy:
-        proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, action=lambda: time.sleep(60), goes_on=True)
+        proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, action=lambda: answers.wait(60), goes_on=True)
         url = s3_store.url if store == "hangs" else f"file:///{tmp_path.relative_to('/')}/away/store"
         text = mirrored("j", host, s3_store.url, "autostart = false", **FOR_EVER).replace(s3_store.url, url)
         with Daemon(host, text, environment=s3_store.behind(proxy.endpoint).environment) as daemon:
@@ -225,6 +229,7 @@ def test_start_of_a_job_that_waits_for_its_store_says_so(tmp_path: Path, store: 
                 daemon.call("start", name="j")
             took_s = time.monotonic() - began_at
             proxy.fault = None
+            answers.set()
 
     assert refused.value.code == "WAITING"
     assert {"away": "is not there; mount its disk", "hangs": "the mirror has not answered for"}[store] in str(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.protocol.proof import Difference, Kill, KillPlace, ProofReport, Verdict
+from supervisor.protocol.proof import Difference, KillPlace, ProofKill, ProofReport, Verdict
 from tests.system.harness import Daemon, job
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -30,7 +30,7 @@ command=/bin/sh -c 'echo "{EVIL}" >&2; exit 3'
 startretries=0
 """
 WAIT_MS = 60_000
-KILLS = (Kill(KillPlace.STEP, 30),) * 3
+KILLS = (ProofKill(KillPlace.STEP, 30),) * 3
 
 
 @pytest.fixture

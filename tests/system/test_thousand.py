@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.control.http.connections import MAX_CONNECTIONS
+from supervisor.control.http.connection import MAX_CONNECTIONS
 from tests.system.harness import Daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # starts a thousand processes, about 15 s
@@ -32,7 +32,7 @@ def ctl(daemon: Daemon, *arguments: str) -> tuple[int, list[str]]:
 
 def test_a_thousand_programs_start_in_order_and_stop_by_one_command_each(tmp_path: Path) -> None:
     assert COUNT > MAX_CONNECTIONS
-    with Daemon(tmp_path, PROGRAMS) as daemon:
+    with Daemon(tmp_path, PROGRAMS, is_forked=False) as daemon:
         status, lines = ctl(daemon, "start", "all")
         assert (status, sorted(lines)) == (0, [f"{name}: started" for name in NAMES])
 

@@ -1,4 +1,4 @@
-"""The whole of it: real daemon, real TensorFlow, real data, and everything done to stop it."""
+"""The demonstration of `make demo`: real daemon, real TensorFlow, real data, and everything done to stop it."""
 
 import re
 import signal
@@ -28,6 +28,7 @@ def belongings() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.nightly  # what it shows is held by tests/prove and tests/system one by one; a release runs it
 def test_demonstration_ends_bit_for_bit_as_the_undisturbed_run():
     shown = subprocess.run(DEMO, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
 

@@ -1,7 +1,6 @@
 """What the tests of the corpus share: a starter for each framework, and the judgement of a script."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from tests.training_code.starter import Starters
 
 
 @pytest.fixture(scope="module")
-def starters() -> Iterator[Starters]:
-    with ExitStack() as stack:
-        yield Starters(stack)
+def starters() -> Starters:
+    return Starters()
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ NAME: a part of a script's path. `--loses`: shows too what each script that is n
 """
 
 import collections
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,6 @@ class Row:
     entry: Entry
     verdict: Verdict
     lost: str = ""
-    processor_s: float = 0.0
 
     @property
     def where(self) -> str:
@@ -51,25 +50,19 @@ class Lane:
     def __init__(self, folder: Path, also_loses: bool) -> None:
         self._folder = folder
         self._also_loses = also_loses
-        self._stack = ExitStack()
-        self._starters = Starters(self._stack)
+        self._starters = Starters()
 
     def judged(self, entry: Entry) -> Row:
         """What happened to a script."""
         folder = self._folder / f"{entry.outcome}-{entry.name}"
         try:
             starter = self._starters.of(entry.framework)
-            before = starter.processor_s
             verdict = judge.judge(entry, starter, folder)
             is_loser = self._also_loses and entry.outcome == Outcome.NAMED
             lost = judge.compare(entry, starter, folder / "loses").detail if is_loser else ""
         except (TimeoutError, NotInstalled) as error:
             return Row(entry, Verdict(type(error).__name__, detail=str(error)))
-        return Row(entry, verdict, lost, starter.processor_s - before)
-
-    def close(self) -> None:
-        """Ends the starters."""
-        self._stack.close()
+        return Row(entry, verdict, lost)
 
 
 def main() -> None:
@@ -97,7 +90,6 @@ def judge_all(entries: Sequence[Entry], folder: Path, also_loses: bool) -> list[
             row = lane.judged(next_entry())
             rows.append(row)
             print(f"{row.where}: {row.problem[:300] or row.verdict.outcome}", flush=True)
-        lane.close()
 
     ends = (waiting.popleft, waiting.pop)[:LANES]
     lanes = [threading.Thread(target=work, args=(f"lane-{number}", end)) for number, end in enumerate(ends)]
@@ -129,9 +121,8 @@ def print_report(rows: Sequence[Row], also_loses: bool) -> None:
     kills = collections.Counter(row.verdict.kills for row in rows if row.entry.outcome == Outcome.EXACT)
     counts = ", ".join(f"{scripts} with {count}" for count, scripts in sorted(kills.items()))
     print(f"kills of exact scripts: {counts}")
-    most = sorted(rows, key=lambda row: -row.processor_s)[:6]
-    print("most processor time:", ", ".join(f"{row.entry.name} {row.processor_s:.1f} s" for row in most))
-    print(f"processor time of all attempts: {sum(row.processor_s for row in rows):.0f} s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"processor time of all attempts: {used.ru_utime + used.ru_stime:.0f} s")
 
 
 def print_proofs(entries: Sequence[Entry], folder: Path) -> None:

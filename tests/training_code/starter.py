@@ -1,19 +1,18 @@
-"""Starts scripts in forks of a process that has imported their framework (`forks.py`)."""
+"""Starts the scripts of the corpus in forks of a process that has imported their framework (`tests.forked`)."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from bench import peer
 from supervisor.protocol.wire.launch import Interval, Launch
+from tests import forked
 from tests.places import ROOT
 from tests.training_code.rig import Strike
 
@@ -31,13 +30,11 @@ class Framework(StrEnum):
     JAX = "JAX"
 
 
-_CHECKPOINTS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
-"""What `worker` imports of its own package that knows of no attempt."""
 _MODULES = {
-    Framework.NUMPY: ("numpy",),
-    Framework.TENSORFLOW: ("tensorflow", "keras"),
-    Framework.TORCH: ("torch", "torch._dynamo"),  # the first optimizer would import it
-    Framework.JAX: ("jax", "optax", "tqdm"),
+    Framework.NUMPY: forked.NUMPY,
+    Framework.TENSORFLOW: forked.TENSORFLOW,
+    Framework.TORCH: forked.TORCH,
+    Framework.JAX: forked.JAX,
 }
 _PEERS = {Framework.TORCH: peer.TORCH, Framework.JAX: peer.JAX}
 
@@ -57,30 +54,14 @@ def python_of(framework: Framework) -> Path:
 
 
 class Starter:
-    """A process that has imported a framework. Raises peer.NotInstalled."""
+    """Starts scripts that have their framework already, and are killed where `strike.py` says.
+
+    Raises peer.NotInstalled.
+    """
 
     def __init__(self, framework: Framework) -> None:
-        python = python_of(framework)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-        self.processor_s = 0.0
-        """What its forks have taken, without its imports."""
-        self._process = subprocess.Popen(
-            [str(python), str(HERE / "forks.py"), *_MODULES[framework], *_CHECKPOINTS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._python = str(python_of(framework))
+        self._modules = _MODULES[framework]
 
     def start(
         self,
@@ -105,37 +86,36 @@ class Starter:
             deterministic=True,
             strict=strict,
         )
-        order = {
-            "script": str(script),
-            "folder": str(folder),
-            "arguments": list(arguments),
-            "environment": {**launch.to_environment(), "XDG_STATE_HOME": str(folder / "state")},
-            "stdout": str(stdout),
-            "stderr": str(stderr),
-            "strike": strike,
-            "counts": None if counts is None else str(counts),
-            "seconds": SECONDS,
-        }
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        reply = json.loads(self._process.stdout.readline())
-        self.processor_s += reply["processor_s"]
-        texts = [each.read_text(errors="replace") for each in (stdout, stderr)]
-        if reply["is_late"]:
-            raise TimeoutError(f"{script.name} was not at its end after {SECONDS:g} s\n{texts[1][-2000:]}")
-        return Ended(reply["status"], *texts)
+        strikes = folder / "strikes.json"
+        strikes.write_text(json.dumps([] if strike is None else [strike]))
+        environment = {**os.environ, **forked.ONE_THREAD, **launch.to_environment(), "STRIKES": str(strikes)}
+        environment |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "XDG_STATE_HOME": str(folder / "state")}
+        if counts is not None:
+            environment["COUNTS"] = str(counts)
+        command = [self._python, str(HERE / "strike.py"), str(script), *arguments]
+        with stdout.open("ab") as output, stderr.open("ab") as errors:
+            process = forked.ForkedProcess(
+                command, self._modules, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        try:
+            status = process.wait(SECONDS)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            text = stderr.read_text(errors="replace")
+            raise TimeoutError(f"{script.name} was not at its end after {SECONDS:g} s\n{text[-2000:]}") from error
+        return Ended(status, *(path.read_text(errors="replace") for path in (stdout, stderr)))
 
 
 class Starters:
-    """A starter for each framework, made at its first use."""
+    """A starter for each framework."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
+    def __init__(self) -> None:
         self._started: dict[Framework, Starter] = {}
 
     def of(self, framework: Framework) -> Starter:
         """The framework's. Raises peer.NotInstalled."""
         if framework not in self._started:
-            self._started[framework] = self._stack.enter_context(Starter(framework))
+            self._started[framework] = Starter(framework)
         return self._started[framework]

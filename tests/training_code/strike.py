@@ -4,10 +4,12 @@
 counts if the pattern is found in its text. With the pattern `checkpoint` the process dies as soon as the checkpoint of
 that step exists, for loops that are in a library. With the pattern `save` it dies in its n-th save, when all files of
 the checkpoint are written and its folder is about to get its name. Each strike that happened is appended to the
-neighbour `.hits`.
+neighbour `.hits`. COUNTS, where it is set, names a file that gets at the end how often each line was executed.
 Only the script's own lines are watched, so libraries run at their full speed.
 """
 
+import atexit
+import collections
 import json
 import os
 import re
@@ -89,6 +91,26 @@ def kill_at(script: str, pattern: str, count: int, hits: Path) -> None:
     sys.settrace(on_call)
 
 
+def count_lines(script: str, counts: Path) -> None:
+    """Writes down at the end how often each line of the script was executed."""
+    executed: collections.Counter[int] = collections.Counter()
+
+    def on_line(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            executed[frame.f_lineno] += 1
+        return on_line
+
+    def on_call(frame: FrameType, event: str, argument: Any) -> Any:
+        return on_line if frame.f_code.co_filename == script else None
+
+    def write() -> None:
+        sys.settrace(None)
+        counts.write_text(json.dumps(executed))
+
+    atexit.register(write)
+    sys.settrace(on_call)
+
+
 def main() -> None:
     script = str(Path(sys.argv[1]).resolve())
     strikes = Path(os.environ["STRIKES"])
@@ -96,6 +118,8 @@ def main() -> None:
     sys.path[0] = str(Path(script).parent)
     strike = next_strike(strikes)
     hits = strikes.with_suffix(".hits")
+    if (counts := os.environ.get("COUNTS")) is not None:
+        count_lines(script, Path(counts))
     if strike is not None and strike[0] == CHECKPOINT:
         kill_at_checkpoint(strikes.parent / "checkpoints", strike[1], hits)
     elif strike is not None and strike[0] == SAVE:

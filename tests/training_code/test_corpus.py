@@ -1,17 +1,26 @@
-"""Each script of the corpus is killed and compared, or has its loss named, as its entry says. PyTorch: not here."""
+"""Each script of the corpus is killed and compared, or has its loss named, as its entry says: some of each framework in
+every run, all of them each night."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.training_code.corpus import EXACT, MINIMAL, Entry, id_of
+from tests.training_code.corpus import EXACT, MINIMAL, Entry, id_of, is_in_every_run
 from tests.training_code.judge import Verdict
 from tests.training_code.starter import Framework
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("entry", [entry for entry in EXACT if entry.framework != Framework.TORCH], ids=id_of)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, marks=() if is_in_every_run(entry) else pytest.mark.nightly)
+        for entry in EXACT
+        if entry.framework != Framework.TORCH
+    ],
+    ids=id_of,
+)
 def test_killed_script_ends_with_the_same_bits_and_nothing_is_named(
     entry: Entry, judged: Callable[[Entry], Verdict]
 ) -> None:

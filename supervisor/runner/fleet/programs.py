@@ -8,7 +8,7 @@ import structlog
 
 from supervisor.config import Config, ProgramConfig
 from supervisor.config.broken_sections import BrokenSection, leave_out_broken
-from supervisor.config.load import SectionsBroken
+from supervisor.config.load import SectionsBroken, start_order
 from supervisor.core.failures.restart import Cause
 from supervisor.core.listeners import event_types
 from supervisor.core.program.facts import ALIVE, State
@@ -21,11 +21,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
-from supervisor.runner.fleet.ordering import (
-    StartTurn,
-    StartTurns,
-    start_order,
-)
+from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.fleet.update_losses import find_losses

@@ -8,7 +8,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.failures.reliability import Reliability
 from supervisor.core.program.effects import Effect, RecordEnd, Spawn
 from supervisor.host.ledger.ledger import LastEnd, Ledger
-from supervisor.host.pipes.control_pipes import NOTHING_REFUSED, RefusedMessages
+from supervisor.host.pipes.message_filter import NOTHING_REFUSED, RefusedMessages
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import messages

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from tests import forked
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -55,7 +55,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
                 "PYTHONPATH": str(ROOT),
             }
             command = [sys.executable, str(SCRIPT), str(folder), *done_under(strategy)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+            done = forked.run(command, env=environment, timeout=500)
             assert done.returncode == 0, done.stderr[-3000:]
             known[strategy] = [json.loads(path.read_text()) for path in sorted(folder.glob("report-?.json"))]
         return known[strategy]

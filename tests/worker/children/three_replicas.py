@@ -72,7 +72,7 @@ def values() -> dict[str, Any]:
 
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, total=total, mean=mean)
 with worker.Run(checkpoint, strategy=strategy, directory=folder, interval="1 steps", state={"loss": metric}) as run:
-    print(json.dumps(values()))
+    print(json.dumps(values()), flush=True)
     if kill_at < 0:
         os._exit(0)
     for _ in run.epochs(3):

@@ -1,10 +1,11 @@
 """Trainings on shuffled data with noise in the step are killed, also at an epoch's end, and end with equal bits."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CHILD = Path(__file__).parents[1] / "children" / "shuffled.py"
@@ -13,7 +14,7 @@ CHILD = Path(__file__).parents[1] / "children" / "shuffled.py"
 def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, str]:
     """How the training ended, and the hash of its state."""
     command = [sys.executable, str(CHILD), kind, str(folder), str(replicas), str(kill_at)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    done = forked.run(command, timeout=240)
     assert done.returncode in (0, -9), done.stderr[-2000:]
     return done.returncode, done.stdout.strip()
 

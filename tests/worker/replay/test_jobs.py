@@ -17,6 +17,7 @@ from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.replayed import read_replayed
 from supervisor.protocol.wire.launch import Interval, Launch, OnReplayDifference, without_launch_variables
 from supervisor.protocol.wire.messages import WorkerExit
+from tests import forked
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,8 +49,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
         environment |= {"XDG_STATE_HOME": str(tmp_path / "state"), "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [python_of(kind), str(CHILD), kind, str(tmp_path / folder), str(steps), *options]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+        modules, pipe = forked.TORCH if kind == "torch" else forked.TENSORFLOW, subprocess.PIPE
+        started.append(forked.ForkedProcess(command, modules, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe))
         return started[-1]
 
     yield start

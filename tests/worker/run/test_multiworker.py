@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Hello, Progress, Restored, Then
+from tests import forked
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
 
@@ -23,22 +25,15 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a worker process; what is left of it at the end is killed."""
+    """Starts a worker process; what is left of it at the end is killed. A script has TensorFlow from the beginning."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: object, launch: Launch | None = None, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         told = launch.to_environment() if launch is not None else {}
         environment = {**without_launch_variables(os.environ), **told, "PYTHONPATH": str(ROOT)}
-        started.append(
-            subprocess.Popen(
-                [*before, sys.executable, *map(str, arguments)],
-                env=environment,
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        command = [*before, sys.executable, *map(str, arguments)]
+        kind = partial(subprocess.Popen, text=True) if before or "-c" in arguments else forked.ForkedProcess
+        started.append(kind(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         return started[-1]
 
     yield start
@@ -169,11 +164,13 @@ TEE = "class Tee:\n    def write(self, text): print(text, end='')\n    def flush
 def test_script_that_put_an_object_of_its_own_in_the_place_of_stderr_is_one_like_any_other(
     start: Start, daemon: DaemonEnd
 ) -> None:
-    script = f"import os, sys\n{TEE}sys.stderr = Tee()\nimport worker\nos.abort()"
+    script = f"import signal, sys\n{TEE}sys.stderr = Tee()\nimport worker\nsignal.pause()"
     process = start("-c", script, launch=Launch(control=daemon.control()))
+    hello = daemon.wait_for(Hello)
+    process.send_signal(signal.SIGABRT)
     _, errors = process.communicate(timeout=60)
 
-    assert daemon.wait_for(Hello).pid == process.pid
+    assert hello.pid == process.pid
     assert process.returncode == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in errors, "the stacks of a hang go where they always do"
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from tests import forked
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -19,7 +19,7 @@ def trained(folder: Path, stop: int, same: str = "yes") -> tuple[int, str]:
     launch = Launch(strategy="multiworker", workers=2)
     environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(CHILD), str(folder), str(stop), same]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = forked.run(command, env=environment, timeout=280)
     return done.returncode, done.stderr
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from tests import forked
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -25,7 +26,7 @@ def trained(folder: Path, stop: int, workers: int = 1, replicas: int = 1) -> tup
         launch = Launch(strategy="mirrored", replicas=replicas)
     environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(CHILD), str(folder), str(stop)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run(command, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"own-{rank}").read_text()) for rank in range(workers)], done.stderr
 
@@ -112,7 +113,7 @@ def test_metrics_of_an_epoch_of_fit_that_died_are_those_of_all_processes(tmp_pat
         launch = Launch(strategy="multiworker", workers=2)
         environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(CHILD.with_name("fit_own_values.py")), str(folder), str(die)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = forked.run(command, env=environment, timeout=300)
         assert (done.returncode == 0) == (die == 0), done.stderr[-3000:]
         return [json.loads(path.read_text()) for path in sorted(folder.glob("logs-?"))]
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from tests import forked
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,7 +28,7 @@ def ran(script: str, workers: int, *arguments: str) -> str:
     told = Launch(strategy="multiworker", workers=workers) if workers > 1 else Launch(strategy="one-device")
     environment = {**without_launch_variables(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(CHILDREN / script), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run(command, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

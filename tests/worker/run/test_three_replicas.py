@@ -1,12 +1,13 @@
 """A training on three replicas is killed and ends with equal bits; on two it goes on with what all three had."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CHILD = Path(__file__).parents[1] / "children" / "three_replicas.py"
@@ -15,7 +16,7 @@ CHILD = Path(__file__).parents[1] / "children" / "three_replicas.py"
 def train(folder: Path, replicas: int, kill_at: int = 0) -> tuple[list[dict[str, Any]], str]:
     """What the training printed, its values at the restore and at its end, and its messages."""
     command = [sys.executable, str(CHILD), str(folder), str(replicas), str(kill_at)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
+    done = forked.run(command, timeout=280)
     assert done.returncode == (-9 if kill_at > 0 else 0), done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 

@@ -18,6 +18,7 @@ from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from tests import forked
 from tests.worker.run.test_multiworker import CHILDREN, ROOT, read_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -42,7 +43,7 @@ def start(python: Path) -> Iterator[Start]:
         environment = {**without_launch_variables(os.environ), **told, "PYTHONPATH": str(ROOT)}
         command = [str(python), *map(str, arguments)]
         pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+        started.append(forked.ForkedProcess(command, forked.TORCH, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe))
         return started[-1]
 
     yield start

@@ -12,6 +12,7 @@ import pytest
 
 from bench import peer
 from supervisor.protocol.wire.launch import without_launch_variables
+from tests import forked
 from tests.worker.run.test_multiworker import CHILDREN, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,9 +31,7 @@ def start(tmp_path: Path) -> Start:
     def start(child: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], str]:
         environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
         command = [str(python), str(CHILDREN / child), str(tmp_path), *arguments]
-        done = subprocess.run(
-            command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
+        done = forked.run(command, forked.TORCH, env=environment, cwd=ROOT, timeout=300)
         return done, done.stderr
 
     return start

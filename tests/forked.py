@@ -1,0 +1,125 @@
+"""Starts Python scripts in forks of a process that has imported their framework already.
+
+Importing TensorFlow takes more processor time than most scripts of the tests that use it, and a fork has it at once.
+A fork is a child of this process like any other: with its own pid, standard streams, environment, working directory,
+devices and threads (importing starts none); it can be killed and waited for. It is not for tests of the start of an
+interpreter: what Python and the framework read from the environment while they are imported is that of this process,
+and all forks order sets of strings alike.
+
+Each process of tests has one such process for each framework, made at its first use, which ends with it.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.places import CHILDREN, ROOT
+
+_OURS = ("supervisor.protocol.checkpoints.selection", "supervisor.protocol.wire.launch")
+"""What `worker` imports of its own package that knows of no attempt."""
+NUMPY = ("numpy", *_OURS)
+TENSORFLOW = ("tensorflow", "keras", *_OURS)
+TORCH = ("torch", "torch._dynamo", *_OURS)  # the first optimizer would import it
+JAX = ("jax", "optax", "tqdm", *_OURS)
+DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "supervisor.lifecycle")
+"""What `supervisor.daemon` imports; not itself, as it is what runs."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
+_PID_BYTES = 20
+_FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads
+
+
+class ForkServer:
+    """A process that has imported `modules`, of the interpreter `python`."""
+
+    def __init__(self, python: str, modules: Sequence[str]) -> None:
+        self._asks, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+            )
+
+    def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """The pid of a new child of this process."""
+        with _FORKING, _subreaper():
+            socket.send_fds(self._asks, [json.dumps(order).encode()], descriptors)
+            pid = self._asks.recv(_PID_BYTES)
+        if not pid:
+            raise RuntimeError(f"the process that imports for others ended with {self._process.wait()}")
+        return int(pid)
+
+
+@cache
+def _server(python: str, modules: tuple[str, ...]) -> ForkServer:
+    return ForkServer(python, modules)
+
+
+@contextmanager
+def _subreaper() -> Iterator[None]:
+    """Meanwhile, a descendant whose parent ends becomes a child of this process."""
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+class ForkedProcess(subprocess.Popen[str]):
+    """`subprocess.Popen([PYTHON, SCRIPT or "-m" MODULE, ARGUMENT...])`, without the interpreter's start."""
+
+    def __init__(self, command: Sequence[str], modules: tuple[str, ...] = TENSORFLOW, **options: Any) -> None:
+        self._modules = modules
+        super().__init__(command, text=True, **options)
+
+    def _execute_child(  # type: ignore[override]
+        self, args: Sequence[str], executable: None, preexec_fn: None, close_fds: bool, pass_fds: tuple[int, ...],
+        cwd: str | Path | None, env: Mapping[str, str] | None, startupinfo: None, creationflags: int, shell: bool,
+        p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
+        restore_signals: bool, gid: None, gids: None, uid: None, umask: int, start_new_session: bool,
+        process_group: int,
+    ) -> None:  # fmt: skip
+        python, *arguments = map(str, args)
+        sys.audit("subprocess.Popen", python, args, cwd, env)
+        order = {
+            "arguments": arguments,
+            "cwd": str(cwd or os.getcwd()),
+            "environment": dict(os.environ if env is None else env),
+            "start_new_session": start_new_session,
+        }
+        inherited = zip((p2cread, c2pwrite, errwrite), (0, 1, 2), strict=True)
+        descriptors = [own if given == -1 else given for given, own in inherited]
+        self.pid = _server(python, self._modules).fork(order, descriptors)
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+
+def run(
+    command: Sequence[str],
+    modules: tuple[str, ...] = TENSORFLOW,
+    *,
+    timeout: float,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run(command, capture_output=True, text=True)` in a fork."""
+    pipe = subprocess.PIPE
+    with ForkedProcess(command, modules, stdout=pipe, stderr=pipe, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

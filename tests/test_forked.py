@@ -1,0 +1,80 @@
+"""A script in a fork sees what it would see as a process of its own, and the test has it as a child."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import forked
+
+pytestmark = pytest.mark.integration
+SCRIPT = """
+import json, os, random, sys, threading
+import numpy
+seen = dict(argv=sys.argv, name=__name__, file=__file__, main=sys.modules["__main__"].__file__, cwd=os.getcwd(),
+    variable=os.environ.get("SEEN"), others=sorted(os.environ), path=sys.path[0], threads=threading.active_count(),
+    read=sys.stdin.read(), drawn=[random.random(), numpy.random.random()])
+print(json.dumps(seen))
+print("said", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def ran(folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(status)]
+    environment = {"SEEN": "yes", "PATH": os.environ["PATH"]}
+    return forked.run(command, ("numpy.random",), timeout=60, cwd=folder, env=environment, stdin=subprocess.DEVNULL)
+
+
+def test_a_script_has_its_arguments_environment_folder_and_streams(tmp_path: Path):
+    done = ran(tmp_path, 3)
+
+    seen = json.loads(done.stdout)
+    script = str(tmp_path / "script.py")
+    assert (done.returncode, done.stderr) == (3, "said\n")
+    assert (seen["argv"], seen["name"], seen["file"], seen["main"]) == ([script, "3"], "__main__", script, script)
+    assert (seen["cwd"], seen["path"], seen["read"], seen["threads"]) == (str(tmp_path), str(tmp_path), "", 1)
+    assert (seen["variable"], seen["others"]) == ("yes", ["PATH", "SEEN"])
+
+
+def test_no_two_scripts_draw_the_same_numbers(tmp_path: Path):
+    first, second = (json.loads(ran(tmp_path).stdout)["drawn"] for _ in range(2))
+
+    assert set(first).isdisjoint(second)
+
+
+def test_it_is_a_child_that_can_be_killed_and_waited_for(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text("import signal\nprint('begun', flush=True)\nsignal.pause()\n")
+    process = forked.ForkedProcess([sys.executable, str(script)], forked.NUMPY, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    begun = process.stdout.readline()
+
+    parent = psutil.Process(process.pid).ppid()
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+
+    assert (begun, parent, process.returncode) == ("begun\n", os.getpid(), -signal.SIGKILL)
+
+
+def test_an_exception_ends_it_as_it_ends_an_interpreter(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text("import atexit\natexit.register(print, 'the end')\nraise LookupError('on purpose')\n")
+
+    done = forked.run([sys.executable, str(script)], forked.NUMPY, timeout=60)
+
+    assert (done.returncode, done.stdout) == (1, "the end\n")
+    assert done.stderr.endswith("LookupError: on purpose\n")
+
+
+def test_a_module_is_run_as_with_m(tmp_path: Path):
+    done = forked.run([sys.executable, "-m", "json.tool", "--help"], forked.NUMPY, timeout=60)
+
+    assert done.returncode == 0 and done.stdout.startswith("usage:")
