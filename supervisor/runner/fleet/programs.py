@@ -27,8 +27,6 @@ from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.fleet.update_losses import find_losses
 from supervisor.runner.program.runner import Runner
 
-LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is away may never answer
-
 log = structlog.get_logger()
 
 
