@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import structlog
 
+from supervisor.assembly import notice_sources
 from supervisor.config import Config, ConfigError, load_config, options
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
@@ -43,7 +44,7 @@ from supervisor.host.service.single_instance import (
     pid_file,
     refuse_shared_environment,
 )
-from supervisor.lifecycle import DaemonLifecycle, notice_sources
+from supervisor.lifecycle import DaemonLifecycle
 from supervisor.preflight import daemon_obstacles, program_remarks
 from supervisor.protocol.allocation import AllocationError
 from supervisor.protocol.plurals import counted

@@ -138,7 +138,7 @@ class SignalHandlers:
         effect = "stop all programs in a hurry" if is_second else "flush and stop all programs, then exit"
         log.warning("daemon.signalled", signal=number.name, effect=effect)
         if is_second:
-            self._programs.hurry()
+            self._programs.retirement.hurry()
         if number is signal.SIGTERM and not is_second:  # the one that systemd sends
             request.is_being_decided = True
             self._start_task(self._exit_knowing_host_state())
@@ -154,7 +154,7 @@ class SignalHandlers:
             self._exit_request.request_exit()
         if await query:
             log.warning("daemon.host_shutdown", known="late" if is_late else "at once")
-            self._programs.on_host_shutdown()
+            self._programs.retirement.on_host_shutdown()
         self._exit_request.request_exit()
 
     def _on_allocation_end(self) -> None:
@@ -170,7 +170,7 @@ class SignalHandlers:
             gone_at = loop.time() + self._power_timeout_s
             kind, certainty = NoticeKind.SHUTDOWN, Certainty.CERTAIN
             self._notices.add(Notice("signal", "SIGPWR", kind, certainty, gone_at, is_cancellable=False, text="SIGPWR"))
-            loop.call_at(gone_at, self._programs.hurry)
+            loop.call_at(gone_at, self._programs.retirement.hurry)
         self._on_exit_signal(signal.SIGPWR)
 
     def _reopen_logs(self) -> None:

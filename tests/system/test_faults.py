@@ -116,7 +116,7 @@ def test_fault_is_survived(daemon: Daemon, name: str):
         log = Path(daemon.status(name)["stdout_logfile"])
         assert log.stat().st_size <= 2 << 20, "the log is not kept to its size"
     if name == "garbage":
-        assert "worker.misspoke" in daemon.events("worker.misspoke")
+        assert "worker.message_refused" in daemon.events("worker.message_refused")
 
 
 def test_a_checkpoint_that_does_not_fit_is_passed_over_and_set_aside_once_an_older_one_did(tmp_path: Path):

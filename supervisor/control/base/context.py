@@ -12,6 +12,7 @@ from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
+from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.proofs import Proofs
@@ -33,6 +34,7 @@ class CommandContext:
     settings: SupervisordConfig
     is_reloading: Callable[[], bool]
     notices: NoticeDispatcher
+    expected_times: ExpectedTimes
     hooks: HookRunner
     drills: Drills
     listening: ListenerHub

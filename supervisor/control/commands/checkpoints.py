@@ -10,6 +10,7 @@ from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.saving import flush_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ async def checkpoint(context: CommandContext, request: ProgramName) -> Checkpoin
     if runner.flush is None:
         raise _not_training(runner)
     flush_id = runner.flush.id
-    answer: Committed | SaveFailed = await runner.wait_until(lambda: runner.flush_answer(flush_id))
+    answer: Committed | SaveFailed = await runner.wait_until(lambda: flush_answer(runner, flush_id))
     if isinstance(answer, SaveFailed):
         raise CommandError(Code.FAILED, answer.error)
     upload_s = await _wait_for_mirror(runner, answer.checkpoint)
@@ -72,7 +73,7 @@ async def checkpoint(context: CommandContext, request: ProgramName) -> Checkpoin
 
 async def _wait_for_mirror(runner: Runner, name: str) -> float | None:
     """How long it took until the job's mirror had a checkpoint (s); None if nobody waits for that."""
-    mirror, began_at = runner.executor.mirror, time.monotonic()
+    mirror, began_at = runner.mirror, time.monotonic()
     if mirror is None or not mirror.is_awaited:
         return None
     failures = mirror.failures
@@ -92,7 +93,7 @@ async def export(context: CommandContext, request: ProgramName) -> ModelExported
     if job.export_dir is None:
         text = f"{runner.name} has no folder to export to; set export_dir in its section"
         raise CommandError(Code.FAILED, text)
-    answer = await runner.executor.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
+    answer = await runner.current.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
     if answer is None:
         raise _not_training(runner)
     if answer.path is None:
@@ -112,5 +113,5 @@ async def checkpoints(context: CommandContext, request: CheckpointsRequest) -> C
         listed = await context.checkpoints.list_checkpoints(job.checkpoint_dir, verify=request.verify, user=user)
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot list {job.checkpoint_dir}: {error.strerror}") from error
-    mirror = runner.executor.mirror
+    mirror = runner.mirror
     return CheckpointList(tuple(listed), None if mirror is None else mirror.names)

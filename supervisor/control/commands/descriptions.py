@@ -13,7 +13,7 @@ from supervisor.control.commands.notices import notice_description
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyStage
-from supervisor.runner.program.mirror import MirrorStatus
+from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner
 
 MAX_SPAN_S = 1e11  # 3,000 years
@@ -39,7 +39,7 @@ def wire_state_or_unknown(runner: Runner) -> tuple[str, int]:
 
 def full_description(runner: Runner, *warnings: str | None) -> str:
     """Where the program stands, and whatever else should be known about it."""
-    refused = runner.executor.refused_words(time.monotonic())
+    refused = runner.records.losses.describe(time.monotonic())
     not_applied = None if runner.not_applied is None else f"its section is not applied: {runner.not_applied}"
     parts = [_description(runner), str(runner.listener_status or ""), not_applied, *refused, *warnings]
     return ", ".join(filter(None, parts))
@@ -50,14 +50,14 @@ def _description(runner: Runner) -> str:
         return "waiting for processes of an earlier daemon to exit"
     if runner.waits_for is not None:
         return runner.waits_for
-    pid = f"pid {runner.executor.pid}"
+    pid = f"pid {runner.pid}"
     match runner.state:
         case State.RUNNING | State.FLUSHING:
-            uptime = f"uptime {_h_mm_ss(runner.executor.run_time_s or 0.0)}"
+            uptime = f"uptime {_h_mm_ss(runner.records.process.run_time_s or 0.0)}"
             return ", ".join([pid, uptime, *_gang(runner), *_training(runner), *_notice(runner), *_own_words(runner)])
         case State.STARTING if runner.config.notify:
             return ", ".join([pid, *(_own_words(runner) or ["not ready yet"])])
-        case State.STARTING if runner.executor.waits_for_gpus:
+        case State.STARTING if runner.current.waits_for_gpus:
             return "waiting for the last attempt to free its GPU memory"
         case State.STARTING if runner.config.job is not None:
             parts = [*_gang(runner), _startup_phase(runner), *_asked_of_mirror(runner), *_notice(runner)]
@@ -69,8 +69,8 @@ def _description(runner: Runner) -> str:
             return ", ".join([reason, *_awaited_upload(runner)])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
             ended = (
-                _local_time(runner.executor.ended_wall_at)
-                if runner.executor.ended_wall_at is not None
+                _local_time(runner.records.process.ended_wall_at)
+                if runner.records.process.ended_wall_at is not None
                 else "Not started"
             )
             return ", ".join(filter(None, [ended, *(_training(runner) or _awaited_upload(runner)), runner.reason]))
@@ -80,13 +80,13 @@ def _description(runner: Runner) -> str:
 
 def _innermost_frame(runner: Runner) -> list[str]:
     """The last place in the script that the traceback names, if there is a traceback."""
-    frames = [line.strip() for line in runner.executor.training.traceback if line.lstrip().startswith("File ")]
+    frames = [line.strip() for line in runner.records.training.traceback if line.lstrip().startswith("File ")]
     return frames[-1:]
 
 
 def _mirror(runner: Runner) -> list[str]:
     """How far the job's mirror is, what is being asked of it, and whether it answers."""
-    mirror = runner.executor.mirror
+    mirror = runner.mirror
     if mirror is None:
         return []
     status = mirror.status
@@ -115,7 +115,7 @@ def mirror_activity(status: MirrorStatus) -> list[str]:
 
 def _asked_of_mirror(runner: Runner) -> list[str]:
     """What a start waits for, if that is the mirror."""
-    return [] if runner.executor.mirror is None else mirror_activity(runner.executor.mirror.status)
+    return [] if runner.mirror is None else mirror_activity(runner.mirror.status)
 
 
 def _awaited_upload(runner: Runner) -> list[str]:
@@ -129,11 +129,11 @@ def _notice(runner: Runner) -> list[str]:
 
 def _own_words(runner: Runner) -> list[str]:
     """The status text that the program sent itself."""
-    return [runner.executor.status_text] if runner.executor.status_text else []
+    return [runner.records.process.status_text] if runner.records.process.status_text else []
 
 
 def _startup_phase(runner: Runner) -> str:
-    training, chosen = runner.executor.training, runner.facts.current.checkpoint
+    training, chosen = runner.records.training, runner.facts.current.checkpoint
     restored = training.restored
     if not training.is_imported:
         return "importing"
@@ -152,7 +152,7 @@ def _gang(runner: Runner) -> list[str]:
 
 def _training(runner: Runner) -> list[str]:
     """How far training is, how fast it is, and how much it would lose."""
-    training = runner.executor.training
+    training = runner.records.training
     if runner.config.job is None or training.step is None:
         return []
     parts = [f"step {training.step}" + (f"/{training.total_steps}" if training.total_steps else "")]
@@ -160,7 +160,7 @@ def _training(runner: Runner) -> list[str]:
         if training.step_s:
             parts.append(f"{_rate(1 / training.step_s)} steps/s")
         if training.checkpoint is not None:
-            age = _h_mm_ss(time.monotonic() - runner.executor.committed_at)
+            age = _h_mm_ss(time.monotonic() - runner.records.committed_at)
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
@@ -172,7 +172,7 @@ def _training(runner: Runner) -> list[str]:
         parts.append(f"conditions changed since the checkpoint: {'; '.join(training.changed)}")
     if runner.facts.current.older is not None:
         parts.append(runner.facts.current.older.text)
-    parts += runner.executor.storage_remarks
+    parts += runner.records.storage_remarks
     if training.left_out:
         parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")
     return parts
@@ -180,7 +180,7 @@ def _training(runner: Runner) -> list[str]:
 
 def _devices(runner: Runner) -> list[str]:
     """That it trains on fewer devices than its section asks for."""
-    training, wanted = runner.executor.training, runner.config.job.replicas if runner.config.job is not None else None
+    training, wanted = runner.records.training, runner.config.job.replicas if runner.config.job is not None else None
     parts = []
     if training.replicas is not None and wanted is not None and training.replicas < wanted:
         parts.append(f"on {training.replicas} of {wanted} devices")
@@ -191,9 +191,9 @@ def _devices(runner: Runner) -> list[str]:
 
 def _standby(runner: Runner) -> list[str]:
     """Whether the next attempt would start without loading everything first."""
-    if runner.executor.standby is None:
+    if runner.standby is None:
         return []
-    standby = runner.executor.standby.status()
+    standby = runner.standby.status()
     if standby["stage"] in (StandbyStage.READY, StandbyStage.LOADING):
         size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
         return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]

@@ -47,7 +47,7 @@ class History:
 async def history(context: CommandContext, request: HistoryRequest) -> History:
     """Gives a program's last attempts, oldest first."""
     runner = find_program(context, request.name)
-    runner.executor.goodput.save()
+    runner.records.goodput.save()
     try:
         records = await asyncio.to_thread(context.ledger.history, runner.name, request.limit)
         spent_s = await asyncio.to_thread(context.ledger.accounts.time_spent, runner.name)
@@ -81,7 +81,7 @@ class TimelineAnswer:
 
 async def timeline(context: CommandContext, request: TimelineRequest) -> TimelineAnswer:
     """Gives a program's last events with their effects, oldest first, since this daemon began to supervise it."""
-    return TimelineAnswer(tuple(find_program(context, request.name).timeline.last_entries(request.limit)))
+    return TimelineAnswer(tuple(find_program(context, request.name).records.timeline.last_entries(request.limit)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Goodput:
 async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
     """Gives where a job's time went, over all attempts in the ledger, and what interrupted it."""
     runner, _ = find_job(context, request.name)
-    current = runner.executor.goodput.save()
+    current = runner.records.goodput.save()
     try:
         spent_s, records = await asyncio.to_thread(_read, context.ledger, runner.name)
     except LedgerError as error:

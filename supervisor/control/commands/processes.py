@@ -54,7 +54,7 @@ async def send_signal(context: CommandContext, request: SignalRequest) -> Signal
         number = signal.Signals(int(request.signal)) if is_number else signal.Signals[name]
     except (KeyError, ValueError) as error:
         raise CommandError(Code.BAD_SIGNAL, request.signal) from error
-    if not runner.executor.send_signal(number):
+    if not runner.current.send_signal(number):
         raise CommandError(Code.NOT_RUNNING, runner.name)
     progress = None if number in HARMLESS_SIGNALS else runner.progress
     await context.ledger.until_recorded()
@@ -87,15 +87,15 @@ async def send_stdin(context: CommandContext, request: StdinRequest) -> StdinWri
     """
     data = _data(request)
     runner = find_program(context, request.name)
-    if runner.executor.pid is None or runner.is_stopping:
+    if runner.pid is None or runner.is_stopping:
         raise CommandError(Code.NOT_RUNNING, runner.name)
-    stdin = runner.executor.stdin
+    stdin = runner.current.stdin
     if stdin is None:
         raise CommandError(Code.NO_FILE, f"{runner.name} is a training job; jobs have no standard input")
     try:
         await stdin.write(data)
     except StdinClosed as error:
-        if runner.executor.pid is None:
+        if runner.pid is None:
             raise CommandError(Code.NOT_RUNNING, runner.name) from error
         raise CommandError(Code.NO_FILE, f"cannot write to {runner.name}: {error}") from error
     except StdinFull as error:

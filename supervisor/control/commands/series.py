@@ -45,7 +45,7 @@ class SeriesAnswer:
 async def series(context: CommandContext, request: SeriesRequest) -> SeriesAnswer:
     """Sums up a job's metrics over its steps, through all attempts, and gives one of them in full."""
     runner, _ = find_job(context, request.name)
-    recorder = runner.executor.series
+    recorder = runner.records.series
     found = recorder.series.by_name if recorder is not None else {}
     metrics = [_answer(name, each.buckets, name == request.metric) for name, each in found.items() if each.buckets]
     return SeriesAnswer(runner.name, tuple(metrics))

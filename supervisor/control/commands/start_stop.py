@@ -11,6 +11,7 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.saving import save_and_train_on
 
 LOOK_S = 2.0  # between two looks at what tells of no change: a store that does not answer
 
@@ -88,7 +89,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         recorded = asyncio.create_task(context.ledger.until_recorded())
         if request.wait:
             await _until_started(context, runner)
-        elif runner.executor.spawn_error is not None:
+        elif runner.records.process.spawn_error is not None:
             raise _start_error(context, runner)
         await require_recorded(context, recorded, f"{runner.name} was started", "would not start it")
         return ProgramName(runner.name)
@@ -123,9 +124,9 @@ async def _until_started(context: CommandContext, runner: Runner) -> None:
     if state in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
         return
     error = _start_error(context, runner)
-    if runner.executor.spawn_error is not None or runner.waits_for is not None or error.code is Code.WAITING:
+    if runner.records.process.spawn_error is not None or runner.waits_for is not None or error.code is Code.WAITING:
         raise error
-    lines = await runner.executor.last_error_lines()
+    lines = await runner.current.last_error_lines()
     if not lines or (len(lines) == 1 and lines[0] in str(error)):
         raise error
     raise CommandError(error.code, "\n".join([str(error), "the end of its standard error:", *lines]))
@@ -158,8 +159,8 @@ def _settled_state(context: CommandContext, runner: Runner) -> State | None:
 def _start_error(context: CommandContext, runner: Runner) -> CommandError:
     waits_for = context.programs.gates.describe_wait(runner) if runner.waits_for is not None else None  # as it is now
     reason = waits_for or runner.reason or f"its state is {runner.state}"
-    if runner.executor.spawn_error is not None:
-        code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.executor.spawn_error.kind)
+    if (spawn_error := runner.records.process.spawn_error) is not None:
+        code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)
     if runner.state is State.BACKOFF and (runner.facts.waits_for_storage or runner.facts.waits_for_host):
         return CommandError(Code.WAITING, reason)
@@ -168,7 +169,7 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
 
 def _mirror_silence(runner: Runner) -> str | None:
     """What to say of a start that waits for a store that does not answer; None if it waits for nothing of that kind."""
-    mirror = runner.executor.mirror
+    mirror = runner.mirror
     if runner.state is not State.STARTING or mirror is None or mirror.status.silent_s <= 0:
         return None
     return f"{', '.join(mirror_activity(mirror.status))}; it starts by itself once the store answers"
@@ -180,7 +181,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     """
     runner = find_program(context, request.name)
     await runner.adoption_settled.wait()
-    if request.only_if_saved and (why := await runner.save_and_train_on("restart")) is not None:
+    if request.only_if_saved and (why := await save_and_train_on(runner, "restart")) is not None:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
     attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due

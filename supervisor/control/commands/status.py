@@ -21,7 +21,7 @@ from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.damage import OlderBecause
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.listeners.hub import ListenerStatus
-from supervisor.runner.program.mirror import MirrorStatus
+from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.training import LatestCheckpoint
 
@@ -147,7 +147,7 @@ class StatusAnswer:
 
 async def status(context: CommandContext) -> StatusAnswer:
     """Gives the status of every program, by group and name."""
-    log_errors, flush_times_s = context.logs.failures, context.notices.flush_times_s()
+    log_errors, flush_times_s = context.logs.failures, context.expected_times.flush_times_s()
     shortest_s = context.notices.shortest_s
     await context.proofs.look_at_scripts()
     return StatusAnswer(
@@ -182,7 +182,7 @@ def _status_or_line(
             wire_state=word,
             wire_code=code,
             description=not_shown(runner.name, error),
-            pid=runner.executor.pid,
+            pid=runner.pid,
             cgroup=None,
             can_outlive=None,
             not_applied=runner.not_applied,
@@ -212,9 +212,9 @@ def _status(
 ) -> ProgramStatus:
     """`log_errors`: by path. `flush_time_s`: of this job; `shortest_s`: the shortest warning this host gives."""
     word, code = wire_state(runner)
-    last_exit, config = runner.executor.last_exit, runner.config
+    last_exit, config = runner.records.process.last_exit, runner.config
     log_error = next((log_errors[path] for path in _log_destinations(config) if path in log_errors), None)
-    is_uploaded = runner.executor.mirror is not None and runner.executor.mirror.is_awaited
+    is_uploaded = runner.mirror is not None and runner.mirror.is_awaited
     warning = slow_flush_warning(flush_time_s, shortest_s, is_uploaded)
     difference = difference_found(proofs, runner.name)
     return ProgramStatus(
@@ -228,15 +228,15 @@ def _status(
         wire_code=code,
         description=full_description(runner, log_error, warning, difference),
         not_applied=runner.not_applied,
-        pid=runner.executor.pid,
-        cgroup=_path_text(runner.executor.cgroup),
-        can_outlive=runner.executor.can_outlive,
-        started_wall_at=runner.executor.started_wall_at,
-        ended_wall_at=runner.executor.ended_wall_at,
+        pid=runner.pid,
+        cgroup=_path_text(runner.current.cgroup),
+        can_outlive=runner.current.can_outlive,
+        started_wall_at=runner.records.process.started_wall_at,
+        ended_wall_at=runner.records.process.ended_wall_at,
         exit_code=last_exit.code if last_exit else None,
         signal=last_exit.signal if last_exit else None,
         reason=runner.reason,
-        says=runner.executor.status_text,
+        says=runner.records.process.status_text,
         wanted=runner.wanted,
         warning=warning,
         durable_s=flush_time_s,
@@ -266,20 +266,20 @@ def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
     """What `status` says of a program that trains; None for others."""
     if runner.config.job is None:
         return None
-    policy, detector, standby = runner.facts.policy, runner.facts.hang_detector, runner.executor.standby
+    policy, detector, standby = runner.facts.policy, runner.facts.hang_detector, runner.standby
     older = runner.facts.current.older
     is_learned = policy.hang_timeout_min is not None
-    training: dict[str, Any] = fields_of(runner.executor.training)
+    training: dict[str, Any] = fields_of(runner.records.training)
     return JobStatus(
         attempt=runner.attempt,
         checkpoint_dir=str(runner.config.job.checkpoint_dir),
         replicas_wanted=runner.config.job.replicas,
-        section=str(detector.section) if runner.executor.pid is not None else None,
+        section=str(detector.section) if runner.pid is not None else None,
         hang_limit_s=detector.limit(detector.section, policy.hang_timeout_min or 0.0)
         if is_learned
         else policy.hang_timeout,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
-        mirror=runner.executor.mirror.status if runner.executor.mirror is not None else None,
+        mirror=runner.mirror.status if runner.mirror is not None else None,
         gang=None if (place := runner.place) is None else GangAnswer(place.rank, place.nodes, place.generation),
         waits_for_storage=runner.facts.waits_for_storage,
         newest=runner.facts.account.newest,
@@ -287,8 +287,8 @@ def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
         proving=proving_now(proofs, runner.name),
         older_because=None if older is None else older.because,
         older_text=None if older is None else older.text,
-        storage_remarks=runner.executor.storage_remarks,
-        refused=runner.executor.refused_words(time.monotonic()),
+        storage_remarks=runner.records.storage_remarks,
+        refused=runner.records.losses.describe(time.monotonic()),
         standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,
     )

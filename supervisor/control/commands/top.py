@@ -56,7 +56,7 @@ class UsageAnswer:
 async def top(context: CommandContext) -> UsageAnswer:
     """Measures what every program and all it started use. Processor time is a total: take the difference of two."""
     runners = groups.in_order(context.programs.runners.values())
-    leaders = {runner.executor.pid for runner in runners if runner.executor.pid is not None}
+    leaders = {runner.pid for runner in runners if runner.pid is not None}
     measured = await asyncio.to_thread(usage.usage_of_trees, leaders)
     at_s = time.monotonic()
     gpu = await _gpu_memory_by_pid(context.disks)
@@ -82,13 +82,11 @@ def _usage(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[i
     except Exception as error:  # noqa: BLE001 - it must not hide the others
         not_shown(runner.name, error)
         word, _ = descriptions.wire_state_or_unknown(runner)
-        return ProgramUsage(
-            runner.name, runner.config.group, word, runner.executor.pid, 0, None, None, None, None, None
-        )
+        return ProgramUsage(runner.name, runner.config.group, word, runner.pid, 0, None, None, None, None, None)
 
 
 def _usage_of(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[int, int] | None) -> ProgramUsage:
-    pid, training = runner.executor.pid, runner.executor.training
+    pid, training = runner.pid, runner.records.training
     used = measured.get(pid) if pid is not None else None
     trains = runner.config.job is not None and runner.state in (State.RUNNING, State.FLUSHING)
     return ProgramUsage(

@@ -105,7 +105,7 @@ class Sample:
 
 def take_sample(context: CommandContext) -> Sample:
     """All values now. For the event loop's thread; takes some microseconds for each program."""
-    runners, expected_s = context.programs.runners, context.notices.flush_times_s()
+    runners, expected_s = context.programs.runners, context.expected_times.flush_times_s()
     programs, broken = list[ProgramSample](), set[str]()
     for name in sorted(runners):
         try:
@@ -138,15 +138,15 @@ def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
 
 
 def _program(runner: Runner, flush_expected_s: float | None, proofs: Proofs) -> ProgramSample:
-    counters, goodput = runner.executor.counters, runner.executor.goodput
+    counters, goodput = runner.records.counters, runner.records.goodput
     goodput.count_state(runner.state, time.monotonic())
     alive = runner.state in ALIVE
     return ProgramSample(
         name=runner.name,
         state=runner.state,
         wanted=runner.wanted,
-        pid=runner.executor.pid,
-        started_wall_at=runner.executor.started_wall_at if alive else None,
+        pid=runner.pid,
+        started_wall_at=runner.records.process.started_wall_at if alive else None,
         attempt=runner.attempt,
         attempts=counters.attempts,
         ended={**{str(cause): 0 for cause in BUDGETED}, **counters.ended_by_cause},
@@ -162,9 +162,9 @@ def _program(runner: Runner, flush_expected_s: float | None, proofs: Proofs) -> 
 def _job(runner: Runner, flush_expected_s: float | None, proof: ProofReport | None) -> JobSample | None:
     if runner.config.job is None:
         return None
-    counters, training = runner.executor.counters, runner.executor.training
+    counters, training = runner.records.counters, runner.records.training
     newest = training.checkpoint
-    mirror = runner.executor.mirror.status if runner.executor.mirror is not None else None
+    mirror = runner.mirror.status if runner.mirror is not None else None
     return JobSample(
         waits_for_storage=runner.facts.waits_for_storage,
         step=training.step,
@@ -188,8 +188,8 @@ def _job(runner: Runner, flush_expected_s: float | None, proof: ProofReport | No
         saves_failed=counters.failed_saves,
         replayed_steps=counters.replayed_steps,
         replay_differences=counters.replay_differences,
-        messages_refused=runner.executor.messages_refused,
-        messages_left_out=runner.executor.messages_left_out,
+        messages_refused=runner.records.losses.refused,
+        messages_left_out=runner.records.losses.left_out,
         refused=counters.refused_checkpoints,
         proof_exact=_VERDICTS.get(proof.verdict) if proof is not None else None,
     )
@@ -199,7 +199,7 @@ _VERDICTS = {Verdict.EXACT: True, Verdict.DIFFERENT: False}
 
 
 def _older_starts(runner: Runner) -> dict[str, int]:
-    counts = runner.executor.counters.older_starts
+    counts = runner.records.counters.older_starts
     return {str(because): counts.get(because, 0) for because in OlderBecause} if runner.config.job is not None else {}
 
 

@@ -39,29 +39,29 @@ def process_info(runner: Runner) -> dict[str, Any]:
             "logfile": "",
             "stdout_logfile": "",
             "stderr_logfile": "",
-            "pid": runner.executor.pid or 0,
+            "pid": runner.pid or 0,
             "description": not_shown(runner.name, error),
         }
 
 
 def _process_info(runner: Runner) -> dict[str, Any]:
-    config, executor, (word, code) = runner.config, runner.executor, descriptions.wire_state(runner)
+    config, process, (word, code) = runner.config, runner.records.process, descriptions.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
     return {
         "name": config.process,
         "group": config.group,
-        "start": int(executor.started_wall_at or 0),
-        "stop": int(executor.ended_wall_at or 0),
+        "start": int(process.started_wall_at or 0),
+        "stop": int(process.ended_wall_at or 0),
         "now": int(time.time()),
         "state": code,
         "statename": word,
         "spawnerr": (runner.reason or "") if failed else "",
-        "exitstatus": _exit_status(executor.last_exit),
+        "exitstatus": _exit_status(process.last_exit),
         "logfile": stdout,
         "stdout_logfile": stdout,
         "stderr_logfile": stderr,
-        "pid": executor.pid or 0,
+        "pid": process.pid or 0,
         "description": descriptions.full_description(runner),
     }
 

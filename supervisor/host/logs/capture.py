@@ -62,12 +62,14 @@ class LogCapture:
     """Call `start` before the first program, `close` or `detach` after the last.
 
     Connects to the logger of the state folder if there is one; starts one when the first pipe is made.
-    `silence_limit_s`: a logger that sends nothing for longer counts as stuck.
+    `subscribers`: who gets output for event listeners, in the thread of this object. `silence_limit_s`: a logger that
+    sends nothing for longer counts as stuck.
     """
 
     def __init__(
         self,
         state_dir: Path,
+        subscribers: OutputSubscribers | None = None,
         silence_limit_s: float = SILENCE_LIMIT_S,
         syslog_at: Path = syslog.ADDRESS,
         journal_at: Path = journal.SOCKET,
@@ -76,9 +78,7 @@ class LogCapture:
         self._close_timeout_s = close_timeout_s
         self._syslog_at = syslog_at
         self._journal_at = journal_at
-        self.subscribers = OutputSubscribers()
-        """Who gets output for event listeners; called in the thread of this object."""
-        self._handover = Handover(state_dir, silence_limit_s, close_timeout_s, self.subscribers)
+        self._handover = Handover(state_dir, silence_limit_s, close_timeout_s, subscribers or OutputSubscribers())
         self._disks = BlockingCalls()
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -40,10 +40,15 @@ class OutputSubscribers:
     """Who gets what programs print, how many output events were dropped, and where in its log an attempt's output
     begins; called in the handover's thread."""
 
-    def __init__(self) -> None:
-        self.on_output: Callable[[ProgramOutput], None] = lambda _: None
-        self.on_missed: Callable[[int], None] = lambda _: None
-        self.on_attempt_began: Callable[[AttemptBegan], None] = lambda _: None
+    def __init__(
+        self,
+        on_output: Callable[[ProgramOutput], None] = lambda _: None,
+        on_missed: Callable[[int], None] = lambda _: None,
+        on_attempt_began: Callable[[AttemptBegan], None] = lambda _: None,
+    ) -> None:
+        self.on_output = on_output
+        self.on_missed = on_missed
+        self.on_attempt_began = on_attempt_began
         self._parts: list[str] = []  # of an event whose last message has not arrived yet
 
     def on_printed(self, message: OutputPrinted) -> None:

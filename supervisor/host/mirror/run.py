@@ -10,7 +10,7 @@ and only then is anybody told that the checkpoint is in the store.
 **Why two hosts never both go on.** The run belongs to the newest epoch. An epoch is created by one put that fails if
 there is one of that number, so each has one holder. A host that is about to take a run over may fail to start at all:
 it may be another job of the same name by mistake, which can't even restore what it finds. So the epoch is created only
-once an attempt has restored its checkpoint and done a step (`runner/program/mirror.py`); until then the holder trains
+once an attempt has restored its checkpoint and done a step (`runner/mirror/hold.py`); until then the holder trains
 on, undisturbed, and the newcomer can upload nothing, as an upload needs an epoch. From the put on the order is turned
 round: the newcomer may upload, and the earlier holder finds the later epoch at its next look, at most WATCH_S later,
 and before each commit, and is stopped. In between both train, and nothing that the earlier one commits is told to

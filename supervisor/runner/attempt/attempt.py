@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.pipes.listener_pipes import ListenerPipes
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.processes import marks, stacks, tree
-from supervisor.host.processes.process import Process, adopt
+from supervisor.host.processes.process import Process, adopt, spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
@@ -31,13 +30,19 @@ from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.launching import launch_of
 from supervisor.runner.attempt.program_io import ProgramIO
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.standby import StandbyProcess
-from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, start_process
+from supervisor.runner.attempt.standby_process import StandbyProcess
+from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, spawn_request
+from supervisor.runner.records.program import ProgramRecords
+
+KILL_AGAIN_S = 5.0  # what survives SIGKILL is in the kernel, and has to come back from there
 
 
 @dataclass(slots=True)
 class LiveAttempt:
-    """A process and all that leads to it. `mark`: of all its processes; `began_at`: monotonic."""
+    """A process and all that leads to it. `mark`: of all its processes; `began_at`: monotonic.
+
+    `has_last_message`: it sent `done` or `failed`; `reported_done`: it said that training is complete.
+    """
 
     number: int
     process: Process
@@ -48,6 +53,18 @@ class LiveAttempt:
     listener: ListenerPipes | None = None
     io: ProgramIO | None = None  # of a plain program
     cgroup: Cgroup | None = None
+    has_last_message: bool = False
+    reported_done: bool = False
+
+    def learn(self, message: messages.FromWorker) -> None:
+        """Remembers what its last messages say of its end."""
+        match message:
+            case messages.Done():
+                self.has_last_message = self.reported_done = True
+            case messages.Failed():
+                self.has_last_message = True
+            case messages.WorkerStatus(phase=messages.Phase.DONE):
+                self.reported_done = True
 
     def send(self, message: messages.ToWorker) -> None:
         """Tells the worker, if it is one."""
@@ -79,6 +96,15 @@ class LiveAttempt:
         self.process.kill_session()
         tree.kill_all(marks.processes_of_attempt(self.mark))
         return is_gone
+
+    async def kill_leftovers_until_gone(self, log: FilteringBoundLogger) -> None:
+        """Until nothing of it is left. Only what the kernel holds can't be killed at once: a dead disk or driver."""
+        is_known = False
+        while not await asyncio.to_thread(self.kill_leftovers):
+            if not is_known and self.cgroup is not None:
+                is_known, pids = True, self.cgroup.pids()
+                log.warning("worker.left_over", attempt=self.number, pids=pids, next="they are killed again")
+            await asyncio.sleep(KILL_AGAIN_S)
 
     async def save_stacks(self, pipes: Path, dumps: Path, limit_s: float, why: str) -> Path:
         """Writes what the worker's threads are doing into a file below `dumps`, within about half of `limit_s`.
@@ -121,22 +147,22 @@ class AttemptObserver(Protocol):
 
 
 class AttemptFactory:
-    """Makes those of one program. `between_failures_s`: what its worker is told of how often it fails."""
+    """Makes those of one program. `records`: a worker is told how often it fails."""
 
-    __slots__ = ("_between_failures_s", "_config", "_log", "_observer", "_services")
+    __slots__ = ("_config", "_log", "_observer", "_records", "_services")
 
     def __init__(
         self,
         config: ProgramConfig,
         services: Services,
         observer: AttemptObserver,
-        between_failures_s: Callable[[], float],
+        records: ProgramRecords,
         log: FilteringBoundLogger,
     ) -> None:
         self._config = config
         self._services = services
         self._observer = observer
-        self._between_failures_s = between_failures_s
+        self._records = records
         self._log = log
 
     def spawn(self, number: int, microbatches: int, visible_gpus: str | None = None) -> LiveAttempt:
@@ -149,7 +175,7 @@ class AttemptFactory:
         launch = launch_of(
             config,
             control,
-            self._between_failures_s(),
+            self._records.reliability.between_failures_s,
             microbatches,
             generation=services.generation,
             leaves_with=services.daemon,
@@ -176,8 +202,8 @@ class AttemptFactory:
             if cgroup is not None:
                 undo.callback(cgroup.remove)
             stdio = replace(stdio, cgroup=cgroup)
-            on_exit = partial(self._observer.on_exit, number)
-            process = start_process(config, services, launch, mark, stdio, on_exit, visible_gpus=visible_gpus)
+            request = spawn_request(config, services, launch, mark, stdio, visible_gpus=visible_gpus)
+            process = spawn(request, partial(self._observer.on_exit, number))
             undo.pop_all()
         if program_io is not None:
             program_io.set_pid(process.pid)

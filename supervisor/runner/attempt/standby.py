@@ -1,16 +1,10 @@
-"""The standby of one job: its process and pipes, until it becomes an attempt; `core/standby.py` decides."""
+"""The standby of one job: keeps its process until that becomes an attempt; `core/standby.py` decides."""
 
 import asyncio
-import contextlib
-import os
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import psutil
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
@@ -20,71 +14,48 @@ from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.standby import StandbyKind
-from supervisor.host.pipes.control_pipes import ControlPipes
-from supervisor.host.processes import marks, priority, tree
+from supervisor.host.processes import priority
 from supervisor.host.processes.process import Process
-from supervisor.host.processes.process_status import Exit, read_start_time
+from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
-from supervisor.host.resources.cgroup import Cgroup
-from supervisor.protocol import layout
 from supervisor.protocol.wire import messages
-from supervisor.protocol.wire.launch import Control, DaemonIdentity
-from supervisor.runner.attempt.launching import launch_of, preload_command, standby_kind_of
+from supervisor.runner.attempt.launching import preload_command, standby_kind_of
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.starting import note_output_begin, open_control_pipes, open_output_pipes, start_process
+from supervisor.runner.attempt.standby_process import (
+    StandbyProcess,
+    resident_bytes,
+    restore_priority,
+    start_standby,
+)
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
-OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
 _NO_WORKER = "the interpreter of its command finds no stepkeeper that can preload"  # or else it says why itself
 IDLE_LOAD_S = 60.0  # it loads in what is left over; a minute is several times what that takes where there is idle time
-ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
-
-
-@dataclass(slots=True)
-class StandbyProcess:
-    """A process that waits. `folder_id`: device and inode of its working directory; `error`: its last message.
-
-    `cgroup`: holds it and all that it starts, where the daemon may make some.
-    """
-
-    process: Process
-    channel: ControlPipes
-    mark: str
-    folder_id: tuple[int, int] | None
-    cgroup: Cgroup | None = None
-    error: str | None = None
-
-    def kill(self) -> None:
-        """SIGKILL to it and to all that it started."""
-        if self.cgroup is not None:
-            self.cgroup.kill()
-        self.process.kill_tree()
 
 
 class StandbyHolder(ProgramObserver):
-    """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: sent when it is promoted."""
+    """Keeps one job's standby. `records`: of the worker beside it. `on_gone`: called when a process of it is gone."""
 
     def __init__(
         self,
         config: ProgramConfig,
         services: Services,
-        live_pid: Callable[[], int | None],
-        between_failures_s: Callable[[], float],
+        records: ProgramRecords,
+        on_gone: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when its process is gone."""
         limit_s = config.job.startup_timeout if config.job is not None else 0.0
         self._config = config
         self._services = services
-        self._live_pid = live_pid
-        self._between_failures_s = between_failures_s
+        self._records = records
+        self._on_gone = on_gone
         kind = standby_kind_of(config)
         impossible = None
         if kind is StandbyKind.AUTO:
-            found = preload_command(config, is_gang=services.generation is not None)
-            impossible = found if isinstance(found, str) else None
-            self._command = None if isinstance(found, str) else found
+            command = preload_command(config, is_gang=services.generation is not None)
+            impossible = command if isinstance(command, str) else None
+            self._command = None if isinstance(command, str) else command
         else:
             self._command = config.command
         self._machine = core.Standby(kind, limit_s, impossible)
@@ -106,7 +77,7 @@ class StandbyHolder(ProgramObserver):
     def pids(self) -> frozenset[int]:
         """Its process, and those that could not become an attempt and are not gone yet."""
         mine = self._discarded if self._process is None else [self._process, *self._discarded]
-        return frozenset(each.process.pid for each in mine)
+        return frozenset(spare.process.pid for spare in mine)
 
     def status(self) -> dict[str, Any]:
         """The standby's status, as `status` has it."""
@@ -116,7 +87,7 @@ class StandbyHolder(ProgramObserver):
             "stage": str(now_is.stage),
             "kind": None if now_is.kind is None else str(now_is.kind),
             "pid": pid,
-            "memory_bytes": None if pid is None else _resident(pid),
+            "memory_bytes": None if pid is None else resident_bytes(pid),
             "reason": now_is.reason,
         }
 
@@ -130,14 +101,16 @@ class StandbyHolder(ProgramObserver):
         `unfit`: why it can't become this attempt, as far as the caller knows.
         """
         spare = self._process
-        effects = self._decide(core.AttemptStarting(unfit or self._why_unusable(), microbatches))
-        if spare is None or not any(isinstance(each, core.PromoteStandby) for each in effects):
+        unfit = unfit or (None if spare is None else spare.why_unusable(self._config.directory))
+        effects = self._decide(core.AttemptStarting(unfit, microbatches))
+        if spare is None or not any(isinstance(effect, core.PromoteStandby) for effect in effects):
             self._execute(effects)
             return None
         self._process = None
         self._release_loading_slot()
         try:
-            self._promote(spare, attempt, microbatches)
+            between_failures_s = self._records.reliability.between_failures_s
+            spare.promote(self._config, self._services, attempt, microbatches, between_failures_s)
         except Exception as error:  # noqa: BLE001 - whatever it was, the process would be nobody's
             self._log.warning("standby.not_promoted", error=str(error))
             self.discard(spare)
@@ -154,7 +127,7 @@ class StandbyHolder(ProgramObserver):
         self._discarded.remove(spare)
         spare.channel.close()
         self._kill_leftovers(spare)
-        self.on_change()
+        self._on_gone()
 
     def detach(self) -> None:
         """Leaves it to the next daemon, which ends it."""
@@ -165,8 +138,8 @@ class StandbyHolder(ProgramObserver):
             self._process.process.detach()
             self._process.channel.detach()
             self._process = None
-        for each in self._discarded:
-            each.process.detach()
+        for spare in self._discarded:
+            spare.process.detach()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -187,8 +160,8 @@ class StandbyHolder(ProgramObserver):
         self._timer = None
         available, total = self._services.available_memory()
         turn = self._services.standby_loading.holder in (None, self._config.name)
-        live = self._live_pid()
-        worker = (live and _resident(live)) or 0
+        live = self._records.process.pid
+        worker = (live and resident_bytes(live)) or 0
         memory = core.MemoryHeadroom(available, total)
         self._handle_event(core.MemoryMeasured(memory, self._expected_bytes(worker), turn, worker))
 
@@ -210,42 +183,23 @@ class StandbyHolder(ProgramObserver):
     def _prepare(self, effect: core.PrepareStandby) -> None:
         self._services.standby_loading.holder = self._config.name
         try:
-            self._process = self._start(effect)
+            spare = self._process = start_standby(
+                self._config,
+                self._services,
+                self._command,
+                effect.microbatches,
+                self._records.reliability.between_failures_s,
+                self._on_message,
+                self._on_malformed_message,
+                self._on_exit,
+            )
         except (SpawnError, OSError) as error:
             self._log.warning("standby.not_spawned", error=str(error))
             self._release_loading_slot()
             self._handle_event(core.StandbyExited(f"it could not be started: {error}"))
             return
-        self._log.info("standby.spawned", pid=self._process.process.pid, kind=str(effect.kind))
-
-    def _start(self, effect: core.PrepareStandby) -> StandbyProcess:
-        config, services, token = self._config, self._services, secrets.token_hex(8)
-        folder = layout.standby_folder(services.runtime_dir, config.name, token)
-        launch = launch_of(
-            config,
-            Control(messages.STANDBY, folder),
-            self._between_failures_s(),
-            effect.microbatches,
-            DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
-            leaves_with=services.daemon,
-        )
-        mark = marks.mark_of_standby(services.state_dir, config.name, token)
-        channel = open_control_pipes(config, folder, messages.STANDBY, self._on_message, self._on_malformed_message)
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            undo.callback(channel.close)
-            stdio = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)
-            cgroup = None if services.cgroups is None else services.cgroups.create_for_standby(config.name, token)
-            if cgroup is not None:
-                undo.callback(cgroup.remove)
-            stdio = replace(stdio, cgroup=cgroup)
-            place = _folder_id(config.directory)
-            process = start_process(
-                config, services, launch, mark, stdio, partial(self._on_exit, token), OOM_SCORE, command=self._command
-            )
-            undo.pop_all()
-        priority.lower_priority(process.pid)
-        self._loop.call_later(IDLE_LOAD_S, self._hurry, process)
-        return StandbyProcess(process, channel, mark, place, cgroup)
+        self._loop.call_later(IDLE_LOAD_S, self._hurry, spare.process)
+        self._log.info("standby.spawned", pid=spare.process.pid, kind=str(effect.kind))
 
     def _hurry(self, process: Process) -> None:
         """Gives it some time if it still loads."""
@@ -259,30 +213,6 @@ class StandbyHolder(ProgramObserver):
             self._log.info("standby.dropped", pid=self._process.process.pid, why=effect.reason)
             self._process.kill()
 
-    def _why_unusable(self) -> str | None:
-        """Why its process can't be the next attempt; None: it can, or there is none."""
-        spare = self._process
-        if spare is None:
-            return None
-        if spare.process.has_ended:
-            return "it had ended"
-        if not spare.channel.has_received:
-            return "it had only just started"
-        return (
-            None
-            if _folder_id(self._config.directory) == spare.folder_id
-            else "its working directory is another folder now"
-        )
-
-    def _promote(self, spare: StandbyProcess, attempt: int, microbatches: int) -> None:
-        config, services = self._config, self._services
-        folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
-        spare.channel.move_to_attempt(folder, attempt)
-        _restore_priority(spare.process)
-        priority.lower_oom_score(spare.process.pid, config.oom_score_adjust)
-        note_output_begin(config, services.logs, attempt)
-        spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
-
     # --- what comes back ----------------------------------------------------------------------------------------------
 
     def _on_message(self, message: messages.FromWorker) -> None:
@@ -291,8 +221,8 @@ class StandbyHolder(ProgramObserver):
                 self._log.info("standby.useless", why=problem)
                 self._handle_event(core.StandbyUseless(f"{problem:.500}"))
             case messages.Ready() if self._process is not None and message.kind in tuple(StandbyKind):
-                _restore_priority(self._process.process)  # it waits, and has to be quick when it is needed
-                self._measured_bytes = _resident(self._process.process.pid) or self._measured_bytes
+                restore_priority(self._process.process)  # it waits, and has to be quick when it is needed
+                self._measured_bytes = self._process.memory_bytes or self._measured_bytes
                 self._release_loading_slot()
                 self._log.info(
                     "standby.ready",
@@ -308,7 +238,7 @@ class StandbyHolder(ProgramObserver):
                 self._log.warning("standby.failed", error=message.error, traceback=message.traceback)
 
     def _on_malformed_message(self, error: str) -> None:
-        self._log.warning("standby.misspoke", error=error)
+        self._log.warning("standby.message_refused", error=error)
 
     def _on_exit(self, token: str, exit_: Exit) -> None:
         spare, self._process = self._process, None
@@ -324,7 +254,7 @@ class StandbyHolder(ProgramObserver):
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
         self._kill_leftovers(spare)
         self._handle_event(core.StandbyExited(text, permanent))
-        self.on_change()
+        self._on_gone()
 
     def _release_loading_slot(self) -> None:
         """Lets other programs load their standbys."""
@@ -332,36 +262,6 @@ class StandbyHolder(ProgramObserver):
             self._services.standby_loading.holder = None
 
     def _kill_leftovers(self, spare: StandbyProcess) -> None:
-        task = self._loop.create_task(asyncio.to_thread(_kill_leftovers_of, spare))
+        task = self._loop.create_task(asyncio.to_thread(spare.kill_leftovers))
         self._sweeps.append(task)
         task.add_done_callback(self._sweeps.remove)
-
-
-def _kill_leftovers_of(spare: StandbyProcess) -> None:
-    """In a thread: what it left behind, in its session and out of it."""
-    if spare.cgroup is not None:
-        spare.cgroup.remove()
-    spare.process.kill_session()
-    tree.kill_all(marks.processes_of_attempt(spare.mark))
-
-
-def _folder_id(directory: Path | None) -> tuple[int, int] | None:
-    """Which folder a program would be started in: a link may lead elsewhere by now. None: it can't be told."""
-    try:
-        found = (directory or Path.cwd()).stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _resident(pid: int) -> int | None:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return None
-
-
-def _restore_priority(process: Process) -> None:
-    """Gives the process the usual priority back, as soon as the kernel allows it."""
-    if not process.has_ended and not priority.restore_priority(process.pid):
-        asyncio.get_running_loop().call_later(ASK_AGAIN_S, _restore_priority, process)

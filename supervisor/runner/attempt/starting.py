@@ -1,4 +1,4 @@
-"""Starts a process of a program, as an attempt or as its standby: output pipes, control pipes, process."""
+"""What a process of a program starts with, as an attempt or as its standby: environment, output and control pipes."""
 
 import contextlib
 import os
@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from structlog.typing import FilteringBoundLogger
+
 from supervisor.config import ProgramConfig
+from supervisor.core.failures.start_paths import UnreachablePath
+from supervisor.host import mount_points
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.host.processes.limits import RESOURCES
-from supervisor.host.processes.process import Process, SpawnRequest, spawn
-from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.process import SpawnRequest
 from supervisor.host.processes.spawning import SpawnError, find_command, require_script
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol.wire import launch, messages
@@ -60,37 +63,36 @@ def note_output_begin(config: ProgramConfig, logs: LogCapture, attempt: int) -> 
 
 def _open_output_pipe(config: ProgramConfig, logs: LogCapture, attempt: int, channel: str, uid: int) -> int:
     file, maxbytes, backups, compress = (
-        getattr(config, f"{channel}_{each}")
-        for each in ("logfile", "logfile_maxbytes", "logfile_backups", "logfile_compress")
+        getattr(config, f"{channel}_{key}")
+        for key in ("logfile", "logfile_maxbytes", "logfile_backups", "logfile_compress")
     )
-    return logs.open_pipe(file, maxbytes, backups, _tee_of(config, attempt, channel), uid, compress)
+    copied = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
+    tee = Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{key}") for key in copied))
+    return logs.open_pipe(file, maxbytes, backups, tee, uid, compress)
 
 
-def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:
-    asked = ("syslog", "journal", "events_enabled", "capture_maxbytes", "line_prefix")
-    return Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{each}") for each in asked))
-
-
-def start_process(
+def spawn_request(
     config: ProgramConfig,
     services: Services,
     worker_launch: Launch | None,
     mark: str,
     stdio: ChildStdio,
-    on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
     visible_gpus: str | None = None,
     command: tuple[str, ...] | None = None,
-) -> Process:
-    """Starts the process. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the program's own;
-    `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own; `command`: what is run instead of the program's own.
+) -> SpawnRequest:
+    """How the process is to be started. `worker_launch`: a job's launch settings; `oom_score_adjust`: instead of the
+    program's own; `visible_gpus`: its CUDA_VISIBLE_DEVICES instead of its own; `command`: what is run instead of the
+    program's own.
 
     Raises SpawnError, also if its user does not exist or can't be switched to.
     """
+    if command is None and (script := script_path(config)) is not None:
+        require_script(script, config.name)
     who = cached_credentials(config.user) if config.user else None
     inherited = launch.without_launch_variables(services.environment)
     inherited.pop(launch.PROOF, None)  # a proof sets it for its job; a daemon may have it from somebody's shell
-    request = SpawnRequest(
+    return SpawnRequest(
         program=config.name,
         argv=command or config.command,
         directory=config.directory,
@@ -118,9 +120,6 @@ def start_process(
         cgroup=stdio.cgroup,
         keeps_orphans=config.job is not None and stdio.cgroup is None,
     )
-    if command is None and (script := script_path(config)) is not None:
-        require_script(script, config.name)
-    return spawn(request, on_exit)
 
 
 def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str | None:
@@ -132,6 +131,25 @@ def start_obstacle(config: ProgramConfig, environment: Mapping[str, str]) -> str
     except SpawnError as error:
         return str(error)
     return None
+
+
+def spawn_error_of(error: Exception, config: ProgramConfig, unable_to: str, log: FilteringBoundLogger) -> SpawnError:
+    """What kept a process from being started, as a SpawnError. `unable_to`: what an OSError kept the daemon from."""
+    if isinstance(error, SpawnError):
+        return error
+    if not isinstance(error, OSError):
+        log.error("internal.failed", error=repr(error), exc_info=error)
+        return SpawnError(f"internal error: {error!r}; please report it with the daemon's log", permanent=False)
+    text = f"cannot start {config.name}: cannot {unable_to}: {error}; it will be tried again"
+    return SpawnError(text, permanent=False)
+
+
+def unreachable_path(error: SpawnError) -> UnreachablePath | None:
+    """The path that can't be reached, if that is why, and what is mounted there."""
+    if (path := error.path) is None or error.errno is None:
+        return None
+    mounted, unmounted = mount_points.mounted_point(path), mount_points.unmounted_point(path)
+    return UnreachablePath(str(path), error.errno, mounted, unmounted)
 
 
 def open_control_pipes(

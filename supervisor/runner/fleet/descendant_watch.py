@@ -4,14 +4,14 @@ holds that."""
 import asyncio
 from collections.abc import Callable, Mapping
 
-from supervisor.runner.program.executor import NOTED_EVERY_S
+from supervisor.runner.program.current_attempt import NOTED_EVERY_S
 from supervisor.runner.program.runner import Runner
 
 
 class DescendantWatch:
     """All programs, by `runners`. Sleeps while no worker has to be looked at."""
 
-    def __init__(self, runners: Callable[[], Mapping[str, Runner]]) -> None:
+    def __init__(self, runners: Mapping[str, Runner]) -> None:
         self._runners = runners
         self._needed = asyncio.Event()
 
@@ -20,7 +20,7 @@ class DescendantWatch:
         while True:
             await self._needed.wait()
             await asyncio.sleep(NOTED_EVERY_S)
-            await asyncio.to_thread(self._note_all, [each.executor.note_descendants for each in self._watched()])
+            await asyncio.to_thread(self._note_all, [each.current.note_descendants for each in self._watched()])
             self.on_change()
 
     def on_change(self) -> None:
@@ -31,7 +31,7 @@ class DescendantWatch:
             self._needed.clear()
 
     def _watched(self) -> list[Runner]:
-        return [each for each in self._runners().values() if each.executor.has_to_note_descendants]
+        return [each for each in self._runners.values() if each.current.has_to_note_descendants]
 
     @staticmethod
     def _note_all(notes: list[Callable[[], None]]) -> None:

@@ -41,7 +41,7 @@ class GangAgent:
         place: Allocation,
         secret: str,
         rendezvous_s: float,
-        runners: Callable[[], Mapping[str, Runner]],
+        runners: Mapping[str, Runner],
         leave: Callable[[], None],
         is_leaving: Callable[[], bool],
     ) -> None:
@@ -76,10 +76,10 @@ class GangAgent:
         """
         if self._is_leaving():
             return
-        for runner in self._runners().values():
+        for runner in self._runners.values():
             if not runner.facts.launched or runner.state not in (State.BACKOFF, State.STOPPED):
                 continue
-            last = runner.executor.last_exit
+            last = runner.records.process.last_exit
             if runner.facts.waits_for_storage:
                 self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
             elif runner.facts.waits_for_host:
@@ -133,7 +133,7 @@ class GangAgent:
                         self._cluster.set_result(gang.cluster_text(effect.addresses, self.allocation.rank))
                 case EndGeneration():
                     log.warning("gang.over", why=effect.text, status=int(effect.status))
-                    for runner in self._runners().values():
+                    for runner in self._runners.values():
                         runner.post(events.GangBroken(effect.text))
                     self._end(effect.status, effect.text)
                 case _:

@@ -1,19 +1,20 @@
 """Holds programs back until those they depend on are ready."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from supervisor.config.section_relations import dependency_graph
 from supervisor.core.fleet import dependencies
+from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.runner.program.runner import Runner
 
 
 class DependencyGates:
-    """Starts of programs that are in use; `runners` gives them by name. `look` is to be called after every change."""
+    """Starts of programs that are in use (`runners`). `recheck_soon` is to be called after every change."""
 
-    def __init__(self, runners: Callable[[], Mapping[str, Runner]], ledger: Ledger) -> None:
+    def __init__(self, runners: Mapping[str, Runner], ledger: Ledger) -> None:
         self._runners = runners
         self._ledger = ledger
         self._waiting: set[str] = set()
@@ -21,7 +22,7 @@ class DependencyGates:
 
     def graph(self) -> dict[str, frozenset[str]]:
         """By program in use: those in use that it depends on."""
-        return dependency_graph({name: runner.config for name, runner in self._runners().items()})
+        return dependency_graph({name: runner.config for name, runner in self._runners.items()})
 
     def start_when_ready(self, runner: Runner, anew: bool = True) -> None:
         """Starts it once all it depends on is ready; meanwhile it is wanted and says what it waits for.
@@ -30,7 +31,7 @@ class DependencyGates:
         """
         runner.is_resuming = runner.is_resuming and not anew
         if not self._unready(runner):
-            runner.start()
+            runner.post(events.StartRequested(runner.is_resuming))
             return
         if not runner.wanted:
             runner.set_wanted(True)
@@ -47,15 +48,14 @@ class DependencyGates:
         """What it needs, near or far, that nothing will start but an operator; the farthest first."""
         if not runner.config.depends_on:
             return []
-        runners, graph = self._runners(), self.graph()
-        found = [runners[name] for name in dependencies.all_needed(graph, runner.name)]
-        down = [each for each in found if not self._is_ready(each) and self._is_down(each)]
+        graph = self.graph()
+        needed = [self._runners[name] for name in dependencies.all_needed(graph, runner.name)]
+        down = [each for each in needed if not self._is_ready(each) and self._is_down(each)]
         return sorted(down, key=lambda each: len(dependencies.all_needed(graph, each.name)))
 
     def is_hopeless(self, runner: Runner) -> bool:
         """Whether it waits for something that only a person can start."""
-        runners = self._runners()
-        needed = [runners[name] for name in dependencies.all_needed(self.graph(), runner.name)]
+        needed = [self._runners[name] for name in dependencies.all_needed(self.graph(), runner.name)]
         return any(
             dependencies.is_hopeless(each.state, each.wanted) for each in needed if not self._is_ready(each)
         ) or any(state is None for each in (runner, *needed) for _, state in self._unready(each))
@@ -68,31 +68,28 @@ class DependencyGates:
 
     def _recheck(self) -> None:
         self._is_recheck_due = False
-        runners = self._runners()
         for name in sorted(self._waiting):
-            runner = runners.get(name)
+            runner = self._runners.get(name)
             if runner is None or runner.waits_for is None:
                 self._waiting.discard(name)
             elif self._unready(runner):
                 runner.hold_back(self.describe_wait(runner))
             else:
                 self._waiting.discard(name)
-                runner.start()
+                runner.post(events.StartRequested(runner.is_resuming))
 
     def _unready(self, runner: Runner) -> list[tuple[str, State | None]]:
-        runners = self._runners()
-        found: list[tuple[str, State | None]] = []
+        unready: list[tuple[str, State | None]] = []
         for name in runner.config.depends_on:
-            meant = [runners[name]] if name in runners else self._group(name)
-            found += [(each.name, each.state) for each in meant if not self._is_ready(each)]
+            meant = [self._runners[name]] if name in self._runners else self._group(name)
+            unready += [(each.name, each.state) for each in meant if not self._is_ready(each)]
             if not meant:
-                found.append((name, None))
-        return found
+                unready.append((name, None))
+        return unready
 
     def _group(self, name: str) -> list[Runner]:
-        runners = self._runners()
-        groups = {key: runner.config.group for key, runner in runners.items()}
-        return [runners[each] for each in dependencies.resolve_name(name, groups)]
+        groups = {key: runner.config.group for key, runner in self._runners.items()}
+        return [self._runners[each] for each in dependencies.resolve_name(name, groups)]
 
     def describe_wait(self, runner: Runner) -> str:
         """What it waits for now."""

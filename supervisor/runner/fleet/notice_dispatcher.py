@@ -7,7 +7,7 @@ program that hears nothing new does nothing. The notices are stored for the next
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,9 +25,8 @@ from supervisor.core.notices.notice import Certainty, ClockReading, Notice, Noti
 from supervisor.core.program import events, notice_plan
 from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
+from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.saves import SaveDurations
-from supervisor.runner.records.uploads import UploadDurations
 
 SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
 ACKNOWLEDGE_TIMEOUT_S = 10.0  # a metadata server answers in milliseconds, or not at all
@@ -44,21 +43,22 @@ class SourceHealth:
 
 
 class NoticeDispatcher:
-    """`store`: where the next daemon of this boot finds the notices; None: nowhere."""
+    """Passes on what becomes of `notices`, after `expected_times` was told of it.
+
+    `store`: where the next daemon of this boot finds the notices; None: nowhere.
+    """
 
     def __init__(
         self,
-        saves: SaveDurations,
-        grace_s: float,
-        runners: Callable[[], Mapping[str, Runner]],
+        notices: ActiveNotices,
+        expected_times: ExpectedTimes,
+        runners: Mapping[str, Runner],
         store: NoticeStore | None = None,
         settle_s: float = SETTLE_S,
-        uploads: UploadDurations | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._notices = ActiveNotices(grace_s)
-        self._saves = saves
-        self._uploads = uploads or UploadDurations()
+        self._notices = notices
+        self._expected_times = expected_times
         self._runners = runners
         self._store = store
         self._stored: list[RememberedNotice] = []
@@ -69,8 +69,6 @@ class NoticeDispatcher:
         self._acknowledgements: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._settle_timers: dict[str, asyncio.TimerHandle] = {}  # by source
         self._expiry_timer: asyncio.TimerHandle | None = None
-        saves.on_change = self._post_expected_times
-        self._uploads.on_change = self._post_expected_times
 
     # --- for status and metrics ---------------------------------------------------------------------------------------
 
@@ -88,22 +86,6 @@ class NoticeDispatcher:
     def shortest_s(self) -> float | None:
         """The shortest warning that any source of this host gives (s); None if none promises one."""
         return min((each.shortest_s for each in self._sources if each.shortest_s is not None), default=None)
-
-    def flush_times_s(self) -> dict[str, float]:
-        """How long each job's flush takes (s) with one step and the margin, all jobs flushing; measured jobs only.
-
-        With `durable = remote` the upload is part of it, once one was measured.
-        """
-        runners = self._runners()
-        flushing = [name for name, runner in runners.items() if notice_plan.can_flush(runner.facts)]
-        uploads = self._uploads.expected_s([name for name in flushing if runners[name].executor.mirror is not None])
-        times_s = dict[str, float]()
-        for name, save_s in self._saves.expected_s(flushing).items():
-            if (runner := runners.get(name)) is not None:
-                upload_s = uploads.get(name, 0.0) if _waits_for_mirror(runner) else 0.0
-                step_s = notice_plan.slowest_step_s(runner.facts)
-                times_s[name] = step_s + save_s + upload_s + runner.facts.policy.notice_margin
-        return times_s
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -128,7 +110,7 @@ class NoticeDispatcher:
 
     def post_current_notice(self, runner: Runner) -> None:
         """Tells a new program which notice holds for it, if any."""
-        self._post_expected_times()
+        self._expected_times.post()
         notice = self._notices.most_severe(runner.name)
         if notice is not None:
             runner.post(events.NoticeReceived(notice, self._notices.is_restored(notice)))
@@ -195,34 +177,11 @@ class NoticeDispatcher:
         self._store_notices()  # after the programs were told: a daemon that dies in between tells them twice
 
     def _post_to_programs(self) -> None:
-        self._post_expected_times()
-        for runner in list(self._runners().values()):
+        self._expected_times.post()
+        for runner in list(self._runners.values()):
             event = _event_for(runner.facts.notice, self._notices.most_severe(runner.name))
             if event is not None:
                 runner.post(event)
-
-    def _post_expected_times(self) -> None:
-        """While a notice holds, tells every job how long its save takes if all jobs that it concerns save at once.
-
-        The same of uploads: all jobs share the way to the stores.
-        """
-        if not self._notices.by_severity:
-            return
-        runners = self._runners()
-        finishing = [
-            name
-            for name, runner in runners.items()
-            if self._notices.most_severe(name) is not None and notice_plan.can_flush(runner.facts)
-        ]
-        for name, save_s in self._saves.expected_s(finishing).items():
-            runner = runners.get(name)
-            if runner is not None and save_s != runner.facts.save_s:
-                runner.post(events.SavesMeasured(save_s))
-        mirrors = {name: mirror for name, runner in runners.items() if (mirror := runner.executor.mirror) is not None}
-        uploading = {name for name, mirror in mirrors.items() if name in finishing or mirror.waits}
-        for name, upload_s in self._uploads.expected_s(uploading).items():
-            if name in mirrors:
-                mirrors[name].expect(upload_s)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:
@@ -244,7 +203,7 @@ class NoticeDispatcher:
 
         What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows.
         """
-        for runner in list(self._runners().values()):
+        for runner in list(self._runners.values()):
             await runner.adoption_settled.wait()
             await runner.wait_until(partial(_has_nothing_to_lose, runner))
         try:
@@ -257,8 +216,8 @@ class NoticeDispatcher:
     def _log_change(self, change: NoticeChange) -> None:
         notice = change.notice
         deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - self._loop.time(), 1)
-        is_over = change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
-        write = log.info if is_over else log.warning
+        has_ended = change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
+        write = log.info if has_ended else log.warning
         write(
             f"notice.{change.kind}",
             source=notice.source,
@@ -285,7 +244,7 @@ class NoticeDispatcher:
         log.info("notices.recalled", notices=[f"{each.notice.source} {each.notice.id}" for each in found])
         self._notices.restore(found)
         self._stored = self._to_remember()
-        for runner in self._runners().values():
+        for runner in self._runners.values():
             self.post_current_notice(runner)
         self._expire()
 
@@ -318,10 +277,6 @@ def _event_for(before: Notice | None, after: Notice | None) -> events.Event | No
     if is_same and before is not None and before.certainty == after.certainty:
         return events.NoticeChanged(after)
     return events.NoticeReceived(after) if is_more_severe(after, before) else events.NoticeChanged(after)
-
-
-def _waits_for_mirror(runner: Runner) -> bool:
-    return runner.executor.mirror is not None and runner.executor.mirror.is_awaited
 
 
 def _has_nothing_to_lose(runner: Runner) -> bool | None:

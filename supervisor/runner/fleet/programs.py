@@ -3,34 +3,29 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import structlog
 
-from supervisor.config import Config, JobConfig, ProgramConfig
+from supervisor.config import Config, ProgramConfig
 from supervisor.config.broken_sections import BrokenSection, leave_out_broken
 from supervisor.config.load import SectionsBroken, start_order
 from supervisor.core.failures.restart import Cause
-from supervisor.core.fleet import dependencies
-from supervisor.core.fleet.exit_conditions import ProgramOutcome
 from supervisor.core.listeners import event_types
-from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.output_events import ProgramOutput
-from supervisor.host.processes import credentials, marks
-from supervisor.protocol.checkpoints.account import ReportedCheckpoint, SeenDirectory, find_loss
+from supervisor.host.processes import marks
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
-from supervisor.runner.fleet.ordering import StartTurn, StartTurns, in_stop_order
+from supervisor.runner.fleet.ordering import StartTurn, StartTurns
+from supervisor.runner.fleet.retirement import FleetRetirement
 from supervisor.runner.fleet.takeover import Takeover
+from supervisor.runner.fleet.update_losses import find_losses
 from supervisor.runner.program.runner import Runner
-
-LOOK_TIMEOUT_S = 10.0  # at a directory of a new section; a file system that is away may never answer
 
 log = structlog.get_logger()
 
@@ -67,35 +62,42 @@ class UpdateAction:
 
 
 class Programs:
-    """The runners by name. `read` gives the configuration file's present content; it raises ConfigError."""
+    """The runners of the programs in use, kept in `runners`, by name, which others may hold too.
 
-    def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
-        out_of_use = _removed_names(services.ledger)
-        self.runners = {
-            name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
-        }
+    `read` gives the configuration file's present content; it raises ConfigError. `on_change` is called after every
+    change of a program's state, `on_added` with every program that an update takes into use, before it starts.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        services: Services,
+        runners: dict[str, Runner] | None = None,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        on_added: Callable[[Runner], None] = lambda runner: None,
+    ) -> None:
+        self.runners = {} if runners is None else runners
         self.closing = False
-        self._host_leaves = False
-        self.on_program_added: Callable[[Runner], None] = lambda runner: None
-        """Called with every program that an update takes into use, before it starts."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after every change of a program's state."""
-        changed = self._on_state_change  # one bound method for all of them
-        for runner in self.runners.values():
-            runner.on_change = changed
-        self.gates = DependencyGates(lambda: self.runners, services.ledger)
-        self._hurried = asyncio.Event()
+        self._on_change = on_change
+        self._on_added = on_added
+        self.gates = DependencyGates(self.runners, services.ledger)
+        removed = _removed_names(services.ledger)
+        for name, program in config.programs.items():
+            if name not in removed:
+                self.runners[name] = Runner(program, services, self._on_state_change)
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._remarks = frozenset(config.warnings)  # the start logs them
         self._read = read
         self._services = services
         self._updating = asyncio.Lock()
-        self._leftovers = LeftoverProcesses()
-        self._takeover = Takeover(services, self._leftovers, self.gates, lambda: self.closing)
+        leftovers = LeftoverProcesses()
+        self.retirement = FleetRetirement(self.runners, self.gates, leftovers, services.listeners)
+        self._takeover = Takeover(services, leftovers, self.gates, lambda: self.closing)
         self._begun = False
-        self._adoption_settled = (
-            asyncio.Event()
-        )  # what is left of programs that are configured no more is being seen out
+        self._adoption_settled = asyncio.Event()
+        """Set once all are taken up, and what is left of programs that are configured no more is being ended."""
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:
@@ -104,28 +106,7 @@ class Programs:
 
     def _on_state_change(self) -> None:
         self.gates.recheck_soon()
-        self.on_change()
-
-    def exit_conditions(self) -> list[ProgramOutcome]:
-        """What decides whether the daemon has something left to do.
-
-        A job is not done before its result is in the mirror: this host's disk may go with the daemon. A gang's is on a
-        disk that all nodes share.
-        """
-        return [
-            ProgramOutcome(
-                State.STARTING if each.waits_for is not None or self._is_uploading(each) else each.state,
-                each.executor.started_wall_at is not None,
-                each.was_done,
-            )
-            for each in self.runners.values()
-            if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
-        ]
-
-    def _is_uploading(self, runner: Runner) -> bool:
-        mirror = runner.executor.mirror
-        is_alone = self._services.generation is None
-        return runner.state is State.SUCCEEDED and is_alone and mirror is not None and mirror.waits
+        self._on_change()
 
     def on_output(self, output: ProgramOutput) -> None:
         """One of them printed something that event listeners are to hear."""
@@ -139,9 +120,7 @@ class Programs:
         """
         if not all(runner.adoption_settled.is_set() for runner in self.runners.values()):
             return True
-        return any(
-            pid == runner.executor.pid or pid in runner.executor.standby_pids for runner in self.runners.values()
-        )
+        return any(pid == runner.pid or pid in runner.standby_pids for runner in self.runners.values())
 
     async def start_all(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
@@ -245,44 +224,9 @@ class Programs:
             return [action for name in chosen for action in actions[name]]
 
     async def find_losses(self, names: Iterable[str]) -> dict[str, str]:
-        """Why applying the configuration would lose steps, by job. Those that train save first, and train on."""
-        found: dict[str, str] = {}
-
-        async def look(runner: Runner) -> None:
-            new, stays = self._configured.get(runner.name), f"{runner.name} goes on under its old section"
-            if new is not None and new.job is not None:
-                missing = await self._find_missing_newest(runner, new, new.job)
-                if missing is not None:
-                    found[runner.name] = f"{missing}; {stays}"
-                    return
-            if (why := await runner.save_and_train_on("update")) is not None:
-                begins = 0 if runner.progress is None else runner.progress.safe_step
-                remedy = f"update --discard {runner.name} applies it and goes on from step {begins}"
-                found[runner.name] = f"{why}; {stays}; {remedy}"
-
-        await asyncio.gather(*(look(self.runners[name]) for name in names if name in self.runners))
-        return found
-
-    async def _find_missing_newest(self, runner: Runner, program: ProgramConfig, job: JobConfig) -> str | None:
-        """Why the job could not go on from its newest checkpoint in its new checkpoint_dir; None if it can."""
-        newest, directory, old = runner.facts.account.newest, str(job.checkpoint_dir), runner.config.job
-        if newest is None or newest.directory == directory or _has_mirrored(runner, job, newest):
-            return None
-        if old is not None and old.checkpoint_dir == job.checkpoint_dir:
-            return None  # whatever is missing there is not for this update to say
-        if program.user is not None:
-            await credentials.look_up(program.user)
-        refusal = f"cannot apply the section of {runner.name}"
-        try:
-            look = self._services.checkpoints.look(job.checkpoint_dir, user=program.user, expected=newest.name)
-            seen = await asyncio.wait_for(look, LOOK_TIMEOUT_S)
-        except TimeoutError:
-            return f"{refusal}: checkpoint_dir {directory} did not answer within {LOOK_TIMEOUT_S:g} s"
-        except (OSError, RuntimeError) as error:
-            return f"{refusal}: cannot look at checkpoint_dir {directory}: {getattr(error, 'strerror', None) or error}"
-        place = SeenDirectory(directory, seen.highest_step, seen.mount, seen.passed_over)
-        loss = find_loss(newest, place, refusal, f"update --discard {runner.name} applies it as it is")
-        return None if loss is None else loss.text
+        """Why applying the configuration last read would lose steps, by job."""
+        runners = [self.runners[name] for name in names if name in self.runners]
+        return await find_losses(runners, self._configured, self._services.checkpoints)
 
     async def remove(self, names: Iterable[str]) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.
@@ -314,10 +258,7 @@ class Programs:
             self._services.listeners.publish([event_types.group_removed(group)])
 
     async def stop_all(self) -> None:
-        """Flushes and stops all programs side by side, but those that others depend on after these.
-
-        They are told in the reverse order of their start. Returns when no process is left, old or new.
-        """
+        """Flushes and stops all programs. Returns when no process is left, old or new."""
         self._close()
         if self._begun:
             await self._adoption_settled.wait()
@@ -326,67 +267,17 @@ class Programs:
                 await runner.adoption_settled.wait()  # who has a worker has to flush it
             runner.startable.set()  # what stands in the way of a start is no longer of interest
             runner.waits_for = None
-        gone = {name: asyncio.Event() for name in self.runners}
-        needed_by = dependencies.dependents(self.gates.graph())
-        told_of = [name for name, each in self.runners.items() if each.config.listener is None]
-        for name, runner in self.runners.items():
-            if runner.config.listener is not None:  # they hear how the others end
-                needed_by[name] = needed_by[name].union(told_of)
-        await asyncio.gather(
-            *(
-                self._retire(runner, [gone[each] for each in needed_by[runner.name] if each in gone], gone[runner.name])
-                for runner in in_stop_order(self.runners.values())
-            ),
-            self._unless_hurried(asyncio.ensure_future(self._leftovers.wait_until_gone())),
-        )
-        self._leftovers.kill_all()  # the rest, once somebody is in a hurry
+        await self.retirement.retire_all()
 
     def _close(self) -> None:
         self.closing = True
         self._services.listeners.publish([event_types.daemon_stopping()])
-
-    async def _retire(self, runner: Runner, before: list[asyncio.Event], gone: asyncio.Event) -> None:
-        """Retires a program after those that depend on it, or with them once somebody is in a hurry."""
-        try:
-            if before:
-                await self._unless_hurried(asyncio.gather(*(each.wait() for each in before)))
-            if runner.config.listener is not None:
-                heard_out = self._services.listeners.wait_until_answered(runner.config.stopwaitsecs)
-                await self._unless_hurried(asyncio.ensure_future(heard_out))
-            await runner.retire(*self._stop_reason())
-        finally:
-            gone.set()
-
-    def on_host_shutdown(self) -> None:
-        """The daemon leaves, or is about to, because the host shuts down; told late, it still counts."""
-        self._host_leaves = True
-        for runner in self.runners.values():
-            if self.closing and runner.facts.closing:
-                runner.post(events.ProgramClosed(*self._stop_reason()))
-
-    def _stop_reason(self) -> tuple[str, bool]:
-        return ("host shutdown" if self._host_leaves else "shutdown"), self._host_leaves
-
-    async def _unless_hurried(self, others: asyncio.Future[Any]) -> None:
-        hurry = asyncio.ensure_future(self._hurried.wait())
-        try:
-            await asyncio.wait({others, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            others.cancel()
-            hurry.cancel()
-            await asyncio.gather(others, hurry, return_exceptions=True)
 
     def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become."""
         self._close()
         for runner in self.runners.values():
             runner.hand_over()
-
-    def hurry(self) -> None:
-        """Somebody asked a second time: every program takes the next harder way to stop, and waits for no other."""
-        self._hurried.set()
-        for runner in self.runners.values():
-            runner.post(events.ShutdownHurried())
 
     def changes(self) -> Changes:
         """What the configuration last read would change."""
@@ -415,11 +306,10 @@ class Programs:
         if config is None:
             self._services.ledger.forget_program(name)
             return [stopped, UpdateAction(name, "removed")]
-        runner = self.runners[name] = Runner(config, self._services)
-        runner.on_change = self._on_state_change
+        runner = self.runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
         try:
-            self.on_program_added(runner)
+            self._on_added(runner)
             await self._takeover.bring_up(runner, Leftovers(), last_attempt, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
@@ -438,13 +328,6 @@ async def _retire_for_update(runner: Runner) -> UpdateAction:
         return UpdateAction(runner.name, "stopped")
     text, is_loss = progress.describe_end(), not progress.is_safe
     return UpdateAction(runner.name, "stopped", text, progress.unsaved, is_loss=is_loss)
-
-
-def _has_mirrored(runner: Runner, job: JobConfig, newest: ReportedCheckpoint) -> bool:
-    """Whether the job's mirror, which its new section names too, has the newest checkpoint."""
-    mirror, old = runner.executor.mirror, runner.config.job
-    same = old is not None and old.mirror == job.mirror
-    return same and mirror is not None and mirror.newest is not None and mirror.newest.step >= newest.step
 
 
 def _removed_names(ledger: Ledger) -> frozenset[str]:

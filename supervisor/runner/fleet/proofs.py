@@ -7,7 +7,7 @@ changed, or started), with the daemon, or when somebody cancels it; nothing of i
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -85,7 +85,7 @@ class Proofs:
 
     def __init__(
         self,
-        runners: Callable[[], Mapping[str, Runner]],
+        runners: Mapping[str, Runner],
         services: Services,
         command: tuple[str, ...] = COMMAND,
         limit_s: float = LIMIT_S,
@@ -119,7 +119,7 @@ class Proofs:
 
     async def look_at_scripts(self) -> None:
         """Looks whether scripts have changed, for a moment at most: what is not known by then stays as it was."""
-        runners = self._runners()
+        runners = self._runners
         proven = {name: (runners[name].config.command, each) for name, each in self._newest.items() if name in runners}
         await self._scripts.look(proven, SCRIPTS_WITHIN_S)
 
@@ -228,7 +228,7 @@ class Proofs:
         """Ends the proof when its job is removed, changed or started."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            is_in_use = self._runners().get(run.name) is runner
+            is_in_use = self._runners.get(run.name) is runner
             if (why := why_end(run.name, runner.state, is_in_use, anyway)) is not None and self._task is not None:
                 run.ends_because = why
                 self._task.cancel()

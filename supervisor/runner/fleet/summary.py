@@ -27,7 +27,7 @@ def status_line(runners: Collection[Runner]) -> str:
     counts = Counter(_WORDS[each.state] for each in runners if each.state in _WORDS)
     by_state = ", ".join(f"{number} {word}" for word, number in counts.most_common())
     line = counted(len(runners), "program") + (f": {by_state}" if by_state else "")
-    training = [each for each in runners if each.executor.training.step is not None and each.executor.pid is not None]
+    training = [each for each in runners if each.records.training.step is not None and each.pid is not None]
     shown = [_job(each) for each in training[:JOBS_SHOWN]]
     if len(training) > JOBS_SHOWN:
         shown.append(f"{len(training) - JOBS_SHOWN} more")
@@ -35,7 +35,7 @@ def status_line(runners: Collection[Runner]) -> str:
 
 
 def _job(runner: Runner) -> str:
-    training = runner.executor.training
+    training = runner.records.training
     total = f"/{training.total_steps}" if training.total_steps is not None else ""
     saved = f", saved {training.checkpoint.step}" if training.checkpoint is not None else ""
     return f"{runner.name} step {training.step}{total}{saved}"

@@ -1,7 +1,7 @@
 """Looks at the clock every few seconds while a job runs: a look that comes late shows that the host stood still."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 class SuspendWatch:
     """All programs, by `runners`. Without a job to watch nothing is looked at, and nobody is woken."""
 
-    def __init__(self, runners: Callable[[], Mapping[str, Runner]]) -> None:
+    def __init__(self, runners: Mapping[str, Runner]) -> None:
         self._runners = runners
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -37,7 +37,7 @@ class SuspendWatch:
 
     def _begin(self) -> None:
         self._soon = None
-        if any(_is_watched(each) for each in self._runners().values()):
+        if any(_is_watched(each) for each in self._runners.values()):
             self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_clock)
 
     def _check_clock(self) -> None:
@@ -47,7 +47,7 @@ class SuspendWatch:
         if stopped_for_s is None:
             return
         log.warning("host.stood_still", suspended_for_s=round(stopped_for_s, 1), effect="all timeouts begin again")
-        for runner in list(self._runners().values()):
+        for runner in list(self._runners.values()):
             runner.post(events.HostSuspended(stopped_for_s))
 
 

@@ -4,17 +4,21 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
 from supervisor.core.failures.restart import Cause
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.folder_removal import resume_removal, try_to_remove_folder
-from supervisor.host.processes import leftovers, ownership
+from supervisor.host.processes import leftovers, marks, ownership
 from supervisor.host.resources.cgroup import Cgroup
+from supervisor.host.resources.oom_kills import oom_evidence
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
 from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
+from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
@@ -63,10 +67,9 @@ class Takeover:
         self._say_foreign(runner.name, left)
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
         is_gang = self._services.generation is not None  # its worker belonged to a gang that is over
-        adopted = left.worker is not None and not is_gang and runner.adopt(left.worker)
-        adopted_attempt = (
-            runner.attempt if adopted else None
-        )  # read now: a newer attempt may run by the time the others are recorded
+        adopted = left.worker is not None and not is_gang and self._adopt(runner, left.worker)
+        # read now: a newer attempt may run by the time the others are recorded
+        adopted_attempt = runner.attempt if adopted else None
         runner.adoption_settled.set()
         ended_here = left.worker is not None and not adopted
         if adopted:
@@ -76,7 +79,7 @@ class Takeover:
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.connect_once()
         limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
-        in_use = runner.executor.cgroup  # before a newer attempt may run
+        in_use = runner.current.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
         await self._leftovers.end_groups(runner.name, [each for each in groups if each.path != in_use])
         recorded = False
@@ -86,7 +89,7 @@ class Takeover:
                     runner, attempt, ended_here, attempt in left.cut_off_by_host, turn
                 )
         if not (adopted or recorded):
-            runner.executor.goodput.on_worker_lost(runner.wanted, None, None)
+            runner.records.goodput.on_worker_lost(runner.wanted, None, None)
         await turn.wait_turn()
         runner.startable.set()
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
@@ -109,13 +112,54 @@ class Takeover:
 
         Returns whether the program's job recorded it and decides what follows.
         """
-        if not ended_here and await runner.record_lost_attempt(
-            attempt, host_left, turn.wait_turn, lambda: self._gates.is_held_back(runner)
-        ):
+        if not ended_here and await self._record_lost_attempt(runner, attempt, host_left, turn):
             return True
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
         await self._record_end(runner.name, attempt, text, host_left)
         return False
+
+    def _adopt(self, runner: Runner, left: LeftoverWorker) -> bool:
+        """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
+        if runner.config.listener is not None:
+            return False  # its pipes went with the daemon that held them
+        if left.attempt != runner.attempt or not runner.current.adopt(left):
+            return False
+        if runner.mirror is not None:
+            runner.mirror.resume()
+        runner.records.goodput.on_adopted(left.attempt, left.age_s)
+        digest = marks.read_configuration_digest(left.pid)
+        is_outdated = digest is not None and digest != config_digest(runner.config)
+        runner.post(events.AttemptFound(left.attempt, left.age_s, is_outdated, runner.current.was_ready))
+        return True
+
+    async def _record_lost_attempt(self, runner: Runner, attempt: int, host_left: bool, turn: StartTurn) -> bool:
+        """Records an attempt that ended while no daemon was there, and goes on from there in its turn.
+
+        False if it isn't the last: nothing is recorded. What would go on but is held back by what it depends on is then
+        STOPPED and wanted, and goes on with its next start.
+        """
+        services, records = self._services, runner.records
+        lost, unread, lived_s_ago = await adopting.reconstruct_end(
+            runner.config, attempt, host_left, services.runtime_dir, services.checkpoints
+        )
+        if lost.error is None and not lost.done and not host_left and attempt == runner.attempt:
+            lost = replace(lost, oom=await asyncio.to_thread(oom_evidence, records.process.oom_counters))
+        for message in unread:
+            records.training.on_message(message, time.monotonic())
+        if runner.mirror is not None:
+            runner.mirror.resume()
+        records.goodput.on_worker_lost(runner.wanted, lost.committed_step, lived_s_ago)
+        if lost.committed_step is not None:
+            services.ledger.attempt_progressed(runner.name, attempt, lost.committed_step)
+        if attempt != runner.attempt:
+            return False
+        facts = {"done": lost.done, "error": lost.error, "step": lost.committed_step}
+        log.warning("worker.lost", program=runner.name, attempt=attempt, **facts)
+        await turn.wait_turn()
+        is_held_back = runner.wanted and self._gates.is_held_back(runner)
+        runner.is_resuming = runner.is_resuming or is_held_back
+        runner.post(replace(lost, held_back=is_held_back))
+        return True
 
     async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:
         folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)

@@ -1,7 +1,7 @@
 """Looks at running programs from outside: how much memory they hold, and whether they say that they are well."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class _LimitExceeded:
 class ResourceWatch:
     """All programs, by `runners`, until cancelled. `environment`: what checks run with, less a program's own."""
 
-    def __init__(self, runners: Callable[[], Mapping[str, Runner]], environment: Mapping[str, str]) -> None:
+    def __init__(self, runners: Mapping[str, Runner], environment: Mapping[str, str]) -> None:
         self._runners = runners
         self._environment = environment
         self._health: dict[str, _HealthRecord] = {}
@@ -80,16 +80,16 @@ class ResourceWatch:
 
     def _update_needed(self) -> None:
         self._is_update_due = False
-        if any(_is_watched(runner) for runner in self._runners().values()):
+        if any(_is_watched(runner) for runner in self._runners.values()):
             self._needed.set()
         else:
             self._needed.clear()
 
     async def _check_memory(self) -> None:
         limited = [
-            (runner, runner.attempt, runner.executor.pid, runner.config.memory_limit)
-            for runner in self._runners().values()
-            if runner.config.memory_limit is not None and runner.executor.pid is not None
+            (runner, runner.attempt, runner.pid, runner.config.memory_limit)
+            for runner in self._runners.values()
+            if runner.config.memory_limit is not None and runner.pid is not None
         ]
         if not limited:
             return
@@ -113,7 +113,7 @@ class ResourceWatch:
 
     def _start_due_checks(self) -> None:
         now = asyncio.get_running_loop().time()
-        for name, runner in self._runners().items():
+        for name, runner in self._runners.items():
             if runner.config.healthcheck_command is None or runner.state is not State.RUNNING:
                 continue
             known = self._health.get(name)
@@ -128,7 +128,7 @@ class ResourceWatch:
     async def _check_health(self, runner: Runner, known: _HealthRecord) -> None:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
-        check = command_beside(config, "healthcheck_command", command, runner.executor.pid, self._environment)
+        check = command_beside(config, "healthcheck_command", command, runner.pid, self._environment)
         try:
             why = await loop.run_in_executor(self._threads, self._checks.failure_of, check)
         finally:
@@ -144,4 +144,4 @@ class ResourceWatch:
 
 def _is_watched(runner: Runner) -> bool:
     config = runner.config
-    return runner.executor.pid is not None and not (config.memory_limit is None and config.healthcheck_command is None)
+    return runner.pid is not None and not (config.memory_limit is None and config.healthcheck_command is None)

@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 class OutputPublisher:
-    """Made in the event loop's thread; `heard` and `missed` may be called in any. What comes before `begin` waits."""
+    """Made in the event loop's thread; `on_output` and `on_missed` may be called in any. What comes early waits."""
 
     def __init__(self) -> None:
         self._deliver: Callable[[ProgramOutput], None] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from structlog.typing import FilteringBoundLogger
 
-from supervisor.config import JobConfig
+from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
@@ -17,14 +17,15 @@ from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.program.mirror import JobMirror
+from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
 RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
 
 
 class CheckpointSelector:
-    """The checkpoint directory of one job. `user`: whom it belongs to, None: to the daemon's own.
+    """The checkpoint directory of one job.
 
     `mirror`: its copy in an object store, which may have a newer checkpoint. `observers` learn of every checkpoint
     that is damaged or does not fit; `post` takes the event that follows.
@@ -38,26 +39,25 @@ class CheckpointSelector:
         "_observers",
         "_post",
         "_program",
+        "_records",
         "_services",
         "_user",
-        "remarks",
     )
 
     def __init__(
         self,
-        program: str,
+        config: ProgramConfig,
         job: JobConfig,
         services: Services,
         observers: ProgramObserver,
+        records: ProgramRecords,
         post: Callable[[events.Event], None],
         log: FilteringBoundLogger,
-        user: str | None = None,
         mirror: JobMirror | None = None,
     ) -> None:
-        self.remarks: tuple[str, ...] = ()
-        """What checkpoints can't rely on in the directory's file system, as of the last look."""
-        self._program = program
-        self._user = user
+        self._program = config.name
+        self._user = config.user
+        self._records = records
         self._mirror = mirror
         self._job = job
         self._services = services
@@ -65,6 +65,18 @@ class CheckpointSelector:
         self._post = post
         self._log = log
         self._is_looking = False
+
+    async def execute(
+        self, effect: effects.SelectCheckpoint | effects.LookAtStorage | effects.QuarantineCheckpoints
+    ) -> None:
+        """Does what the effect says, and posts what follows."""
+        match effect:
+            case effects.SelectCheckpoint():
+                await self.select(effect)
+            case effects.LookAtStorage():
+                await self.look(effect)
+            case effects.QuarantineCheckpoints():
+                await self.quarantine(effect)
 
     async def select(self, effect: effects.SelectCheckpoint) -> None:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
@@ -179,10 +191,10 @@ class CheckpointSelector:
         return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
 
     def _remember_remarks(self, seen: DirectoryView) -> None:
-        if seen.remarks != self.remarks:
-            for each in seen.remarks:
-                self._log.warning("checkpoint_dir.remark", text=each)
-        self.remarks = seen.remarks
+        if seen.remarks != self._records.storage_remarks:
+            for remark in seen.remarks:
+                self._log.warning("checkpoint_dir.remark", text=remark)
+        self._records.storage_remarks = seen.remarks
 
     async def _select_here(self, effect: effects.SelectCheckpoint) -> Selection:
         return await self._services.checkpoints.select(self._job.checkpoint_dir, self._rules(effect), self._user)

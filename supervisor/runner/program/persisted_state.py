@@ -19,8 +19,9 @@ from supervisor.host.mirror.client import MirrorError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.program.executor import EffectExecutor
+from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
 SLOW_DISK_S = 5.0  # how long a start waits for a checkpoint directory's listing before it trusts the ledger alone
 
@@ -33,13 +34,14 @@ class PersistedStateStore(ProgramObserver):
 
     __slots__ = (
         "_config",
-        "_executor",
         "_has_news",
         "_has_restored",
         "_is_adopted",
         "_job",
         "_last_saved",
+        "_mirror",
         "_recorded",
+        "_records",
         "_services",
     )
 
@@ -48,13 +50,15 @@ class PersistedStateStore(ProgramObserver):
         config: ProgramConfig,
         services: Services,
         job: Job,
-        executor: EffectExecutor,
+        records: ProgramRecords,
+        mirror: JobMirror | None,
         is_adopted: Callable[[], bool],
     ) -> None:
         self._config = config
         self._services = services
         self._job = job
-        self._executor = executor
+        self._records = records
+        self._mirror = mirror
         self._is_adopted = is_adopted
         self._has_restored = False
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
@@ -75,9 +79,9 @@ class PersistedStateStore(ProgramObserver):
         self._job.skip_attempts(last_attempt)
         if job is not None and job.on_oom == "microbatch":
             await self._restore_microbatches()
-        if job is None and self._executor.pid is None:
+        if job is None and self._records.process.pid is None:
             await self._restore_facts()
-        if job is not None and self._executor.pid is None:
+        if job is not None and self._records.process.pid is None:
             await self._restore_reliability()
             await self._restore_account(last_attempt)
             await self._restore_series()
@@ -85,10 +89,9 @@ class PersistedStateStore(ProgramObserver):
             listing = self._services.checkpoints.highest_attempt(job.checkpoint_dir, self._config.user)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
-            mirror = self._executor.mirror
-            if mirror is not None and self._job.facts.attempt == 0:  # a new host; no other start waits for the store
+            if self._mirror is not None and self._job.facts.attempt == 0:  # a new host: no other start waits for that
                 with contextlib.suppress(MirrorError):  # before it begins it is asked again
-                    self._job.skip_attempts(await mirror.look())
+                    self._job.skip_attempts(await self._mirror.look())
         return goes_on
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
@@ -107,7 +110,7 @@ class PersistedStateStore(ProgramObserver):
             self._save_if_changed(now)
 
     def _save_if_changed(self, now: float) -> None:
-        memory, counters = facts_to_persist(self._job.facts, now), self._executor.oom_counters
+        memory, counters = facts_to_persist(self._job.facts, now), self._records.process.oom_counters
         if (memory, counters) != self._last_saved:
             self._last_saved = memory, counters
             self._services.ledger.job_states.store(self._config.name, memory, config_digest(self._config), counters)
@@ -119,7 +122,7 @@ class PersistedStateStore(ProgramObserver):
             reliability = Reliability()
             for ran_s, cause in await asyncio.to_thread(ledger.ended_attempts, name):
                 reliability = reliability.with_attempt(ran_s, cause)
-            self._executor.reliability = reliability
+            self._records.reliability = reliability
             silences = await asyncio.to_thread(ledger.hang_history, name)
             known = {LoopSection(each): s for each, s in silences.items() if each in tuple(LoopSection)}
             self._job.facts.hang_detector.recall_longest(known)
@@ -135,7 +138,7 @@ class PersistedStateStore(ProgramObserver):
             if recalled is not None:
                 self._job.recall_persisted(recalled.facts, asyncio.get_running_loop().time(), recalled.ago_s)
                 is_last = recalled.facts.attempt == self._job.facts.attempt
-                self._executor.oom_counters = recalled.counters if is_last else ()
+                self._records.process.oom_counters = recalled.counters if is_last else ()
                 return recalled.digest == config_digest(self._config)
         return False
 
@@ -144,11 +147,11 @@ class PersistedStateStore(ProgramObserver):
         kept = None
         with contextlib.suppress(LedgerError):
             kept = await asyncio.to_thread(self._services.ledger.accounts.load_last, self._config.name)
-        self._executor.goodput.start_meter(kept, last_attempt)
+        self._records.goodput.start_meter(kept, last_attempt)
 
     async def _restore_series(self) -> None:
         """The job's metrics over its steps, as an earlier daemon recorded them."""
-        recorder, kept = self._executor.series, MetricSeries()
+        recorder, kept = self._records.series, MetricSeries()
         with contextlib.suppress(LedgerError):
             kept = await asyncio.to_thread(self._services.ledger.series.load, self._config.name)
         if recorder is not None:

@@ -15,6 +15,7 @@ from supervisor.protocol.wire import messages
 from supervisor.protocol.wire.limits import TokenBucket
 from supervisor.runner.listeners.hub import ListenerHub, ListenerStatus
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
 NAMED = 10  # tensors in an event; the log has more
 COMMITS_A_SECOND, COMMITS_AT_ONCE = 1.0, 100  # published; all programs share the buffers of those who read
@@ -25,22 +26,22 @@ class EventPublisher(ProgramObserver):
 
     A listener's own state goes to its pool besides.
 
-    `wire_state`, `pid`: where the program stands in Supervisor's words, and its process.
+    `wire_state`: where the program stands in Supervisor's words; `records`: of its process.
     """
 
-    __slots__ = ("_commits", "_config", "_lifeline", "_listeners", "_pid", "_pids", "_wire_state")
+    __slots__ = ("_commits", "_config", "_lifeline", "_listeners", "_pids", "_records", "_wire_state")
 
     def __init__(
         self,
         config: ProgramConfig,
         listeners: ListenerHub,
         wire_state: Callable[[], WireState],
-        pid: Callable[[], int | None],
+        records: ProgramRecords,
     ) -> None:
         self._config = config
         self._listeners = listeners
         self._wire_state = wire_state
-        self._pid = pid
+        self._records = records
         self._commits = None if config.job is None else TokenBucket(COMMITS_A_SECOND, COMMITS_AT_ONCE)
         self._lifeline = SupervisorStateTrail(config.name, config.process, config.group)
         self._pids: dict[int, int] = {}  # by attempt, of the last two, which may still print
@@ -57,10 +58,12 @@ class EventPublisher(ProgramObserver):
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[effects.Effect], facts: ProgramFacts
     ) -> None:
-        pid = self._pid()
+        pid = self._records.process.pid
         if pid is not None and self._pids.get(facts.attempt) != pid:
             self._pids = {**dict(list(self._pids.items())[-1:]), facts.attempt: pid}
-        ended_well = isinstance(event, events.WorkerExited) and self._is_expected_exit(event.code)
+        ended_well = False
+        if self._config.job is None and isinstance(event, events.WorkerExited):
+            ended_well = event.code in tuple(self._config.exitcodes)
         wire_before = self._lifeline.state
         told = self._lifeline.state_changed(
             self._wire_state(),
@@ -95,9 +98,6 @@ class EventPublisher(ProgramObserver):
         config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
         told = event_types.output_event(output.event, config.process, config.name, config.group, pid, output.data)
         self._listeners.publish([told])
-
-    def _is_expected_exit(self, code: int | None) -> bool:
-        return self._config.job is None and code in tuple(self._config.exitcodes)
 
     def _occurrence(self, name: str, facts: ProgramFacts, **more: EventValue) -> PublishedEvent:
         return program_event(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

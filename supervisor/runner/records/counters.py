@@ -117,7 +117,7 @@ class ProgramCounters(ProgramObserver):
                     self._flush_asked_at.pop(each, None)
 
     def _catch_up(self, message: messages.FromWorker) -> None:
-        """Until `standing`, an adopted worker repeats where it stands; none of that was done for this daemon."""
+        """Until its WorkerStatus, an adopted worker repeats where it is; none of that was done for this daemon."""
         match message:
             case messages.Restored() | messages.Progress() | messages.Committed():
                 self._step = max(message.step, self._step or 0)

@@ -148,7 +148,6 @@ class GoodputRecorder(ProgramObserver):
     def _save(self, now: float) -> None:
         meter = self._meter
         if meter is not None:
-            reading = meter.reading
-            self._ledger.accounts.store(self._program, reading, max(0.0, now - meter.since))
+            self._ledger.accounts.store(self._program, meter.reading, max(0.0, now - meter.since))
             self._saved_at = now
             self._saved_as = meter.attempt, TimeSpent.TRAINING if meter.open_as in STEPPING else meter.open_as

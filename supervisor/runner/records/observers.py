@@ -38,45 +38,41 @@ class ProgramObserver:
 
 
 class ObserverList(ProgramObserver):
-    """Calls observers in the order in which they were added.
+    """Calls `observers` in their order.
 
     An exception of one is given to `report`, with the words that say where, and does not reach the others.
     """
 
     __slots__ = ("_contained", "_observers")
 
-    def __init__(self, report: Callable[[str, BaseException], None]) -> None:
-        self._observers: list[ProgramObserver] = []
+    def __init__(self, report: Callable[[str, BaseException], None], observers: Iterable[ProgramObserver]) -> None:
+        self._observers = tuple(observers)
         self._contained = _Contained(report)
 
-    def add(self, observers: Iterable[ProgramObserver]) -> None:
-        """These are called from now on."""
-        self._observers.extend(observers)
-
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
-        for each in self._observers:
+        for observer in self._observers:
             with self._contained:
-                each.on_decision(event, before, decided, facts)
+                observer.on_decision(event, before, decided, facts)
 
     def on_effect(self, effect: Effect, now: float) -> None:
-        for each in self._observers:
+        for observer in self._observers:
             with self._contained:
-                each.on_effect(effect, now)
+                observer.on_effect(effect, now)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
-        for each in self._observers:
+        for observer in self._observers:
             with self._contained:
-                each.on_message(message, now)
+                observer.on_message(message, now)
 
     def on_checkpoint_refused(self, checkpoint: str, reason: str) -> None:
-        for each in self._observers:
+        for observer in self._observers:
             with self._contained:
-                each.on_checkpoint_refused(checkpoint, reason)
+                observer.on_checkpoint_refused(checkpoint, reason)
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
-        for each in self._observers:
+        for observer in self._observers:
             with self._contained:
-                each.on_settled(before, facts, now)
+                observer.on_settled(before, facts, now)
 
 
 class _Contained:

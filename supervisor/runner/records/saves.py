@@ -50,9 +50,9 @@ class SavedCheckpoint:
 class SaveDurations:
     """The last few saves of every job. Jobs whose disk is not known yet are taken to share one."""
 
-    def __init__(self, store: CheckpointStore | None = None) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        """Called, from the event loop's thread, after every save."""
+    def __init__(self, on_change: Callable[[], None] = lambda: None, store: CheckpointStore | None = None) -> None:
+        """`on_change`: called, in the event loop's thread, after every save, and when one is measured."""
+        self._on_change = on_change
         self._saves: defaultdict[str, deque[MeasuredSave]] = defaultdict(lambda: deque(maxlen=RECENT_COUNT))
         self._attempts: dict[str, int] = {}  # whose save was the last
         self._first_of: dict[str, int | None] = {}  # that save was the first of this attempt
@@ -103,7 +103,7 @@ class SaveDurations:
         if first_of == attempt:
             earlier.pop()
         earlier.append(saved)
-        self.on_change()
+        self._on_change()
 
     def expected_s(self, finishing: Collection[str]) -> dict[str, float]:
         """How long the next save of each job takes (s) while those of `finishing` save too; measured jobs only."""
@@ -153,7 +153,7 @@ class SaveDurations:
         sizes.measured.append(found)
         if found:
             checkpoint.tell(found)
-        self.on_change()
+        self._on_change()
         self._look_at_newest(job)
 
     async def _find_disk(self, job: str, directory: Path) -> None:

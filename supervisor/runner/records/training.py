@@ -24,7 +24,7 @@ class LatestCheckpoint:
 
 @dataclass(slots=True)
 class TrainingStatus(ProgramObserver):
-    """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
+    """Where training stands. None: not known. Outlives the attempts; `reset_for_attempt` forgets what belongs to one.
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:

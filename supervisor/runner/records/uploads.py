@@ -28,10 +28,10 @@ class _Measured:
 class UploadDurations:
     """The last few uploads of every job."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        """`on_change`: called, in the event loop's thread, after every upload."""
         self._ledger: Ledger | None = None
-        self.on_change: Callable[[], None] = lambda: None
-        """Called, from the event loop's thread, after every upload."""
+        self._on_change = on_change
         self._measured: defaultdict[str, _Measured] = defaultdict(_Measured)
 
     def load_history(self, ledger: Ledger) -> None:
@@ -56,7 +56,7 @@ class UploadDurations:
         self._append(job, upload, is_limited)
         if self._ledger is not None:
             self._ledger.uploads.store(job, upload.save_s, is_limited, RECENT_COUNT)
-        self.on_change()
+        self._on_change()
 
     def expected_s(self, finishing: Collection[str]) -> dict[str, float]:
         """How long the next upload of each job takes (s) while those of `finishing` upload too; measured jobs only."""

@@ -21,6 +21,7 @@ from supervisor.control.metrics.page import exposition
 from supervisor.control.metrics.sampling import take_sample
 from supervisor.control.page import live
 from supervisor.control.supervisor_api.actions import all_info
+from supervisor.core.notices.active import ActiveNotices
 from supervisor.core.program.facts import State
 from supervisor.ctl import render, watch
 from supervisor.host.blocking_calls import BlockingCalls
@@ -29,10 +30,10 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.saves import SaveDurations
 
 NAMES = ["a", "b", "c"]
 
@@ -50,20 +51,23 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
     for runner in runners.values():
         runner.startable.set()
         runner._job.facts.state = State.RUNNING
-        training = runner.executor.training
+        training = runner.records.training
         training.on_message(messages.Restored(1, 0, None, 0.1), 0.0)
         training.on_message(messages.Progress(1, 7, step_s=0.5, metrics={"loss": 1.5}), 0.0)
         training.on_message(messages.Committed(1, 7, "step-0000000007.a1", 10, 0.1, 0.1), 0.0)
+    active = ActiveNotices(60.0)
+    expected_times = ExpectedTimes(active, runners)
     context = SimpleNamespace(
         programs=SimpleNamespace(runners=runners, closing=False),
         ledger=ledger,
         logs=SimpleNamespace(failures={}),
         hooks=SimpleNamespace(failure_summary=None),
-        notices=NoticeDispatcher(SaveDurations(), 60.0, lambda: runners),
+        notices=NoticeDispatcher(active, expected_times, runners),
+        expected_times=expected_times,
         listening=SimpleNamespace(pool_counts=dict),
         disks=BlockingCalls(),
         settings=SimpleNamespace(identifier="test"),
-        proofs=Proofs(lambda: runners, services),
+        proofs=Proofs(runners, services),
     )
     try:
         yield context, runners
@@ -73,8 +77,8 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
 
 def break_description(runner: Runner) -> None:
     """As `ago_s` of 1e14 once did: no calendar reaches so far back."""
-    runner.executor.training.changed = (7,)  # type: ignore[assignment]
-    runner.executor.training.left_out = (7,)  # type: ignore[assignment]
+    runner.records.training.changed = (7,)  # type: ignore[assignment]
+    runner.records.training.left_out = (7,)  # type: ignore[assignment]
 
 
 async def test_status_says_why_it_can_show_one_of_three_programs_no_better(tmp_path: Path):
@@ -107,9 +111,9 @@ async def test_xml_rpc_says_why_it_can_show_one_of_three_programs_no_better(tmp_
 async def test_metrics_lack_one_of_three_programs_and_say_so(tmp_path: Path, place: str):
     async with three_jobs(tmp_path) as (context, runners):
         if place == "sampling":
-            runners["b"].executor.training.checkpoint = object()  # type: ignore[assignment]
+            runners["b"].records.training.checkpoint = object()  # type: ignore[assignment]
         else:
-            runners["b"].executor.training.step = "seven"  # type: ignore[assignment]
+            runners["b"].records.training.step = "seven"  # type: ignore[assignment]
 
         text = exposition(take_sample(context), "")[0].decode()
 
@@ -131,7 +135,7 @@ async def test_metrics_lack_one_of_three_programs_and_say_so(tmp_path: Path, pla
 
 async def test_the_page_shows_two_of_three_programs_and_why_not_the_third(tmp_path: Path):
     async with three_jobs(tmp_path) as (context, runners):
-        runners["b"].executor.training.metrics = {"loss": object()}  # type: ignore[dict-item]
+        runners["b"].records.training.metrics = {"loss": object()}  # type: ignore[dict-item]
         pages = live.LivePages(context)
 
         await pages._look_once()
@@ -146,7 +150,7 @@ async def test_the_page_shows_two_of_three_programs_and_why_not_the_third(tmp_pa
 
 async def test_top_shows_all_three_programs(tmp_path: Path):
     async with three_jobs(tmp_path) as (context, runners):
-        runners["b"].executor.training = None  # type: ignore[assignment]
+        runners["b"].records.training = None  # type: ignore[assignment]
 
         answer = await top(context)
 
@@ -170,7 +174,7 @@ async def test_watch_shows_two_of_three_programs_and_why_not_the_third(tmp_path:
 
 async def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path):
     async with three_jobs(tmp_path) as (context, runners):
-        runners["b"].executor.training.metrics = {"loss": math.inf, "lr": 0.5}
+        runners["b"].records.training.metrics = {"loss": math.inf, "lr": 0.5}
 
         answer = json.loads(to_json(await status(context)), parse_constant=pytest.fail)
 

@@ -97,7 +97,7 @@ async def test_program_removed_while_it_waits_is_not_started(daemon: CommandCont
 
     with pytest.raises(CommandError):
         await asyncio.wait_for(starting, PATIENCE_S)
-    assert (needy.wanted, needy.waits_for, needy.executor.pid) == (False, None, None)
+    assert (needy.wanted, needy.waits_for, needy.pid) == (False, None, None)
 
 
 @pytest.mark.integration

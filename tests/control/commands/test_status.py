@@ -44,7 +44,7 @@ def runner(tmp_path: Path) -> Iterator[Callable[..., Runner]]:
 async def test_start_of_a_job_says_how_far_it_is(runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Runner, "state", State.STARTING)
     job = runner()
-    training = job.executor.training
+    training = job.records.training
 
     def stage() -> str:
         return full_description(job).partition(", ")[2]
@@ -68,7 +68,7 @@ async def test_a_rank_says_which_of_how_many_nodes_it_is(
     monkeypatch.setattr(Runner, "state", State.RUNNING)
 
     assert "rank 1 (n2) of 3 nodes, generation 2005" in full_description(rank)
-    proofs = Proofs(dict, rank._services)
+    proofs = Proofs({}, rank._persisted_state._services)
     assert (found := job_status(rank, proofs)) is not None
     assert found.gang == GangAnswer(1, ("n1", "n2", "n3"), 2005)
     assert "rank" not in full_description(alone)

@@ -28,7 +28,7 @@ from supervisor.host.logs.messages import (
     OutputPrinted,
     encode,
 )
-from supervisor.host.logs.output_events import PIECE_BYTES, ProgramOutput, output_messages
+from supervisor.host.logs.output_events import PIECE_BYTES, OutputSubscribers, ProgramOutput, output_messages
 from tests.waiting import wait_until
 
 PIPE = CapturePipe(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
@@ -140,8 +140,8 @@ def test_order_is_kept_when_the_daemon_is_slow():
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[tuple[LogCapture, list[ProgramOutput]]]:
-    logs, outputs = LogCapture(tmp_path), list[ProgramOutput]()
-    logs.subscribers.on_output = outputs.append
+    outputs = list[ProgramOutput]()
+    logs = LogCapture(tmp_path, OutputSubscribers(outputs.append))
     logs.start()
     yield logs, outputs
     logs.close()

@@ -16,6 +16,7 @@ import pytest
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.logs.link import LOCK, SOCKET
 from supervisor.host.logs.messages import AttemptBegan
+from supervisor.host.logs.output_events import OutputSubscribers
 from supervisor.host.logs.start import start_logger
 from tests.places import ROOT
 from tests.reading import alive, content
@@ -30,12 +31,19 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def daemons(state: Path) -> Iterator[Callable[[], LogCapture]]:
+def began() -> list[AttemptBegan]:
+    """What the daemons were told of where the output of attempts begins."""
+    return []
+
+
+@pytest.fixture
+def daemons(state: Path, began: list[AttemptBegan]) -> Iterator[Callable[[], LogCapture]]:
     """Makes pumps of one state folder, one after the other; closes what is left."""
     with ExitStack() as undo:
 
         def make() -> LogCapture:
-            logs = LogCapture(state, close_timeout_s=PATIENCE_S)
+            subscribers = OutputSubscribers(on_attempt_began=began.append)
+            logs = LogCapture(state, subscribers, close_timeout_s=PATIENCE_S)
             undo.callback(logs.close)
             logs.start()
             return logs
@@ -381,9 +389,10 @@ def test_hanging_disk_blocks_no_other_log_and_no_program(logs: LogCapture, tmp_p
 
 
 @pytest.mark.integration
-def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(logs: LogCapture, tmp_path: Path):
-    path, began = tmp_path / "out.log", list[AttemptBegan]()
-    logs.subscribers.on_attempt_began = began.append
+def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(
+    logs: LogCapture, began: list[AttemptBegan], tmp_path: Path
+):
+    path = tmp_path / "out.log"
     first = logs.open_pipe(path, 0, 0, Tee("job", 1, "stdout"))
     logs.begin_attempt("job", 1, "stdout", path)
     wait_until(lambda: len(began) == 1)
@@ -403,10 +412,9 @@ def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(l
 @pytest.mark.integration
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_beginning_that_is_asked_for_late_is_where_the_attempt_began_to_print(
-    has_ended: bool, logs: LogCapture, tmp_path: Path
+    has_ended: bool, logs: LogCapture, began: list[AttemptBegan], tmp_path: Path
 ):
-    path, began = tmp_path / "out.log", list[AttemptBegan]()
-    logs.subscribers.on_attempt_began = began.append
+    path = tmp_path / "out.log"
     first = logs.open_pipe(path, 0, 0, Tee("job", 1, "stdout"))
     say(first, path, b"first\n")
     second = logs.open_pipe(path, 0, 0, Tee("job", 2, "stdout"))
@@ -426,9 +434,10 @@ def test_beginning_that_is_asked_for_late_is_where_the_attempt_began_to_print(
 
 
 @pytest.mark.integration
-def test_logger_that_dies_before_it_answers_leaves_the_beginning_to_the_next(logs: LogCapture, tmp_path: Path):
-    path, began = tmp_path / "out.log", list[AttemptBegan]()
-    logs.subscribers.on_attempt_began = began.append
+def test_logger_that_dies_before_it_answers_leaves_the_beginning_to_the_next(
+    logs: LogCapture, began: list[AttemptBegan], tmp_path: Path
+):
+    path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
     logger = logger_of(logs)
     os.kill(logger, signal.SIGSTOP)

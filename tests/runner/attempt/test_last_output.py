@@ -124,7 +124,7 @@ async def test_a_stop_that_comes_meanwhile_finds_the_exit_handled(tmp_path: Path
     runner = Runner(load_config(path, os.environ).programs["main"], services)
     runner.startable.set()
     runner.post(events.StartRequested())
-    await wait_until_async(lambda: runner.executor.last_exit is not None, "the process exits")
+    await wait_until_async(lambda: runner.records.process.last_exit is not None, "the process exits")
 
     runner.post(events.StopRequested())
 

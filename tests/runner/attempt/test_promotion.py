@@ -118,16 +118,14 @@ async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process
     services = replace(services, cgroups=cgroups)  # type: ignore[arg-type]
     programs, runner = await begun(tmp_path, services, "standby=warm")
     await until(runner, lambda: trains(runner, 1))
-    standby = await until(
-        runner, lambda: "ready" in str(runner.executor.standby.status()) and runner.executor.standby.pid
-    )
+    standby = await until(runner, lambda: "ready" in str(runner.standby.status()) and runner.standby.pid)
     others = await until(runner, lambda: strays(services, standby))
 
     cgroups.error = error
-    os.kill(runner.executor.pid or 0, signal.SIGKILL)
+    os.kill(runner.pid or 0, signal.SIGKILL)
     await until(runner, lambda: trains(runner, 3))
 
-    assert runner.executor.pid != standby
+    assert runner.pid != standby
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
     texts = [(each.cause, each.text) for each in await asyncio.to_thread(services.ledger.history, "digits", 9)]
     assert texts[1][0] == "spawn" and str(error.args[-1]) in str(texts[1][1]), texts
@@ -141,18 +139,16 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
 ):
     programs, runner = await begun(tmp_path, services, "standby=warm")
     await until(runner, lambda: trains(runner, 1))
-    standby = await until(
-        runner, lambda: "ready" in str(runner.executor.standby.status()) and runner.executor.standby.pid
-    )
+    standby = await until(runner, lambda: "ready" in str(runner.standby.status()) and runner.standby.pid)
     others = await until(runner, lambda: strays(services, standby))
 
     folder = next(each for each in (services.runtime_dir / "digits").iterdir() if each.name.startswith("s"))
     folder.rename(folder.with_name("elsewhere"))
-    os.kill(runner.executor.pid or 0, signal.SIGKILL)
-    assert await until(runner, lambda: runner.executor.pid not in (None, standby) and trains(runner, 2))
+    os.kill(runner.pid or 0, signal.SIGKILL)
+    assert await until(runner, lambda: runner.pid not in (None, standby) and trains(runner, 2))
 
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
-    assert standby not in runner.executor.standby.pids
+    assert standby not in runner.standby.pids
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
 
@@ -162,10 +158,10 @@ async def test_none_is_prepared_where_memory_is_short_and_status_says_so(tmp_pat
     services = replace(services, available_memory=lambda: (1200 << 20, 16 << 30))
     programs, runner = await begun(tmp_path, services, "standby=auto")
 
-    reason = await until(runner, lambda: runner.executor.standby.status()["reason"])
+    reason = await until(runner, lambda: runner.standby.status()["reason"])
 
     assert reason == "memory: it needs 0.6 GiB, 1.2 GiB is available, and 1.6 GiB of that must stay free"
-    assert f"no standby: {reason}" in full_description(runner) and runner.executor.standby.pid is None
+    assert f"no standby: {reason}" in full_description(runner) and runner.standby.pid is None
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
 
@@ -181,5 +177,5 @@ async def test_a_driver_that_fails_unexpectedly_costs_an_attempt_and_not_the_who
 
     first = (await asyncio.to_thread(services.ledger.history, "digits", 9))[0]
     assert first.cause == "spawn" and "no GPU is that small" in str(first.text)
-    assert not runner.executor.waits_for_gpus
+    assert not runner.current.waits_for_gpus
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)

@@ -5,12 +5,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.control.commands.descriptions import full_description
 from supervisor.control.commands.notices import notice_description
+from supervisor.core.notices.active import ActiveNotices
 from supervisor.core.program import notice_plan
 from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
@@ -18,9 +20,11 @@ from supervisor.host.mirror.run import MirroredRun
 from supervisor.protocol.mirror.store import Store
 from supervisor.protocol.wire.messages import Committed, Progress
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.program import mirror as mirror_module
+from supervisor.runner.mirror import job_mirror as mirror_module
+from supervisor.runner.program.runner import Runner
 from tests.host.mirror.test_run import host
 from tests.host.mirror.test_run import made as made_checkpoint
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
@@ -39,7 +43,7 @@ from tests.waiting import stays_async
 
 pytestmark = pytest.mark.integration
 
-Make = Callable[[str], Programs]
+Make = Callable[..., Programs]
 __all__ = ["programs"]
 
 
@@ -50,12 +54,18 @@ def durable_job(folder: Path, url: str, keys: str = "", **environment: object) -
     return job("count", folder, text, STEPS=1_000_000, EVERY=1_000_000, **environment)
 
 
-async def listen(made: Programs, services: Services, provider: Provider) -> NoticeDispatcher:
-    saves, uploads = services.save_durations, services.upload_durations
-    notices = NoticeDispatcher(saves, 60.0, lambda: made.runners, uploads=uploads)
+async def watched(
+    programs: Make, services: Services, text: str, provider: Provider
+) -> tuple[Programs, NoticeDispatcher, ExpectedTimes]:
+    """Programs whose saves and uploads are planned with, and the notices that the provider gives them."""
+    runners, active = dict[str, Runner](), ActiveNotices(60.0)
+    times = ExpectedTimes(active, runners)
+    measured = replace(services, save_durations=times.saves, upload_durations=times.uploads)
+    made = programs(text, measured, runners=runners)
+    notices = NoticeDispatcher(active, times, runners)
     notices.watch_sources([provider])
     await asyncio.wait_for(provider.sink, PATIENCE_S)
-    return notices
+    return made, notices, times
 
 
 async def test_provider_is_acknowledged_once_the_last_checkpoint_is_in_the_mirror(
@@ -71,8 +81,9 @@ async def test_provider_is_acknowledged_once_the_last_checkpoint_is_in_the_mirro
         proxy.fault = Fault(1, Moment.BEFORE, matching="^PUT .*MANIFEST", action=hold, goes_on=True)
         environment = s3_store.behind(proxy.endpoint).environment
         margin = f"notice_margin = {2 * HOUR_S:g}"  # so the first flush is the last one
-        made = programs(durable_job(tmp_path, s3_store.url, margin, **environment))
-        notices = await listen(made, services, provider := Provider())
+        made, notices, _ = await watched(
+            programs, services, durable_job(tmp_path, s3_store.url, margin, **environment), provider := Provider()
+        )
         await made.start_all()
         await training(made, "count")
         runner = made.runners["count"]
@@ -85,8 +96,8 @@ async def test_provider_is_acknowledged_once_the_last_checkpoint_is_in_the_mirro
         await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
 
         assert not acknowledged_before
-        assert runner.executor.mirror is not None
-        assert runner.executor.mirror.newest is not None
+        assert runner.mirror is not None
+        assert runner.mirror.newest is not None
         await notices.stop_watching()
         await made.stop_all()
 
@@ -94,8 +105,9 @@ async def test_provider_is_acknowledged_once_the_last_checkpoint_is_in_the_mirro
 async def test_the_first_flush_measures_the_upload_and_the_last_one_leaves_time_for_it(
     tmp_path: Path, programs: Make, services: Services
 ):
-    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
-    notices = await listen(made, services, provider := Provider())
+    made, notices, times = await watched(
+        programs, services, durable_job(tmp_path, f"file://{tmp_path}/store"), provider := Provider()
+    )
     await made.start_all()
     await training(made, "count")
     facts = made.runners["count"].facts
@@ -109,18 +121,19 @@ async def test_the_first_flush_measures_the_upload_and_the_last_one_leaves_time_
     assert end is not None
     planned_s = notice_plan.wait_for_step_s(facts) + (facts.save_s or 0.0) + facts.policy.notice_margin
     assert end - last_at == pytest.approx(planned_s + (facts.upload_s or 0.0))
-    assert notices.flush_times_s()["count"] >= facts.upload_s
+    assert times.flush_times_s()["count"] >= facts.upload_s
     await notices.stop_watching()
 
 
 async def test_a_last_checkpoint_that_would_not_reach_the_mirror_in_time_is_said_to_be_for_this_disk(
     tmp_path: Path, programs: Make, services: Services
 ):
-    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store"))
-    notices = await listen(made, services, provider := Provider())
+    made, notices, times = await watched(
+        programs, services, durable_job(tmp_path, f"file://{tmp_path}/store"), provider := Provider()
+    )
     await made.start_all()
     await training(made, "count")
-    services.upload_durations.record_upload("count", HOUR_S, 0.0, is_limited=False)
+    times.uploads.record_upload("count", HOUR_S, 0.0, is_limited=False)
     runner = made.runners["count"]
 
     report(provider.sink.result(), raw_notice())
@@ -146,8 +159,8 @@ async def test_it_is_known_for_how_long_the_mirror_has_lacked_a_checkpoint(tmp_p
     await made.start_all()
     await training(made, "count")
     runner = made.runners["count"]
-    assert runner.executor.mirror is not None
-    mirror = runner.executor.mirror
+    assert runner.mirror is not None
+    mirror = runner.mirror
     await asyncio.wait_for(runner.wait_until(lambda: mirror.status.epoch), PATIENCE_S)
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("a file where the folder should be")
@@ -171,7 +184,7 @@ async def test_store_that_was_emptied_is_filled_again(tmp_path: Path, programs: 
     await made.start_all()
     await training(made, "count")
     runner = made.runners["count"]
-    mirror = runner.executor.mirror
+    mirror = runner.mirror
     assert mirror is not None
     runner.post(FlushRequested("test"))
     first = await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
@@ -197,15 +210,15 @@ async def test_training_goes_on_while_credentials_are_expired_and_uploads_once_t
         await made.start_all()
         await training(made, "count")
         runner = made.runners["count"]
-        mirror = runner.executor.mirror
+        mirror = runner.mirror
         assert mirror is not None
         await asyncio.wait_for(runner.wait_until(lambda: mirror.status.epoch), PATIENCE_S)
         proxy.fault = Fault(1, Moment.BEFORE, is_lasting=True, status=400, content=expired)
         runner.post(FlushRequested("test"))
         await asyncio.wait_for(runner.wait_until(lambda: mirror.error), PATIENCE_S)
-        described, step = full_description(runner), runner.executor.training.step or 0
+        described, step = full_description(runner), runner.records.training.step or 0
         await asyncio.wait_for(
-            runner.wait_until(lambda: (runner.executor.training.step or 0) > step or None), PATIENCE_S
+            runner.wait_until(lambda: (runner.records.training.step or 0) > step or None), PATIENCE_S
         )
         proxy.fault = None
         await asyncio.wait_for(runner.wait_until(lambda: mirror.newest), PATIENCE_S)
@@ -221,10 +234,10 @@ async def test_upload_that_an_earlier_daemon_left_is_finished_before_the_provide
     monkeypatch.setattr(mirror_module, "RETRY_S", 0.1)
     name = made_checkpoint(tmp_path / "count", 100)
     (tmp_path / "store").write_text("a file where the folder should be")
-    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
-    mirror = made.runners["count"].executor.mirror
+    text = durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false")
+    made, notices, _ = await watched(programs, services, text, provider := Provider())
+    mirror = made.runners["count"].mirror
     assert mirror is not None
-    notices = await listen(made, services, provider := Provider())
     report(provider.sink.result(), raw_notice())
     # the daemon looks for what an earlier one left only now
     await stays_async(lambda: not provider.acknowledged.is_set(), "the provider waits", 0.1)
@@ -247,11 +260,15 @@ async def test_what_the_store_has_already_keeps_no_provider_waiting_and_takes_no
     name = made_checkpoint(tmp_path / "count", 100)
     earlier = host(f"file://{tmp_path}/store/count", tmp_path / "count")
     earlier.upload(name, earlier.begin_epoch(name, 0))
-    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
-    notices = await listen(made, services, provider := Provider())
+    made, notices, _ = await watched(
+        programs,
+        services,
+        durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"),
+        provider := Provider(),
+    )
     report(provider.sink.result(), raw_notice())
     await made.start_all()
-    mirror = made.runners["count"].executor.mirror
+    mirror = made.runners["count"].mirror
     assert mirror is not None
     repeated = Committed(1, 100, str(name), 1, 1.0, 0.0)  # as by a worker that is adopted
     mirror.on_message(repeated, time.monotonic())
@@ -273,8 +290,12 @@ async def test_checkpoints_of_a_run_that_another_host_has_are_not_finished(
     earlier.upload(shared, earlier.begin_epoch(shared, 0))
     MirroredRun(Store(store), tmp_path / "other", 5).begin_epoch(shared, 1)
     made_checkpoint(tmp_path / "count", 200)
-    made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
-    notices = await listen(made, services, provider := Provider())
+    made, notices, _ = await watched(
+        programs,
+        services,
+        durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"),
+        provider := Provider(),
+    )
     report(provider.sink.result(), raw_notice())
     await made.start_all()
 
@@ -291,7 +312,7 @@ async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: 
     made = programs(durable_job(tmp_path, f"file://{tmp_path}/store", "autostart = false"))
     await made.start_all()
     runner = made.runners["count"]
-    mirror = runner.executor.mirror
+    mirror = runner.mirror
     assert mirror is not None
     mirror.on_selected(str(tmp_path / "count" / "step-0000000100.a1"))
     mirror.on_message(Progress(1, 101), time.monotonic())

@@ -22,15 +22,15 @@ class Daemon:
             wanted=True,
             reason="terminated by SIGKILL",
             facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
-            executor=SimpleNamespace(last_exit=SimpleNamespace(code=code)),
+            records=SimpleNamespace(process=SimpleNamespace(last_exit=SimpleNamespace(code=code))),
         )
         self.agent = GangAgent(
             PLACE,
             "s",
             1.0,
-            lambda: {"train": self.runner},
+            {"train": self.runner},  # type: ignore[dict-item]
             self._leave,
-            lambda: self.is_leaving,  # type: ignore[dict-item]
+            lambda: self.is_leaving,
         )
 
     def _leave(self) -> None:

@@ -2,22 +2,24 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.config import load_config
-from supervisor.core.notices.active import RememberedNotice
+from supervisor.core.notices.active import ActiveNotices, RememberedNotice
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
 from supervisor.core.program.facts import State
 from supervisor.host.notices.source import NoticeSink, read_clocks
 from supervisor.host.notices.store import NoticeStore
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.records.saves import SaveDurations
+from supervisor.runner.program.runner import Runner
 from tests.system.harness import job
 from tests.waiting import stays_async
 
@@ -58,16 +60,16 @@ def report(sink: NoticeSink, *notices: RawNotice, now: ClockReading | None = Non
 
 
 @pytest.fixture
-async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable[[str], Programs]]:
+async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable[..., Programs]]:
     """Makes programs of a configuration; all end with the test."""
     made = list[Programs]()
 
-    def make(text: str) -> Programs:
+    def make(text: str, services: Services = services, **how: Any) -> Programs:
         path = tmp_path / "test.conf"
         path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{text}")
         config = load_config(path, os.environ)
         config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
-        made.append(Programs(config, lambda: load_config(path, os.environ), services))
+        made.append(Programs(config, lambda: load_config(path, os.environ), services, **how))
         return made[-1]
 
     yield make
@@ -75,23 +77,28 @@ async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable
         await asyncio.wait_for(each.stop_all(), PATIENCE_S)
 
 
-async def listen(programs: Programs, provider: Provider) -> tuple[NoticeDispatcher, NoticeSink]:
-    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: programs.runners)
+def dispatcher(runners: Mapping[str, Runner], store: NoticeStore | None = None, **how: Any) -> NoticeDispatcher:
+    active = ActiveNotices(60.0)
+    return NoticeDispatcher(active, ExpectedTimes(active, runners), runners, store, **how)
+
+
+async def listen(runners: Mapping[str, Runner], provider: Provider) -> tuple[NoticeDispatcher, NoticeSink]:
+    notices = dispatcher(runners)
     notices.watch_sources([provider])
     return notices, await asyncio.wait_for(provider.sink, PATIENCE_S)
 
 
 async def training(programs: Programs, name: str) -> None:
     runner = programs.runners[name]
-    await asyncio.wait_for(runner.wait_until(lambda: (runner.executor.training.step or 0) > 2 or None), PATIENCE_S)
+    await asyncio.wait_for(runner.wait_until(lambda: (runner.records.training.step or 0) > 2 or None), PATIENCE_S)
 
 
 @pytest.mark.integration
 async def test_provider_is_acknowledged_once_the_last_checkpoint_is_there_and_the_worker_has_left(
-    tmp_path: Path, programs: Callable[[str], Programs]
+    tmp_path: Path, programs: Callable[..., Programs]
 ):
     made = programs(job("count", tmp_path, f"notice_margin = {2 * HOUR_S:g}", STEPS=1_000_000, EVERY=1_000_000))
-    notices, sink = await listen(made, provider := Provider())
+    notices, sink = await listen(made.runners, provider := Provider())
     await made.start_all()
     await training(made, "count")
 
@@ -99,23 +106,23 @@ async def test_provider_is_acknowledged_once_the_last_checkpoint_is_there_and_th
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     runner = made.runners["count"]
-    assert (runner.state, runner.facts.waits_for_host, runner.executor.pid) == (State.BACKOFF, True, None)
-    assert runner.executor.training.checkpoint is not None
+    assert (runner.state, runner.facts.waits_for_host, runner.pid) == (State.BACKOFF, True, None)
+    assert runner.records.training.checkpoint is not None
     await notices.stop_watching()
 
 
 @pytest.mark.integration
 async def test_provider_is_not_acknowledged_while_a_job_trains_on_with_time_left(
-    tmp_path: Path, programs: Callable[[str], Programs]
+    tmp_path: Path, programs: Callable[..., Programs]
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
-    notices, sink = await listen(made, provider := Provider())
+    notices, sink = await listen(made.runners, provider := Provider())
     await made.start_all()
     await training(made, "count")
 
     report(sink, raw_notice())
     runner = made.runners["count"]
-    await asyncio.wait_for(runner.wait_until(lambda: runner.executor.training.checkpoint), PATIENCE_S)
+    await asyncio.wait_for(runner.wait_until(lambda: runner.records.training.checkpoint), PATIENCE_S)
 
     assert not provider.acknowledged.is_set()
     assert runner.state is not State.BACKOFF
@@ -125,10 +132,10 @@ async def test_provider_is_not_acknowledged_while_a_job_trains_on_with_time_left
 
 
 async def test_possible_notice_is_not_acknowledged_until_it_is_certain(
-    tmp_path: Path, programs: Callable[[str], Programs]
+    tmp_path: Path, programs: Callable[..., Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
-    notices, sink = await listen(made, provider := Provider())
+    notices, sink = await listen(made.runners, provider := Provider())
     await made.start_all()
 
     report(sink, raw_notice(certainty=Certainty.POSSIBLE, id="hint"), raw_notice(id="sure"))
@@ -142,12 +149,11 @@ async def test_possible_notice_is_not_acknowledged_until_it_is_certain(
     await notices.stop_watching()
 
 
-async def test_program_added_by_an_update_gets_the_notice_that_holds(
-    tmp_path: Path, programs: Callable[[str], Programs]
-):
-    made = programs(job("count", tmp_path, "autostart = false"))
-    notices, sink = await listen(made, Provider())
-    made.on_program_added = notices.post_current_notice
+async def test_program_added_by_an_update_gets_the_notice_that_holds(tmp_path: Path, programs: Callable[..., Programs]):
+    runners = dict[str, Runner]()
+    notices, sink = await listen(runners, Provider())
+    text, on_added = job("count", tmp_path, "autostart = false"), notices.post_current_notice
+    made = programs(text, runners=runners, on_added=on_added)
     now = read_clocks()
     report(sink, raw := raw_notice(10.0), now=now)
     conf = tmp_path / "test.conf"
@@ -158,16 +164,16 @@ async def test_program_added_by_an_update_gets_the_notice_that_holds(
 
     late = made.runners["late"]
     assert late.facts.notice == raw.to_notice("provider", now)
-    assert (late.state, late.executor.pid) == (State.BACKOFF, None)
+    assert (late.state, late.pid) == (State.BACKOFF, None)
     await notices.stop_watching()
 
 
 @pytest.mark.integration
 async def test_repeated_notice_flushes_once_and_a_moved_deadline_moves(
-    tmp_path: Path, programs: Callable[[str], Programs]
+    tmp_path: Path, programs: Callable[..., Programs]
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
-    notices, sink = await listen(made, Provider())
+    notices, sink = await listen(made.runners, Provider())
     await made.start_all()
     await training(made, "count")
     runner, raw, now = made.runners["count"], raw_notice(), read_clocks()
@@ -184,13 +190,13 @@ async def test_repeated_notice_flushes_once_and_a_moved_deadline_moves(
 
 
 async def test_restored_notice_holds_until_all_endpoints_of_its_source_have_answered(
-    tmp_path: Path, programs: Callable[[str], Programs]
+    tmp_path: Path, programs: Callable[..., Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
     runner, store = made.runners["count"], NoticeStore(tmp_path)
     told = raw_notice().to_notice("provider", read_clocks())
     store.save([RememberedNotice(told, 0.0, is_expired=False)])
-    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, store, settle_s=0.05)
+    notices = dispatcher(made.runners, store, settle_s=0.05)
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
@@ -207,13 +213,13 @@ async def test_restored_notice_holds_until_all_endpoints_of_its_source_have_answ
 
 
 async def test_provider_is_acknowledged_by_the_next_daemon_once_it_reports_again(
-    tmp_path: Path, programs: Callable[[str], Programs]
+    tmp_path: Path, programs: Callable[..., Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
     raw = raw_notice()
     told = raw.to_notice("provider", read_clocks())
     NoticeStore(tmp_path).save([RememberedNotice(told, 0.0, is_expired=False)])
-    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, NoticeStore(tmp_path))
+    notices = dispatcher(made.runners, NoticeStore(tmp_path))
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
@@ -226,11 +232,11 @@ async def test_provider_is_acknowledged_by_the_next_daemon_once_it_reports_again
     await notices.stop_watching()
 
 
-async def test_source_that_fails_is_in_error_and_the_others_go_on(tmp_path: Path, programs: Callable[[str], Programs]):
+async def test_source_that_fails_is_in_error_and_the_others_go_on(tmp_path: Path, programs: Callable[..., Programs]):
     made = programs(job("count", tmp_path, "autostart = false"))
     broken, works = Provider(), Provider()
     broken.breaks, broken.name = True, "broken"
-    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners)
+    notices = dispatcher(made.runners)
 
     notices.watch_sources([broken, works])
 

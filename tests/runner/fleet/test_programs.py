@@ -82,12 +82,12 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
     await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
     await wait_until_async((tmp_path / "heeds").exists, "it heeds SIGTERM: else it ends before it is known to stop")
     if host_leaves and not is_late:
-        programs.on_host_shutdown()
+        programs.retirement.on_host_shutdown()
 
     leaving = asyncio.create_task(programs.stop_all())
     await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.STOPPING or None), PATIENCE_S)
     if is_late:
-        programs.on_host_shutdown()
+        programs.retirement.on_host_shutdown()
     await asyncio.wait_for(leaving, PATIENCE_S)
 
     assert [each.cause for each in services.ledger.history("first")] == [cause]
@@ -97,16 +97,17 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
 async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_path: Path, services: Services):
     path = tmp_path / "more.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
-    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
-    await programs.start_all()
-    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
-    await programs.reread()
 
     def refuse(runner: Runner) -> None:
         if runner.name == "first":
             raise OSError("the disk")
 
-    programs.on_program_added = refuse
+    config = load_config(path, os.environ)
+    programs = Programs(config, lambda: load_config(path, os.environ), services, on_added=refuse)
+    await programs.start_all()
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+    await programs.reread()
+
     with pytest.raises(OSError, match="the disk"):
         await asyncio.wait_for(programs.update(), PATIENCE_S)
 

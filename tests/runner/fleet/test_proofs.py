@@ -58,7 +58,7 @@ async def make(services: Services, tmp_path: Path) -> AsyncIterator[Make]:
         own = replace(services, environment={**services.environment, "PROVER": how}, **changes)
         runner = Runner(load_config(path, {}).programs[ONE], own)
         runner.startable.set()
-        proofs = Proofs(lambda: {ONE: runner}, own, COMMAND, limit_s)
+        proofs = Proofs({ONE: runner}, own, COMMAND, limit_s)
         made.append(proofs)
         return proofs, runner
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,19 @@ from supervisor.core.program.effects import SelectCheckpoint
 from supervisor.core.program.events import Event, SelectionFailed
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.checkpoints import CheckpointSelector
-from supervisor.runner.program.executor import EffectExecutor
-from supervisor.runner.records.observers import ObserverList, ProgramObserver
+from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+
+
+def selector_of(
+    path: Path, services: Services, post: Callable[[Event], None], observer: ProgramObserver | None = None
+) -> CheckpointSelector:
+    config, log = load_config(path, os.environ).programs["digits"], structlog.get_logger()
+    assert config.job is not None
+    records = ProgramRecords(config, services.ledger, services.save_durations, log)
+    return CheckpointSelector(config, config.job, services, observer or ProgramObserver(), records, post, log)
 
 
 async def test_a_host_without_a_free_thread_is_a_selection_failure_that_may_pass(
@@ -24,17 +34,15 @@ async def test_a_host_without_a_free_thread_is_a_selection_failure_that_may_pass
 ):
     path, told = tmp_path / "test.conf", asyncio.Queue[Event]()
     path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
-    observers = ObserverList(lambda where, error: pytest.fail(f"{where}: {error}"))
-    config = load_config(path, os.environ).programs["digits"]
-    executor = EffectExecutor(config, services, told.put_nowait, observers, structlog.get_logger())
+    selector = selector_of(path, services, told.put_nowait)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        executor.execute(SelectCheckpoint(1))
-        failed = await asyncio.wait_for(told.get(), PATIENCE_S)
+        await asyncio.wait_for(selector.execute(SelectCheckpoint(1)), PATIENCE_S)
+        failed = told.get_nowait()
 
     assert isinstance(failed, SelectionFailed)
     assert (failed.attempt, failed.permanent) == (1, False)
@@ -54,10 +62,8 @@ class RefusalObserver(ProgramObserver):
 async def test_a_checkpoint_in_quarantine_is_counted_as_refused_only_once(tmp_path: Path, services: Services):
     path, posted, observer = tmp_path / "test.conf", list[Event](), RefusalObserver()
     path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
-    job = load_config(path, os.environ).programs["digits"].job
-    assert job is not None
     (tmp_path / "digits" / "step-0000000100.a1").mkdir(parents=True)  # damaged: it has no manifest
-    selector = CheckpointSelector("digits", job, services, observer, posted.append, structlog.get_logger())
+    selector = selector_of(path, services, posted.append, observer)
 
     for attempt in (1, 2):
         await selector.select(SelectCheckpoint(attempt))

@@ -60,8 +60,6 @@ def tell_nobody(size_bytes: int) -> None:
 
 async def saved(saves: SaveDurations, job: str, directory: Path, save_s: float, now: float, since: float = 0.0) -> None:
     """A commit as the worker says it, and the look at the disk that follows."""
-    told = asyncio.Event()
-    saves.on_change = told.set
     name = str(CheckpointName(1, 1))
     found = SavedCheckpoint(directory, name, None, tell_nobody)
     saves.record_save(job, 1, directory, save_s, now, since=since, checkpoint=found)

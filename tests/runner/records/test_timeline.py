@@ -39,8 +39,8 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     runner.startable.set()
     yield runner
     await runner.retire("shutdown")
-    if runner.executor.send_signal(signal.SIGKILL):  # the runner was told a lie about its end
-        await runner.wait_until(lambda: runner.executor.pid is None or None)
+    if runner.current.send_signal(signal.SIGKILL):  # the runner was told a lie about its end
+        await runner.wait_until(lambda: runner.pid is None or None)
     logs.close()
     ledger.close()
 
@@ -91,14 +91,14 @@ async def test_a_start_and_a_stop_are_in_the_timeline(runner: Runner):
     runner.post(events.StopRequested())
     await runner.wait_until(lambda: runner.state is State.STOPPED or None)
 
-    told = [(each.event, each.was, each.state) for each in runner.timeline.last_entries(20)]
+    told = [(each.event, each.was, each.state) for each in runner.records.timeline.last_entries(20)]
     assert told == [
         ("start requested", "STOPPED", "STARTING"),
         ("spawn succeeded", "STARTING", "RUNNING"),
         ("stop requested", "RUNNING", "STOPPING"),
         ("worker exited (terminated by SIGTERM)", "STOPPING", "STOPPED"),
     ]
-    assert "start the process" in runner.timeline.last_entries(20)[0].effects
+    assert "start the process" in runner.records.timeline.last_entries(20)[0].effects
 
 
 @pytest.mark.integration
@@ -110,16 +110,16 @@ async def test_an_internal_error_is_logged_with_the_timeline_and_supervision_goe
 
     (error,) = [each for each in logged if each["event"] == "internal.failed"]
     assert "worker exited" in error["on"]
-    assert "start requested: STOPPED -> STARTING" in error["story"][0]
+    assert "start requested: STOPPED -> STARTING" in error["timeline"][0]
     assert runner.state is State.BACKOFF
     assert "internal error" in (runner.reason or "")
-    assert "internal error" in runner.timeline.last_entries(1)[0].event
+    assert "internal error" in runner.records.timeline.last_entries(1)[0].event
 
 
 @pytest.mark.integration
 async def test_a_broken_invariant_is_logged_with_event_and_facts_counted_and_survived(runner: Runner):
     runner.post(events.StartRequested())
-    pid = runner.executor.pid
+    pid = runner.pid
     runner.facts.current.flush = PendingFlush(1, Then.GO_ON)  # which nothing leads to in RUNNING
     runner.facts.deadline_at = 1e12
 
@@ -130,17 +130,17 @@ async def test_a_broken_invariant_is_logged_with_event_and_facts_counted_and_sur
     assert broken["invariant"] == "a_flush_is_pending_only_where_it_can_be_answered"
     assert "NoticeEnded()" in broken["on"] and "deadline_at=1000000000000.0" in broken["before"]
     assert "deadline_at=None" in broken["after"]
-    assert runner.executor.counters.invariants_broken == 1
-    assert "report a defect of the daemon: a_flush_is" in runner.timeline.last_entries(1)[0].effects[-1]
-    assert (runner.state, runner.executor.pid) == (State.RUNNING, pid)
+    assert runner.records.counters.invariants_broken == 1
+    assert "report a defect of the daemon: a_flush_is" in runner.records.timeline.last_entries(1)[0].effects[-1]
+    assert (runner.state, runner.pid) == (State.RUNNING, pid)
 
 
 @pytest.mark.integration
 async def test_an_unknown_event_changes_nothing(runner: Runner):
     runner.post(events.StartRequested())
-    pid = runner.executor.pid
+    pid = runner.pid
 
     with capture_logs():
         runner.post(object())  # type: ignore[arg-type]
 
-    assert (runner.state, runner.executor.pid) == (State.RUNNING, pid)
+    assert (runner.state, runner.pid) == (State.RUNNING, pid)

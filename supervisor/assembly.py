@@ -1,0 +1,211 @@
+"""The composition root: builds the parts of the daemon, one after another, each complete when it is built."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from supervisor.config import Config, SupervisordConfig
+from supervisor.control.base.context import CommandContext
+from supervisor.core.fleet.exit_conditions import ExitOn
+from supervisor.core.notices.active import ActiveNotices
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.daemon_log.daemon_log import DaemonLog
+from supervisor.host.hooks import HookRunner
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.logs.capture import LogCapture
+from supervisor.host.logs.files.positions import LogPosition
+from supervisor.host.logs.messages import AttemptBegan
+from supervisor.host.logs.output_events import OutputSubscribers
+from supervisor.host.notices.drills import Drills
+from supervisor.host.notices.source import NoticeSource
+from supervisor.host.notices.sources import NoticeSettings, make_sources
+from supervisor.host.notices.store import NoticeStore
+from supervisor.host.processes.process_status import read_start_time
+from supervisor.host.resources import cgroup
+from supervisor.host.resources.gpus import Gpus
+from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
+from supervisor.protocol import allocation
+from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.wire.launch import DaemonIdentity
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.descendant_watch import DescendantWatch
+from supervisor.runner.fleet.exit_watch import ExitWatch
+from supervisor.runner.fleet.expected_times import ExpectedTimes
+from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
+from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.fleet.proofs import Proofs
+from supervisor.runner.fleet.suspend_watch import SuspendWatch
+from supervisor.runner.fleet.watch import ResourceWatch
+from supervisor.runner.listeners.hub import ListenerHub
+from supervisor.runner.listeners.output import OutputPublisher
+from supervisor.runner.program.runner import Runner
+from supervisor.signals import ExitRequest, SignalHandlers
+
+if TYPE_CHECKING:
+    from supervisor.runner.fleet.gang_agent import GangAgent
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonParts:
+    """The parts of one daemon. `gang`: of a rank of one; None if programs are alone."""
+
+    services: Services
+    programs: Programs
+    proofs: Proofs
+    notices: NoticeDispatcher
+    signals: SignalHandlers
+    context: CommandContext
+    resource_watch: ResourceWatch
+    suspend_watch: SuspendWatch
+    descendant_watch: DescendantWatch
+    exit_watch: ExitWatch
+    gang: "GangAgent | None"
+
+
+def build_daemon(
+    config: Config,
+    read_config: Callable[[], Config],
+    ledger: Ledger,
+    place: Allocation | None,
+    exit_request: ExitRequest,
+    daemon_log: DaemonLog,
+    systemd: SystemdNotifier,
+) -> DaemonParts:
+    """Builds all parts, and starts the capture of what programs print. To be called in the event loop.
+
+    `place`: this node's among those that were given to the job; None if nobody gave any.
+    """
+    settings = config.supervisord
+    runners: dict[str, Runner] = {}
+    active_notices = ActiveNotices(settings.notice_grace)
+    expected_times = ExpectedTimes(active_notices, runners)
+    expected_times.load_history(ledger)
+    output = OutputPublisher()
+    logs = _capture_output(settings, ledger, output)
+    services = _build_services(config, ledger, logs, expected_times, place)
+    leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
+    resource_watch = ResourceWatch(runners, services.environment)
+    suspend_watch, descendant_watch = SuspendWatch(runners), DescendantWatch(runners)
+    gang = _build_gang(settings, services.place, runners, leave, is_leaving)
+    exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
+    exit_watch = ExitWatch(runners, exit_on, services.place is not None, leave, is_leaving)
+    watches = [watch for watch in (resource_watch, suspend_watch, descendant_watch, gang, exit_watch) if watch]
+
+    def on_change() -> None:
+        for watch in watches:
+            watch.on_change()
+
+    notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
+    programs = Programs(
+        config, read_config, services, runners, on_change=on_change, on_added=notices.post_current_notice
+    )
+    output.start(programs.on_output)
+    proofs = Proofs(runners, services)
+    signals = SignalHandlers(exit_request, programs, notices, logs, daemon_log, systemd, settings.power_timeout)
+    context = CommandContext(
+        programs,
+        ledger,
+        logs,
+        services.checkpoints,
+        shut_down=exit_request.request_exit,
+        reload=exit_request.request_reload,
+        settings=settings,
+        is_reloading=lambda: exit_request.is_reload,
+        notices=notices,
+        expected_times=expected_times,
+        hooks=services.hooks,
+        drills=Drills(notices.add, notices.withdraw),
+        listening=services.listeners,
+        proofs=proofs,
+    )
+    return DaemonParts(
+        services,
+        programs,
+        proofs,
+        notices,
+        signals,
+        context,
+        resource_watch,
+        suspend_watch,
+        descendant_watch,
+        exit_watch,
+        gang,
+    )
+
+
+def _build_services(
+    config: Config, ledger: Ledger, logs: LogCapture, expected_times: ExpectedTimes, place: Allocation | None
+) -> Services:
+    """What all programs share."""
+    settings = config.supervisord
+    rank = place if place is not None and place.size > 1 else None
+    return Services(
+        ledger=ledger,
+        logs=logs,
+        checkpoints=CheckpointStore(),
+        state_dir=settings.state_dir,
+        runtime_dir=settings.runtime_dir,
+        environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
+        lowest_attempt=place.lowest_attempt if place is not None else 1,
+        daemon=None if place is None else DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
+        generation=rank.generation if rank is not None else None,
+        place=rank,
+        is_chief=rank is None or rank.rank == 0,
+        server_url=_server_url(config),
+        save_durations=expected_times.saves,
+        upload_durations=expected_times.uploads,
+        notice_grace=settings.notice_grace,
+        cgroups=cgroup.prepare_cgroups(),
+        gpus=Gpus(),
+        hooks=HookRunner(settings.hook_timeout),
+        hook_commands=settings.hooks(),
+        listeners=ListenerHub(settings.identifier),
+    )
+
+
+def _build_gang(
+    settings: SupervisordConfig,
+    rank: Allocation | None,
+    runners: Mapping[str, Runner],
+    leave: Callable[[], None],
+    is_leaving: Callable[[], bool],
+) -> "GangAgent | None":
+    if rank is None:
+        return None
+    from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
+
+    secret = os.environ.get(allocation.SECRET, "")
+    return GangAgent(rank, secret, settings.rendezvous_timeout, runners, leave, is_leaving)
+
+
+def _capture_output(settings: SupervisordConfig, ledger: Ledger, output: OutputPublisher) -> LogCapture:
+    def on_attempt_began(began: AttemptBegan) -> None:
+        ledger.output_begins.store(*began[:3], LogPosition(*began[3:]))
+
+    logs = LogCapture(settings.state_dir, OutputSubscribers(output.on_output, output.on_missed, on_attempt_began))
+    logs.start()
+    return logs
+
+
+def _server_url(config: Config) -> str | None:
+    """Where programs find this daemon's API ($SUPERVISOR_SERVER_URL); None if nothing is served."""
+    for unix in config.unix_http_servers:
+        return f"unix://{unix.file}"
+    for inet in config.inet_http_servers:
+        host, port = inet.address
+        return f"http://{f'[{host}]' if host and ':' in host else host or 'localhost'}:{port}"
+    return None
+
+
+def notice_sources(settings: SupervisordConfig) -> tuple[NoticeSource, ...]:
+    """The configured sources of notices about this host. Raises UnknownSourceError."""
+    return make_sources(
+        settings.notices,
+        NoticeSettings(
+            notice_dir=settings.notice_dir,
+            owner_uids=settings.notice_owners,
+            azure_acknowledge=settings.azure_acknowledge,
+            google_preemption_notice_s=settings.google_preemption_notice,
+        ),
+    )

@@ -1,0 +1,76 @@
+"""Asks the mirror process, and says what is being asked: `status` shows it, as a store may take long to answer."""
+
+import time
+from dataclasses import dataclass
+
+from supervisor.host.mirror import messages
+from supervisor.host.mirror.client import MirrorClient, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRequest:
+    """What is being asked of the store: `what`, in words, and the checkpoint that it is about, if there is one.
+
+    `for_s`: for how long. `sent_bytes`, `size_bytes`: of an upload, once they are known.
+    """
+
+    what: str
+    checkpoint: str | None
+    for_s: float
+    sent_bytes: int | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """How far the copy in the store is. `epoch`: under which this host writes; `newest_step`: of what is there.
+
+    `waits`: the checkpoint that is not there yet; `error`: why not, or what else is wrong. `behind_s`: how long the
+    oldest checkpoint has been on the disk that is newer than all in the store; 0 if there is none. `request`: what is
+    being asked of the store. `silent_s`: for how long the store has not answered; 0 if it answers.
+    """
+
+    url: str
+    epoch: int | None
+    newest_step: int | None
+    waits: str | None
+    error: str | None
+    behind_s: float
+    request: MirrorRequest | None = None
+    silent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenQuestion:
+    what: str
+    checkpoint: str | None
+    since: float
+
+
+class MirrorQuestions:
+    """The questions of one job to its mirror, but for the look at the epochs, which goes on beside them."""
+
+    def __init__(self, client: MirrorClient) -> None:
+        self._client = client
+        self._asked: _OpenQuestion | None = None
+
+    async def ask(
+        self, what: str, question: messages.Question, kind: type[Wanted], checkpoint: str | None = None
+    ) -> Wanted:
+        """The answer to a question that `what` describes. Raises MirrorError, RunFenced."""
+        asked = self._asked = _OpenQuestion(what, checkpoint, time.monotonic())
+        self._client.progress = None
+        try:
+            return await self._client.ask(question, kind)
+        finally:
+            if self._asked is asked:
+                self._asked = None
+
+    @property
+    def request(self) -> MirrorRequest | None:
+        """What is being asked; None if nothing is."""
+        if (asked := self._asked) is None:
+            return None
+        progress = self._client.progress if asked.checkpoint is not None else None
+        sent, size = (None, None) if progress is None else (progress.sent_bytes, progress.size_bytes)
+        return MirrorRequest(asked.what, asked.checkpoint, time.monotonic() - asked.since, sent, size)

@@ -1,0 +1,304 @@
+"""The live side of a program's attempts, one at a time: starts or adopts one, talks to it, and reports its end."""
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from signal import SIGKILL
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import ProgramConfig
+from supervisor.core.failures.restart import describe_exit
+from supervisor.core.fleet.gpus import RECHECK_S
+from supervisor.core.program import effects, events
+from supervisor.host.pipes.notify import NotifyMessage
+from supervisor.host.pipes.stdin import Stdin
+from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.spawning import SpawnError
+from supervisor.protocol.wire import messages
+from supervisor.runner.attempt.adopting import LeftoverWorker
+from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
+from supervisor.runner.attempt.last_output import is_unexplained, last_error_line, last_error_lines
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.standby import StandbyHolder
+from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
+from supervisor.runner.program.background import BackgroundTasks
+from supervisor.runner.program.gpu_gate import GpuGate
+from supervisor.runner.program.mailbox import Mailbox
+from supervisor.runner.program.messages_in import event_of
+from supervisor.runner.program.requests import WorkerRequests
+from supervisor.runner.records.observers import ObserverList
+from supervisor.runner.records.program import ProgramRecords
+
+NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
+EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
+
+
+@dataclass(slots=True)
+class DelayedStart:
+    """An attempt whose GPUs may not be free yet, and what is said to it meanwhile."""
+
+    attempt: int
+    unsent: list[messages.ToWorker] = field(default_factory=list)
+
+
+class CurrentAttempt:
+    """The process of one program and all that leads to it, while there is one (an AttemptObserver).
+
+    `mailbox` takes what happens to it, in the event loop's thread. `requests`: of clients, which its messages answer.
+    """
+
+    def __init__(
+        self,
+        config: ProgramConfig,
+        services: Services,
+        mailbox: Mailbox,
+        observers: ObserverList,
+        records: ProgramRecords,
+        requests: WorkerRequests,
+        standby: StandbyHolder | None,
+        tasks: BackgroundTasks,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._config = config
+        self._services = services
+        self._mailbox = mailbox
+        self._post = mailbox.post
+        self._observers = observers
+        self._records = records
+        self._requests = requests
+        self._standby = standby
+        self._tasks = tasks
+        self._log = log
+        self._gpus = GpuGate(config, services, standby, log)
+        self._attempts = AttemptFactory(config, services, self, records, log)
+        self.attempt: LiveAttempt | None = None
+        """The attempt that runs; None if none does."""
+        self._delayed: DelayedStart | None = None
+        self._last_pid: int | None = None  # of the attempt before
+
+    # --- for those who look -------------------------------------------------------------------------------------------
+
+    @property
+    def waits_for_gpus(self) -> bool:
+        """Whether the process is not started yet because its GPUs may not be free."""
+        return self._delayed is not None
+
+    @property
+    def stdin(self) -> Stdin | None:
+        """The worker's standard input; None without a worker, and for a job, which can't be written to."""
+        return self.attempt.io.stdin if self.attempt and self.attempt.io else None
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the worker has notified that it is ready, to this daemon or an earlier one."""
+        return self.attempt is not None and self.attempt.io is not None and self.attempt.io.was_ready
+
+    @property
+    def cgroup(self) -> Path | None:
+        """The control group of the worker and of all that it starts, whatever becomes of them."""
+        return self.attempt.cgroup.path if self.attempt is not None and self.attempt.cgroup is not None else None
+
+    @property
+    def has_to_note_descendants(self) -> bool:
+        """Whether nothing but looking tells who is to end with the worker."""
+        return self.attempt is not None and self.attempt.cgroup is None and self._config.ends_all_processes
+
+    @property
+    def can_outlive(self) -> str | None:
+        """Which processes can outlive a program that all it starts is to end with; None: none, or it does not run."""
+        if not self.has_to_note_descendants:
+            return None
+        detached = f"what left its session and its environment less than {NOTED_EVERY_S:g} s before it crashed"
+        if self._config.job is not None:
+            return f"{detached}, as there is no control group"
+        return f"{detached}, or lost its parent, as there is no control group"
+
+    def note_descendants(self) -> None:
+        """Notes the processes that are to end with the worker, where no control group holds them. Reads some files."""
+        attempt = self.attempt
+        if attempt is not None and self.has_to_note_descendants:
+            attempt.process.note_descendants()
+
+    # --- a process begins, or is taken over ---------------------------------------------------------------------------
+
+    def start(self, effect: effects.Spawn) -> None:
+        """Starts the process of an attempt, or promotes the standby; a job's once its GPUs are free."""
+        if self._gpus.applies:
+            self._delayed = DelayedStart(effect.attempt)
+            self._post(events.SpawnDelayed(effect.attempt, self._gpus.longest_wait_s))
+            self._tasks.start(self._spawn_when_gpus_fit(effect, self._delayed))
+        else:
+            self._spawn(effect)
+
+    async def _spawn_when_gpus_fit(self, effect: effects.Spawn, delayed: DelayedStart) -> None:
+        try:
+            verdict = await self._gpus.wait_until_fit(self._last_pid)
+            if self._delayed is not delayed:
+                return  # the attempt was ended meanwhile
+            self._delayed = None
+            self._gpus.log_verdict(effect.attempt, verdict)
+            if verdict.unusable_because is not None:
+                why = verdict.unusable_because
+                self._post(events.SpawnFailed(effect.attempt, why, permanent=False, retry_in_s=RECHECK_S))
+                return
+            self._records.training.gpus_left_out = verdict.without
+            self._spawn(effect, verdict.visible)
+            for message in delayed.unsent:
+                self.send(message)
+        except Exception as error:
+            if self._delayed is delayed:
+                self._delayed = None
+            if self.attempt is not None:
+                raise
+            self._report_spawn_failure(effect, spawn_error_of(error, self._config, "capture its output", self._log))
+
+    def _spawn(self, effect: effects.Spawn, visible_gpus: str | None = None) -> None:
+        number, microbatches = effect.attempt, effect.microbatches
+        unfit = None if visible_gpus is None else "the attempt gets fewer GPUs than it has"
+        standby = self._standby.promote(number, microbatches, unfit) if self._standby is not None else None
+        try:
+            if standby is not None:
+                attempt = self._attempts.promote(number, standby)
+            else:
+                attempt = self._attempts.spawn(number, microbatches, visible_gpus)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would end a promoted standby
+            if self._standby is not None and standby is not None:
+                self._standby.discard(standby)
+            what = "make its standby an attempt" if standby is not None else "capture its output"
+            self._report_spawn_failure(effect, spawn_error_of(error, self._config, what, self._log))
+            return
+        self._begin(attempt)
+        process, record = attempt.process, self._records.process
+        record.oom_counters = attempt.memory.cgroup_counters
+        self._services.ledger.attempt_started(
+            self._config.name, number, process.pid, process.start_time, record.started_wall_at or 0.0, microbatches
+        )
+        self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
+        self._post(events.SpawnSucceeded(number))
+
+    def adopt(self, left: LeftoverWorker) -> bool:
+        """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
+        self._records.reset_for_attempt()
+        attempt = self._attempts.adopt(left)
+        if attempt is None:
+            return False
+        self._begin(attempt)
+        self._log.info("worker.adopted", attempt=left.attempt, pid=left.pid, runs_for_s=round(left.age_s, 1))
+        return True
+
+    def _begin(self, attempt: LiveAttempt) -> None:
+        self.attempt = attempt
+        if attempt.channel is not None:
+            self._records.losses.begin_worker(attempt.channel.refusals)
+        self._records.process.started(attempt.process.pid, attempt.began_at)
+
+    def _report_spawn_failure(self, effect: effects.Spawn, error: SpawnError) -> None:
+        number, record = effect.attempt, self._records.process
+        record.not_started(error)
+        self._services.ledger.attempt_started(
+            self._config.name, number, 0, 0, record.ended_wall_at or 0.0, effect.microbatches
+        )
+        self._log.error("worker.not_spawned", attempt=number, error=str(error))
+        self._post(events.SpawnFailed(number, str(error), error.permanent, missing=unreachable_path(error)))
+
+    def cancel_start(self, number: int) -> None:
+        """Gives up a start that still waits for its GPUs."""
+        if self._delayed is not None and self._delayed.attempt == number:
+            self._delayed = None
+            text = "ended before it was started; its GPUs were not free"
+            self._post(events.SpawnFailed(number, text, permanent=False))
+
+    # --- while it runs ------------------------------------------------------------------------------------------------
+
+    def send(self, message: messages.ToWorker) -> None:
+        """Sends the worker a message, or keeps it for one that is about to be started."""
+        if self._delayed is not None:
+            self._delayed.unsent.append(message)
+        elif self.attempt is not None:
+            self.attempt.send(message)
+
+    def send_signal(self, number: int) -> bool:
+        """Sends a signal to the worker (not to its group); False if there is none."""
+        return self.attempt is not None and self.attempt.process.send_signal(number, group=False)
+
+    async def export(self) -> messages.Exported | None:
+        """Has the worker export its model as it is now, and waits for that; None if there is no worker."""
+        if self.attempt is None:
+            return None
+        return await self._requests.request_export(self.attempt.number, self.send, EXPORT_LIMIT_S)
+
+    def on_message(self, message: messages.FromWorker) -> None:
+        """The worker sent a message."""
+        now, attempt = time.monotonic(), self.attempt
+        self._observers.on_message(message, now)
+        if attempt is not None:
+            attempt.learn(message)
+            attempt.memory.refresh(now, moved=isinstance(message, messages.Hello))
+            if isinstance(message, messages.Hello):
+                self._records.process.oom_counters = attempt.memory.cgroup_counters
+        if (event := event_of(message, self._requests.flush_answers)) is not None:
+            self._post(event)
+
+    def on_malformed_message(self, number: int, error: str) -> None:
+        """The worker wrote what is no message."""
+        self._records.job_log.warning("worker.message_refused", attempt=number, error=error)
+
+    def on_notification(self, number: int, notification: NotifyMessage) -> None:
+        """A plain program sent a notification."""
+        if notification.status is not None:
+            self._records.process.status_text = notification.status or None
+        if notification.ready:
+            self._log.info("worker.ready", attempt=number)
+            self._post(events.ReadyReported(number))
+
+    # --- it ends ------------------------------------------------------------------------------------------------------
+
+    def on_exit(self, number: int, exit_: Exit) -> None:
+        """The process is gone: its unread messages come first, then the core learns of the exit."""
+        attempt = self.attempt
+        if attempt is None or attempt.number != number:
+            raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
+        unread = attempt.close_and_read()
+        for message in unread if not attempt.has_last_message else ():
+            self.on_message(message)
+        self._attempts.close_listener(attempt)
+        self.attempt, self._last_pid = None, attempt.process.pid
+        self._requests.on_worker_gone(number)
+        self._records.process.ended(exit_)
+        self._log_exit(attempt, exit_)
+        oom = attempt.memory.evidence() if exit_.signal == SIGKILL else None
+        exited = events.WorkerExited(number, exit_.code, exit_.signal, oom)
+        if not attempt.has_last_message and is_unexplained(self._config, exit_):
+            since = self._records.process.started_wall_at
+            self._mailbox.post_exit(exited, partial(last_error_line, self._config, self._services, since))
+        else:
+            self._post(exited)
+        if self._config.ends_all_processes:
+            self._tasks.start(attempt.kill_leftovers_until_gone(self._log))
+        elif attempt.cgroup is not None:
+            attempt.cgroup.remove_if_empty()
+
+    def _log_exit(self, attempt: LiveAttempt, exit_: Exit) -> None:
+        is_done = attempt.reported_done and exit_.signal is None and exit_.code in (0, None)
+        self._log.warning(
+            "worker.exited",
+            attempt=attempt.number,
+            how=describe_exit(exit_.code, exit_.signal),
+            expected=is_done if self._config.job is not None else exit_.code in self._config.exitcodes,
+            ran_for_s=round(self._records.process.run_time_s or 0.0, 1),
+            last_step=self._records.training.step,
+        )
+
+    async def last_error_lines(self) -> list[str]:
+        """The last lines of standard error, if the last attempt wrote any."""
+        return await last_error_lines(self._config, self._services, self._records.process.started_wall_at)
+
+    def detach(self) -> None:
+        """Leaves the worker running for the next daemon, and ends nothing; what is under way here ends."""
+        self._tasks.cancel_all()
+        if self.attempt is not None:
+            self.attempt.detach()
+            self._attempts.close_listener(self.attempt)
+            self.attempt = None

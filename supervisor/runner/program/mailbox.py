@@ -1,0 +1,124 @@
+"""The mailbox of one program: what happens to it, one event after another, and its one timer.
+
+**An exit may wait.** The text of an end ("exit status 1: ValueError: ...") is said once to each who is told: the
+ledger, hooks, event listeners, whoever waits for a start. So it has to be whole when the core decides, and an exit that
+only the last line of standard error explains waits here until that is read: at most 0.2 s, 1 s while the logger starts
+(`runner/attempt/last_output.py`). Whatever happens meanwhile happened later and is not kept waiting; it releases the
+exit, without its line, and comes after it. A deadline does the same, and so does the end of the daemon: the next one
+could not know the exit status.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+from supervisor.core.job import Job
+from supervisor.core.program.effects import Effect
+from supervisor.core.program.events import DeadlinePassed, Event, WorkerExited
+from supervisor.core.program.facts import State
+from supervisor.runner.program.background import BackgroundTasks
+
+LATE_S = 0.1  # of a timer: after that, the event loop may not have looked at its descriptors (selectors, PEP 475)
+
+Decide = Callable[[float], list[Effect]]
+"""Gives the effects of an event that is handled now."""
+
+
+class Mailbox:
+    """Has `handle` called with each event and with what decides about it, and `settle`, with the state before, whenever
+    nothing is left to handle. An event that comes while another is handled comes after that.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        handle: Callable[[Event, Decide], None],
+        settle: Callable[[State], None],
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._job = job
+        self._handle = handle
+        self._settle = settle
+        self._tasks = tasks
+        self._events: deque[tuple[Event, Decide]] = deque()
+        self._waiting_exit: WorkerExited | None = None
+        self._is_handling = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+        self._has_read_late = False
+        self._loop = asyncio.get_running_loop()
+
+    def post(self, event: Event) -> None:
+        """Something happened."""
+        if self._is_closed:
+            return
+        self._release_exit()
+        self._put(event, partial(self._job.handle, event))
+
+    def post_exit(self, exited: WorkerExited, read_last_line: Callable[[], Awaitable[str | None]]) -> None:
+        """The process is gone, and the line that `read_last_line` gives may say why."""
+        self._release_exit()
+        self._waiting_exit = exited
+        self._tasks.start(self._explain_exit(exited, read_last_line))
+
+    async def _explain_exit(self, exited: WorkerExited, read_last_line: Callable[[], Awaitable[str | None]]) -> None:
+        line = None
+        try:
+            line = await read_last_line()
+        finally:
+            if self._waiting_exit is exited:  # else it was posted without
+                self._release_exit(line)
+
+    def _release_exit(self, error_line: str | None = None) -> bool:
+        """Posts the exit that waits; False if none does."""
+        exited, self._waiting_exit = self._waiting_exit, None
+        if exited is None:
+            return False
+        self.post(replace(exited, error_line=error_line))
+        return True
+
+    def close(self) -> None:
+        """Nothing is handled any more."""
+        self._release_exit()
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if now - self._due_at > LATE_S and not self._has_read_late:
+            self._has_read_late = True  # the daemon stood still: what the worker reported meanwhile is read first
+            self._timer = self._loop.call_at(now, self._on_timer)
+            return
+        self._has_read_late = False
+        if not self._release_exit():  # else it came before the deadline, and has set the timer anew
+            self._put(DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
+
+    def _put(self, event: Event, decide: Decide) -> None:
+        """Handles the event after those before it, and what comes meanwhile after it; then sets the timer."""
+        self._events.append((event, decide))
+        if self._is_handling:
+            return
+        before = self._job.state
+        self._is_handling = True
+        try:
+            while self._events:
+                self._handle(*self._events.popleft())
+        finally:
+            self._is_handling = False
+            self._arm_timer()
+        self._settle(before)
+
+    def _arm_timer(self) -> None:
+        """One timer for the state's one deadline. If that moved later, the timer fires early and is set anew."""
+        deadline_at = self._job.deadline()
+        if self._timer is not None and (deadline_at is None or deadline_at < self._timer.when()):
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and deadline_at is not None:
+            self._timer = self._loop.call_at(deadline_at, self._on_timer)
+            self._due_at = max(deadline_at, self._loop.time())

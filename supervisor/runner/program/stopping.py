@@ -1,0 +1,92 @@
+"""Ends a program's current attempt, each way harder than the one before: stop command or signal, SIGABRT, SIGKILL."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import ProgramConfig
+from supervisor.core.program import effects, events
+from supervisor.host.health_checks import HealthChecks
+from supervisor.protocol import layout
+from supervisor.runner.attempt.attempt import LiveAttempt
+from supervisor.runner.attempt.launching import command_beside
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.program.background import BackgroundTasks
+from supervisor.runner.program.current_attempt import CurrentAttempt
+from supervisor.runner.records.program import ProgramRecords
+
+
+class AttemptStopper:
+    """Carries out what the core decided about the end of an attempt, also of one that waits to be started."""
+
+    def __init__(
+        self,
+        config: ProgramConfig,
+        services: Services,
+        current: CurrentAttempt,
+        records: ProgramRecords,
+        post: Callable[[events.Event], None],
+        tasks: BackgroundTasks,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._config = config
+        self._services = services
+        self._current = current
+        self._records = records
+        self._post = post
+        self._tasks = tasks
+        self._log = log
+
+    def terminate(self, number: int) -> None:
+        """Runs the program's stop command, if it has one, and sends the stop signal."""
+        self._current.cancel_start(number)
+        if self._config.stop_command is None or self._current.attempt is None:  # no process: there is nothing to stop
+            self._send_stop_signal(number)
+        else:
+            self._tasks.start(self._run_stop_command(number, self._config.stop_command))
+
+    async def _run_stop_command(self, number: int, command: tuple[str, ...]) -> None:
+        """Runs it; if the worker is still alive then, the stop signal follows."""
+        self._log.info("worker.told_to_stop", attempt=number, command=command[0])
+        pid, environment = self._records.process.pid, self._services.environment
+        check = command_beside(self._config, "stop_command", command, pid, environment)
+        why = await asyncio.get_running_loop().run_in_executor(self._services.stops, HealthChecks().failure_of, check)
+        if why is not None:
+            self._log.warning("stop_command.failed", attempt=number, why=why)
+        self._send_stop_signal(number)
+
+    def _send_stop_signal(self, number: int) -> None:
+        attempt = self._current.attempt
+        if attempt is not None and attempt.number == number:
+            self._current.note_descendants()
+            self._log.info("worker.told_to_stop", attempt=number, signal=self._config.stopsignal.name)
+            attempt.process.send_signal(self._config.stopsignal, group=self._config.stopasgroup)
+
+    def abort(self, effect: effects.Abort) -> None:
+        """Keeps the stacks of a stuck worker, then sends SIGABRT."""
+        self._current.cancel_start(effect.attempt)
+        self._log.error("worker.aborted", attempt=effect.attempt, last_step=self._records.training.step)
+        if self._current.attempt is not None:
+            self._tasks.start(self._save_stacks_then_abort(self._current.attempt, effect.timeout_s))
+
+    async def _save_stacks_then_abort(self, attempt: LiveAttempt, limit_s: float) -> None:
+        services, name, number = self._services, self._config.name, attempt.number
+        pipes, dumps = layout.attempt_folder(services.runtime_dir, name, number), services.state_dir / "stacks" / name
+        why = f"{name}, attempt {number}, pid {attempt.process.pid}, last step {self._records.training.step}"
+        try:
+            path = await attempt.save_stacks(pipes, dumps, limit_s, why)
+            self._log.info("stacks.kept", attempt=number, path=str(path))
+            self._post(events.StacksCollected(number, str(path)))  # before the signal, or not at all
+        except (OSError, TimeoutError) as error:
+            self._log.warning("stacks.not_kept", attempt=number, error=str(error) or "it took too long")
+        attempt.process.send_signal(signal.SIGABRT, group=False)
+        attempt.process.send_signal(signal.SIGCONT, group=False)  # a stopped process doesn't even die
+
+    def kill(self, number: int) -> None:
+        """Sends SIGKILL to the worker, and to all that is to end with it."""
+        self._current.cancel_start(number)
+        self._log.warning("worker.killed", attempt=number)
+        if self._current.attempt is not None:
+            self._current.attempt.kill(with_descendants=self._config.ends_all_processes)

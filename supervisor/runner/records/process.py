@@ -1,0 +1,55 @@
+"""The process of a program's present or last attempt, for people: when it started, whether it runs, how it ended."""
+
+import time
+from dataclasses import dataclass
+
+from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.resources.oom_kills import OomKillCounter
+
+
+@dataclass(slots=True)
+class ProcessRecord:
+    """What this daemon knows of the process. Times are monotonic, so that setting the clock changes no run time, unless
+    the name says `wall`. None: not known, or it has not happened.
+
+    `pid`: until its exit is posted. `status_text`: what it said last of what it is doing (STATUS= of a notification).
+    `oom_counters`: of kills for lack of memory, as of when it was last seen to move to another cgroup.
+    """
+
+    pid: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    started_wall_at: float | None = None
+    ended_wall_at: float | None = None
+    last_exit: Exit | None = None
+    spawn_error: SpawnError | None = None
+    status_text: str | None = None
+    oom_counters: tuple[OomKillCounter, ...] = ()
+
+    @property
+    def run_time_s(self) -> float | None:
+        """For how many seconds it has run, or ran; None if this daemon never had one."""
+        if self.started_at is None:
+            return None
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.started_at
+
+    def reset_for_attempt(self) -> None:
+        """Another attempt begins."""
+        self.spawn_error = self.last_exit = self.status_text = None
+
+    def started(self, pid: int, started_at: float) -> None:
+        """The process runs since then; that of an earlier daemon does for longer than this daemon."""
+        now = time.monotonic()
+        self.pid = pid
+        self.started_at, self.ended_at = started_at, None
+        self.started_wall_at, self.ended_wall_at = time.time() - (now - started_at), None
+
+    def not_started(self, error: SpawnError) -> None:
+        """No process could be started."""
+        self.spawn_error, self.ended_wall_at = error, time.time()
+        self.started_at = self.ended_at = time.monotonic()
+
+    def ended(self, exit_: Exit) -> None:
+        """The process is gone."""
+        self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()

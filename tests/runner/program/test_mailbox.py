@@ -1,0 +1,81 @@
+"""The mailbox of one program: which of an exit and what comes after it is handled first, and with which line."""
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+
+from supervisor.core.job import Job
+from supervisor.core.program.events import Event, StopRequested, WorkerExited
+from supervisor.core.program.facts import Policy
+from supervisor.runner.program.background import BackgroundTasks
+from supervisor.runner.program.mailbox import Mailbox
+
+FIRST, SECOND = WorkerExited(1, 1), WorkerExited(2, 1)
+
+
+def mailbox() -> tuple[Mailbox, list[Event]]:
+    """A mailbox, and what has been handled."""
+    handled = list[Event]()
+    tasks = BackgroundTasks(structlog.get_logger())
+    return Mailbox(
+        Job(Policy("train", is_job=True)), lambda event, decide: handled.append(event), lambda before: None, tasks
+    ), handled
+
+
+async def read(line: asyncio.Future[str | None], text: str) -> None:
+    """The line is read, and whoever waits for it goes on."""
+    line.set_result(text)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_an_exit_waits_for_its_line():
+    made, handled = mailbox()
+    line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    made.post_exit(FIRST, lambda: line)
+    await asyncio.sleep(0)
+    waited = list(handled)
+    await read(line, "ValueError")
+
+    assert (waited, handled) == ([], [replace(FIRST, error_line="ValueError")])
+
+
+async def test_what_comes_while_an_exit_waits_is_handled_after_it():
+    made, handled = mailbox()
+    line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    made.post_exit(FIRST, lambda: line)
+
+    made.post(StopRequested())
+    await asyncio.sleep(0)
+    await read(line, "too late")
+
+    assert handled == [FIRST, StopRequested()]
+
+
+async def test_a_line_that_is_read_late_is_not_given_to_the_next_exit():
+    made, handled = mailbox()
+    lines = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    made.post_exit(FIRST, lambda: lines[0])
+    made.post(StopRequested())
+    made.post_exit(SECOND, lambda: lines[1])
+    await asyncio.sleep(0)
+
+    await read(lines[0], "of the first")
+    await read(lines[1], "of the second")
+
+    assert handled == [FIRST, StopRequested(), replace(SECOND, error_line="of the second")]
+
+
+async def test_the_end_of_the_daemon_does_not_wait_for_a_line():
+    made, handled = mailbox()
+    line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    made.post_exit(FIRST, lambda: line)
+    await asyncio.sleep(0)
+
+    made.close()
+    await read(line, "too late")
+    made.post(StopRequested())
+
+    assert handled == [FIRST]
