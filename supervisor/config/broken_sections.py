@@ -40,11 +40,11 @@ def leave_out_broken(
     for problem in error.problems:
         problems[str(problem.section)].append(problem)
     while True:
-        whole = {name: each for name, each in error.config.programs.items() if each.section not in problems}
+        whole = {name: program for name, program in error.config.programs.items() if program.section not in problems}
         kept = {
-            name: each
-            for name, each in in_use.items()
-            if name not in whole and (each.section in problems or each.section not in error.sections)
+            name: program
+            for name, program in in_use.items()
+            if name not in whole and (program.section in problems or program.section not in error.sections)
         }
         found = _conflicts(error, whole, kept)
         if not found:
@@ -54,14 +54,14 @@ def leave_out_broken(
         for problem in found:
             problems[str(problem.section)].append(problem)
     programs = sorted((whole | kept).values(), key=start_order)
-    config = replace(error.config, programs={each.name: each for each in programs})
+    config = replace(error.config, programs={program.name: program for program in programs})
     return config, tuple(
         BrokenSection(section, tuple(map(str, found)), _names(kept, section)) for section, found in problems.items()
     )
 
 
 def _names(programs: Mapping[str, ProgramConfig], section: str) -> tuple[str, ...]:
-    return tuple(sorted(name for name, each in programs.items() if each.section == section))
+    return tuple(sorted(name for name, program in programs.items() if program.section == section))
 
 
 def _conflicts(

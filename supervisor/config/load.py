@@ -100,7 +100,7 @@ def check_config(
     reading = _ConfigReader(source, dict(environment), source.problems)
     config = reading.read_config()
     problems = tuple(sorted(source.problems, key=_file_and_line))
-    sections = {name: each for name, each in source.sections.items() if is_of_program(name)}
+    sections = {name: ini_section for name, ini_section in source.sections.items() if is_of_program(name)}
     return CheckedConfig(config, problems, reading.sorted_warnings(), sections)
 
 
@@ -137,7 +137,7 @@ class _ConfigReader:
             unix_http_servers=unix,
             inet_http_servers=inet,
             supervisorctl=ctl or CtlConfig.build({}),
-            programs={each.name: each for each in sorted(programs.values(), key=start_order)},
+            programs={program.name: program for program in sorted(programs.values(), key=start_order)},
             inherited=self.inherited,
             warnings=self.sorted_warnings(),
         )

@@ -114,12 +114,14 @@ def explain_migration(path: Path, environment: Mapping[str, str]) -> list[Migrat
     """
     source = read_ini(path, environment)
     looked = check_config(path, environment)
-    judged = [MigratedLine(each.location, MigrationOutcome.REFUSED, "", each.text) for each in looked.problems]
-    judged += [MigratedLine(each.location, MigrationOutcome.NO_EFFECT, "", each.text) for each in looked.warnings]
-    at, told = {each.location for each in judged}, set[str]()
+    judged = [MigratedLine(problem.location, MigrationOutcome.REFUSED, "", problem.text) for problem in looked.problems]
+    judged += [
+        MigratedLine(warning.location, MigrationOutcome.NO_EFFECT, "", warning.text) for warning in looked.warnings
+    ]
+    at, told = {line.location for line in judged}, set[str]()
     for section in source.sections.values():
         found = [*_of_header(section, told), *_of_keys(section, environment)]
-        judged += [each for each in found if each.location not in at]
+        judged += [line for line in found if line.location not in at]
     return sorted(judged, key=lambda each: (str(each.location.file), each.location.line or 0))
 
 

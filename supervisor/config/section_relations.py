@@ -27,7 +27,7 @@ def check_across_sections(
     """Adds problems of sections with each other. `sections`: the names of all, also of those with problems."""
     _check_users(daemon, programs, written)
     _check_shared_folders(programs, written)
-    _check_dependencies(programs, written, {each.partition(":")[2] for each in sections})
+    _check_dependencies(programs, written, {section.partition(":")[2] for section in sections})
     _check_notify_paths(daemon, programs, written)
     _check_events_of_streams(programs, written)
 

@@ -106,7 +106,7 @@ class _CtlParser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the options, whose help lists the actions too."""
-    usages = {usage: meaning for each in table.TABLE.values() for usage, meaning in each.usage.items()}
+    usages = {usage: meaning for action in table.TABLE.values() for usage, meaning in action.usage.items()}
     usages["completion bash|zsh|fish"] = "Print the shell code that completes actions and names."
     actions = "\n".join(f"  {usage:<40}{meaning}" for usage, meaning in usages.items())
     options = _CtlParser(

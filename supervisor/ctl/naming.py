@@ -51,8 +51,8 @@ def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Pro
 
 def _match(name: str, programs: list[Program]) -> list[Program]:
     if is_group(name):
-        return [each for each in programs if fnmatchcase(each["group"], group_of(name))]
-    return [each for each in programs if fnmatchcase(each["name"], program_of(name))]
+        return [program for program in programs if fnmatchcase(program["group"], group_of(name))]
+    return [program for program in programs if fnmatchcase(program["name"], program_of(name))]
 
 
 def by_priority(programs: Iterable[Program]) -> list[Program]:

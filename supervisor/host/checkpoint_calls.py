@@ -135,10 +135,12 @@ def _list(request: CheckpointRequest) -> Listing:
     folder = request.directory
     names, replayed = directory.committed_checkpoints(folder)[:MAX_LISTED], frozenset(read_replayed(folder))
     described = (_describe_committed(folder / str(name), name, request.verify) for name in names)
-    committed = (replace(each, replayed=each.name in replayed) for each in described if each is not None)
+    committed = (
+        replace(checkpoint, replayed=checkpoint.name in replayed) for checkpoint in described if checkpoint is not None
+    )
     quarantine = folder / layout.QUARANTINE
     aside = list_quarantined(folder)[:MAX_LISTED]
-    quarantined = (_describe_quarantined(quarantine, each) for each in aside)
+    quarantined = (_describe_quarantined(quarantine, checkpoint) for checkpoint in aside)
     return Listing((*committed, *filter(None, quarantined)))
 
 
@@ -177,7 +179,7 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
 
 def shortened(rejected: Collection[RejectedCheckpoint]) -> tuple[RejectedCheckpoint, ...]:
     """At most MAX_LISTED of them, with reasons of at most MAX_REASON characters."""
-    return tuple(replace(each, reason=each.reason[:MAX_REASON]) for each in [*rejected][:MAX_LISTED])
+    return tuple(replace(checkpoint, reason=checkpoint.reason[:MAX_REASON]) for checkpoint in [*rejected][:MAX_LISTED])
 
 
 def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:

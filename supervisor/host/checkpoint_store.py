@@ -126,7 +126,7 @@ def other_identity(user: str | None) -> Identity | None:
     if user is None or os.geteuid() != 0:
         return None
     try:
-        found = cached_credentials(user)
+        credentials = cached_credentials(user)
     except SpawnError as error:
         raise OSError(errno.EAGAIN, str(error)) from error
-    return None if found.uid == 0 else found.identity
+    return None if credentials.uid == 0 else credentials.identity

@@ -28,7 +28,7 @@ def unmounted_point(path: Path, fstab: Path = FSTAB) -> str | None:
 
 
 def _above(path: Path, points: Iterator[str]) -> Iterator[str]:
-    return (each for each in points if path.is_relative_to(each))
+    return (point for point in points if path.is_relative_to(point))
 
 
 def _mounted() -> Iterator[str]:

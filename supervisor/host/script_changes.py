@@ -73,7 +73,7 @@ class ScriptChanges:
             await asyncio.wait(self._looking.values(), timeout=within_s)
 
     async def _look_at(self, name: str, command: tuple[str, ...], report: ProofReport, known: _Known | None) -> None:
-        files = tuple(Path(each) for each in report.files if each.endswith(SUFFIX) and "\0" not in each)
+        files = tuple(Path(file) for file in report.files if file.endswith(SUFFIX) and "\0" not in file)
         try:
             with contextlib.suppress(OSError, RuntimeError):  # the second: no thread to spare
                 found = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known, self._read))

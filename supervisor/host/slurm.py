@@ -50,10 +50,10 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
 def job_state(job_id: int) -> str | None:
     """RUNNING, COMPLETING, CANCELLED …; None if Slurm does not say."""
     try:
-        found = _STATE.search(_ask("read the state of this job", "scontrol", "show", "job", "-o", str(job_id)))
+        match = _STATE.search(_ask("read the state of this job", "scontrol", "show", "job", "-o", str(job_id)))
     except SlurmError:
         return None
-    return found[1] if found is not None else None
+    return match[1] if match is not None else None
 
 
 def requeue(job_id: int) -> None:
@@ -115,10 +115,10 @@ def _was_left(folder: Path, job_id: int, older_than_s: float) -> bool:
 def _has_ended(job_id: int) -> bool:
     """Whether Slurm says so, or has forgotten the job, which it does after a few minutes."""
     try:
-        found = _STATE.search(_ask("read the state of a job", "scontrol", "show", "job", "-o", str(job_id)))
+        match = _STATE.search(_ask("read the state of a job", "scontrol", "show", "job", "-o", str(job_id)))
     except SlurmError as error:
         return "Invalid job id" in str(error)
-    return found is not None and found[1] in ENDED
+    return match is not None and match[1] in ENDED
 
 
 def _ask(what: str, *command: str) -> str:

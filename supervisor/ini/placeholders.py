@@ -39,20 +39,20 @@ def expand_placeholders(text: str, known: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: _fill(found, known), text)
 
 
-def _fill(found: re.Match[str], known: Mapping[str, str]) -> str:
-    if found["escaped"]:
+def _fill(match: re.Match[str], known: Mapping[str, str]) -> str:
+    if match["escaped"]:
         return "%"
-    name = found["name"]
+    name = match["name"]
     if name is None:
         raise ExpansionError("has a single %; write %% for a percent sign, %(here)s for a placeholder")
     value = known.get(name)
     if value is None:
         raise ExpansionError(_unknown(name, known))
-    if found["kind"] == "s":
-        return value.rjust(int(found["width"] or 0))
+    if match["kind"] == "s":
+        return value.rjust(int(match["width"] or 0))
     if not (value.isascii() and value.isdecimal()):
         raise ExpansionError(f"uses %({name})d, but {name} is no number; write %({name})s")
-    return f"{int(value):{found['width']}d}"
+    return f"{int(value):{match['width']}d}"
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ class ConfigError(Exception):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        lines = [str(each) for each in self.problems[:SHOWN]]
+        lines = [str(problem) for problem in self.problems[:SHOWN]]
         if len(self.problems) > SHOWN:
             lines.append(f"... and {counted(len(self.problems) - SHOWN, 'more problem')}")
         super().__init__("\n".join(lines))

@@ -187,9 +187,9 @@ def mount_of(folder: Path) -> Mount | None:
 
 def _open_nearest(folder: Path) -> int:
     """A descriptor of the folder, or of the nearest one above it that exists."""
-    for each in (folder, *folder.parents):
+    for parent in (folder, *folder.parents):
         with contextlib.suppress(FileNotFoundError):
-            return os.open(each, os.O_PATH | os.O_CLOEXEC)
+            return os.open(parent, os.O_PATH | os.O_CLOEXEC)
     return os.open("/", os.O_PATH | os.O_CLOEXEC)
 
 
@@ -200,7 +200,7 @@ def remarks_on(mount: Mount) -> list[str]:
     if not known and (kind == "fuse" or kind.startswith("fuse.")) and kind not in SOUND_FUSE:
         known = (_UNKNOWN_FUSE,)
     return [
-        f"{mount}: {each.lacks}; {each.instead}"
-        for each in known
-        if each.unless not in mount.options and (not each.only_with or each.only_with & mount.options)
+        f"{mount}: {remark.lacks}; {remark.instead}"
+        for remark in known
+        if remark.unless not in mount.options and (not remark.only_with or remark.only_with & mount.options)
     ]

@@ -110,8 +110,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     """Ends the proof. A second signal must not interrupt the clean-up."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

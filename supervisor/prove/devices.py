@@ -20,7 +20,7 @@ def require_idle(config: Config, job: ProvableJob) -> None:
     for server in config.unix_http_servers:
         with contextlib.suppress(Unreachable, Refusal):  # no daemon runs, or it shows nothing to this user
             programs = Client(f"unix://{server.file}").call("status")["programs"]
-            if any(each["name"] == job.name and each["state"] in _RUNNING for each in programs):
+            if any(program["name"] == job.name and program["state"] in _RUNNING for program in programs):
                 raise CannotProve(
                     f"{job.name} runs under its daemon now, and a proof would take its devices; {_ANYWAY}"
                 )

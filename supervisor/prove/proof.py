@@ -236,7 +236,7 @@ class _Failed(Exception):
 
 
 def _names(record: RunRecord) -> tuple[str, ...]:
-    return tuple(each.name + (" (in leave_out)" if each.left_out else "") for each in record.named)
+    return tuple(named.name + (" (in leave_out)" if named.left_out else "") for named in record.named)
 
 
 def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[ProofKill, ...]:

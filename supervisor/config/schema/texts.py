@@ -113,7 +113,7 @@ def stop_signal(text: str) -> signal.Signals:
             return signal.Signals(int(name[:10]))
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except (KeyError, ValueError):
-        meant = nearest_word(f"SIG{name.removeprefix('SIG')}", [each.name for each in signal.Signals])
+        meant = nearest_word(f"SIG{name.removeprefix('SIG')}", [signal_.name for signal_ in signal.Signals])
         hint = f"did you mean {meant[3:]}?" if meant else "write for example TERM, INT, HUP, QUIT or USR1"
         raise ValueError(f"is {text!r:.80}, which is no signal; {hint}") from None
 

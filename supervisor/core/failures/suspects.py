@@ -80,8 +80,8 @@ class Suspects:
 
     def _killer(self) -> str | None:
         """Describes the step that the last death shares with those from other checkpoints; None if there is none."""
-        same = [each for each in self.deaths if each.step == self.deaths[-1].step]
-        origins = {each.name: each for each in same}
+        same = [death for death in self.deaths if death.step == self.deaths[-1].step]
+        origins = {death.name: death for death in same}
         if len(origins) < KILLS:
             return None
         nearest = max(origins.values(), key=lambda each: (each.place is not None, each.from_step))

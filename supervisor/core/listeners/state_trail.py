@@ -20,7 +20,7 @@ _BETWEEN: Mapping[tuple[WireState, WireState], WireState] = {
 }
 """The state between, where we go in one step and Supervisor in two. The exit of a process is always reported."""
 
-_NAMES: Mapping[WireState, str] = {each: f"PROCESS_STATE_{each.name}" for each in WireState}
+_NAMES: Mapping[WireState, str] = {wire_state: f"PROCESS_STATE_{wire_state.name}" for wire_state in WireState}
 
 
 @dataclass(slots=True)

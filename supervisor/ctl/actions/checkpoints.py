@@ -49,9 +49,9 @@ def _saved(outcome: Outcome) -> str:
 def checkpoints(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Lists a job's checkpoints, newest first, and verifies them unless told otherwise."""
     if "--verify" in arguments:
-        return _verify_folder(terminal, [each for each in arguments if each != "--verify"])
+        return _verify_folder(terminal, [argument for argument in arguments if argument != "--verify"])
     verify = "--no-verify" not in arguments
-    name = one_name("checkpoints", [each for each in arguments if each != "--no-verify"])
+    name = one_name("checkpoints", [argument for argument in arguments if argument != "--no-verify"])
     answer = call_for_program(terminal, "checkpoints", name, verify=verify)
     if answer is None:
         return ExitStatus.ERROR
@@ -65,7 +65,7 @@ def _verify_folder(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         raise UsageError("Error: checkpoints --verify requires one folder, checkpoint or URL")
     place = arguments[0]
     try:
-        found = [asdict(each) for each in _verified(place)]
+        found = [asdict(verified_checkpoint) for verified_checkpoint in _verified(place)]
     except _CannotVerify as error:
         terminal.print_line(f"{place}: ERROR ({error})")
         return ExitStatus.ERROR

@@ -66,7 +66,7 @@ def _print_remarks(terminal: Terminal, answer: Mapping[str, Any]) -> None:
 
 def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Applies the configuration; programs whose section did not change keep running."""
-    discard, chosen = DISCARD in arguments, [each for each in arguments if each != DISCARD]
+    discard, chosen = DISCARD in arguments, [argument for argument in arguments if argument != DISCARD]
     request: dict[str, object] = {"discard": True} if discard else {}
     if chosen and ALL not in chosen:
         request["names"] = [program_of(each) for each in chosen]

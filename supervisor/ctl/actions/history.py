@@ -80,12 +80,12 @@ def _event_row(each: dict[str, Any]) -> tuple[str, ...]:
 def _count_and_name(action: str, arguments: Arguments, most: int) -> tuple[int, str]:
     """The COUNT of an argument `-COUNT`, and the one program that is named. Raises UsageError."""
     count = DEFAULT_COUNT
-    for option in (each for each in arguments if each.startswith("-")):
+    for option in (argument for argument in arguments if argument.startswith("-")):
         digits = option[1:]
         if not (digits.isascii() and digits.isdecimal() and 1 <= int(digits[:7]) <= most):
             raise UsageError(f"Error: bad argument {option}")
         count = int(digits)
-    return count, one_name(action, [each for each in arguments if not each.startswith("-")])
+    return count, one_name(action, [argument for argument in arguments if not argument.startswith("-")])
 
 
 def goodput(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -135,7 +135,7 @@ def series(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         terminal.print_line(f"{arguments[0]}: ERROR (there is no metric {arguments[1]}; recorded: {recorded})")
         return ExitStatus.ERROR
     keys = ("attempt", "first_step", "step", "wall_at", "count", "mean", "least", "greatest")
-    lines = [",".join(str(each[key]) for key in keys) for each in metrics[arguments[1]]]
+    lines = [",".join(str(metric[key]) for key in keys) for metric in metrics[arguments[1]]]
     terminal.print_result(answer, [",".join(keys), *lines])
     return ExitStatus.OK
 

@@ -79,7 +79,7 @@ def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     as it is, unless its last steps may be lost (--discard).
     """
     discard, is_rolling = DISCARD in arguments, ROLLING in arguments
-    names = [each for each in arguments if each not in (DISCARD, ROLLING)]
+    names = [argument for argument in arguments if argument not in (DISCARD, ROLLING)]
     if not names:
         raise UsageError("Error: restart requires a process name")
     if is_rolling:

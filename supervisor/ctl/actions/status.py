@@ -13,7 +13,7 @@ DOWN_CODES = (0, 100, 200, 1000)  # STOPPED, EXITED, FATAL, UNKNOWN
 
 def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Shows the status of programs; with `--watch`, until Ctrl-C."""
-    names = [each for each in arguments if each not in ("--watch", "-w")]
+    names = [argument for argument in arguments if argument not in ("--watch", "-w")]
     no_options(names)
     if len(names) != len(arguments):
         return _watch(terminal, names)
@@ -57,7 +57,7 @@ def _escapes(programs: list[dict[str, Any]]) -> list[str]:
     for program in programs:
         if program.get("can_outlive"):
             names.setdefault(program["can_outlive"], []).append(program["name"])
-    return [f"{listed(each, ', ')} can be outlived by {what}" for what, each in names.items()]
+    return [f"{listed(name, ', ')} can be outlived by {what}" for what, name in names.items()]
 
 
 def _watch(terminal: Terminal, names: Arguments) -> ExitStatus:
@@ -78,7 +78,7 @@ def pid(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     found, unknown = naming.select_programs(arguments, programs)
     lines = []
     for name in [naming.ALL] if naming.ALL in arguments else arguments:
-        pids = [str(each["pid"] or 0) for each in naming.select_programs([name], programs)[0]]
+        pids = [str(program["pid"] or 0) for program in naming.select_programs([name], programs)[0]]
         lines += [f"No such process {name}"] if name in unknown else pids
     listed = [{"name": each["name"], "pid": each["pid"]} for each in found]
     terminal.print_result({"programs": listed, "unknown": unknown}, lines)

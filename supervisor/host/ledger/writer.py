@@ -298,7 +298,7 @@ class LedgerWriter:
                 for sql, values, _, _ in batch:
                     try:
                         with decodable_errors():
-                            self._connection.execute(sql, [each() if callable(each) else each for each in values])
+                            self._connection.execute(sql, [value() if callable(value) else value for value in values])
                     except (sqlite3.Error, OverflowError, ValueError) as error:  # the last: what is no JSON
                         if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
                             raise

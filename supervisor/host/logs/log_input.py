@@ -67,7 +67,7 @@ class LinePrefix:
     def __init__(self, template: str, program: str, attempt: int, channel: str) -> None:
         words = {"program": program, "attempt": str(attempt), "channel": channel}
         parts = f"{template} ".split("{time}")
-        filled = (re.sub(r"\{(program|attempt|channel)\}", lambda found: words[found[1]], each) for each in parts)
+        filled = (re.sub(r"\{(program|attempt|channel)\}", lambda found: words[found[1]], part) for part in parts)
         self._parts = [each.encode(errors="replace") for each in filled]  # the time stands between two of them
         self._is_line_start = True
 

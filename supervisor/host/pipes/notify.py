@@ -222,6 +222,6 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[tuple[int, int], l
 
 
 def _close_all(descriptors: list[int]) -> None:
-    for each in descriptors:
+    for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            os.close(each)
+            os.close(descriptor)

@@ -86,7 +86,7 @@ class OrphanReaper:
     async def _reap_round(self) -> None:
         """Reaps the zombies that the last round saw too, and remembers the new ones."""
         dead = await asyncio.to_thread(_zombies)
-        found = {each for each in dead if not self._is_ours(each.pid)}
+        found = {process for process in dead if not self._is_ours(process.pid)}
         for orphan in found & self._seen:
             _reap(orphan.pid)
         self._seen = found - self._seen

@@ -48,7 +48,7 @@ def store_dump(folder: Path, attempt: int, text: str) -> Path:
 
 def describe_threads(pid: int) -> str:
     """One line for each thread: its id, name, state, and the kernel function it waits in, where the kernel shows it."""
-    lines = [_thread(Path(f"/proc/{pid}/task/{each}")) for each in _tasks(pid)]
+    lines = [_thread(Path(f"/proc/{pid}/task/{task}")) for task in _tasks(pid)]
     return "\n".join(filter(None, lines[:THREADS_SHOWN])) or "(the process is gone)"
 
 

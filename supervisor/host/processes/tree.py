@@ -66,13 +66,17 @@ def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
         os.kill(pid, signal.SIGSTOP)
     frozen: dict[int, psutil.Process] = {}
     for _ in range(MAX_ROUNDS):
-        fresh = [each for each in _session_and_descendants(pid).values() if frozen.get(each.pid) != each]
+        fresh = [
+            descendant
+            for descendant in _session_and_descendants(pid).values()
+            if frozen.get(descendant.pid) != descendant
+        ]
         if not fresh:
             break
-        for each in fresh:
-            frozen[each.pid] = each
+        for process in fresh:
+            frozen[process.pid] = process
             with suppress(psutil.Error):
-                each.suspend()
+                process.suspend()
     return list(frozen.values())
 
 
@@ -96,10 +100,10 @@ def kill_session(leader: int, start_time: int) -> int:
     for _ in range(MAX_ROUNDS):
         if read_start_time(leader) not in (None, start_time):
             break
-        fresh = [each for each in _members(leader) if killed.get(each.pid) != each]
+        fresh = [member for member in _members(leader) if killed.get(member.pid) != member]
         if not fresh:
             break
-        killed.update((each.pid, each) for each in fresh)
+        killed.update((process.pid, process) for process in fresh)
         kill_all(fresh)
     return len(killed)
 
@@ -119,12 +123,12 @@ def _session_and_descendants(leader: int) -> dict[int, psutil.Process]:
         fresh = [pid for pid in children.get(parents.pop(), ()) if pid not in found]
         found.update(fresh)
         parents += fresh
-    return {each.pid: each for each in _processes(seen, found - {leader})}
+    return {process.pid: process for process in _processes(seen, found - {leader})}
 
 
 def _descendants(pid: int) -> dict[int, psutil.Process]:
     try:
-        return {each.pid: each for each in psutil.Process(pid).children(recursive=True)}
+        return {child.pid: child for child in psutil.Process(pid).children(recursive=True)}
     except psutil.Error:
         return {}
 

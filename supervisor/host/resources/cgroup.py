@@ -71,7 +71,7 @@ class Cgroups:
         except OSError:  # it is gone
             return None
         name = (own or "").rpartition("/")[2]
-        group = next((each for each in self.groups_of(program) if each.path.name == name), None)
+        group = next((cgroup for cgroup in self.groups_of(program) if cgroup.path.name == name), None)
         return group if group is not None and pid in group.pids() else None
 
     def groups_of(self, program: str) -> "list[Cgroup]":

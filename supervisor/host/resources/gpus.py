@@ -84,7 +84,7 @@ class Gpus:
         except nvml.NVMLError as error:
             return [Gpu(0, "", trouble=f"the driver reports: {error}")]
         found = [self._one(number) for number in range(count)]
-        self.seen_uuids |= {each.uuid for each in found if each.uuid}
+        self.seen_uuids |= {gpu.uuid for gpu in found if gpu.uuid}
         return found
 
     def _one(self, number: int) -> Gpu:

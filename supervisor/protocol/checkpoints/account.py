@@ -222,6 +222,6 @@ def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckp
 
     One of an earlier attempt is from before a rollback, so it does not explain why a later one is missing.
     """
-    named = [(name, each) for each in rejected if (name := checkpoint_name_in(each.name)) is not None]
+    named = [(name, checkpoint) for checkpoint in rejected if (name := checkpoint_name_in(checkpoint.name)) is not None]
     as_new = [each for each in named if each[0].step >= expected.step and each[0].attempt >= expected.attempt]
     return max(as_new, key=lambda each: (each[0] == expected, each[0]), default=(None, None))[1]

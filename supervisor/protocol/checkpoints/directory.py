@@ -105,8 +105,11 @@ def _find_quarantined(directory: Path, expected: str | None) -> RejectedCheckpoi
     wanted = None if expected is None else layout.parse_name(expected)
     if wanted is None:
         return None
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory / layout.QUARANTINE) as found:
-        match = find_passed_over(wanted, (RejectedCheckpoint(entry.name, "") for entry in found))
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(directory / layout.QUARANTINE) as iterator,
+    ):
+        match = find_passed_over(wanted, (RejectedCheckpoint(entry.name, "") for entry in iterator))
         return None if match is None else read_quarantined(directory, match.name)
     return None
 

@@ -44,7 +44,7 @@ def verify_all(place: Path) -> list[VerifiedCheckpoint]:
     if layout.parse_name(place.name) is not None and place.is_dir():
         return [_ours(place)]
     ours = _all_ours(place) if place.is_dir() else []
-    aside = [_set_aside(each.name, each.reason) for each in list_quarantined(place)]
+    aside = [_set_aside(checkpoint.name, checkpoint.reason) for checkpoint in list_quarantined(place)]
     return [*ours, *map(_other, foreign.prefixes_at(place)), *aside]
 
 
@@ -80,13 +80,13 @@ def _ours(folder: Path) -> VerifiedCheckpoint:
 
 def _other(prefix: Path) -> VerifiedCheckpoint:
     try:
-        found = verify.verify_bundle(prefix)
+        bundle = verify.verify_bundle(prefix)
     except BundleError as error:
         reason = foreign.explain_rejection(prefix, error)
         return VerifiedCheckpoint(prefix.name, "tensorflow", None, None, None, None, False, reason, error.damage)
     written_at = prefix.with_name(f"{prefix.name}{verify.INDEX}").stat().st_mtime
     return VerifiedCheckpoint(
-        prefix.name, "tensorflow", foreign.step_of_bundle(found)[0], None, written_at, found.size_bytes, True
+        prefix.name, "tensorflow", foreign.step_of_bundle(bundle)[0], None, written_at, bundle.size_bytes, True
     )
 
 

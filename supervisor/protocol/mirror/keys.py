@@ -95,8 +95,8 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
     name = parse_name(match[2]) if match is not None else None
     if match is None or name is None or not is_plain_name(match[3]):
         return None
-    found = RemoteCheckpoint(int(match[1]), name)
-    return (found, match[3]) if found.key(match[3]) == key else None
+    checkpoint = RemoteCheckpoint(int(match[1]), name)
+    return (checkpoint, match[3]) if checkpoint.key(match[3]) == key else None
 
 
 def encode_epoch(epoch: Epoch) -> bytes:

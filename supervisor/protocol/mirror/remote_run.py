@@ -55,10 +55,10 @@ class RemoteRun:
         return next((epoch for number in later if (epoch := self.read_epoch(number)) is not None), None)
 
     def _find_epoch(self, number: int) -> bool:
-        found = self.read_epoch(number)
-        if found is not None:
-            self._epochs[number] = found
-        return found is not None
+        epoch = self.read_epoch(number)
+        if epoch is not None:
+            self._epochs[number] = epoch
+        return epoch is not None
 
     def read_epoch(self, number: int) -> Epoch | None:
         """What the object of an epoch says; None if there is none."""
@@ -86,7 +86,7 @@ class RemoteRun:
 
 def committed(files: Mapping[RemoteCheckpoint, Mapping[str, datetime]]) -> set[RemoteCheckpoint]:
     """The checkpoints that exist: those with a manifest."""
-    return {each for each, names in files.items() if layout.MANIFEST in names}
+    return {checkpoint for checkpoint, names in files.items() if layout.MANIFEST in names}
 
 
 def read_manifest(store: Store, folder: str) -> tuple[Manifest, bytes]:

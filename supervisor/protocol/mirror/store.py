@@ -221,5 +221,5 @@ def _cause(text: str) -> str:
 
 def _element(name: str, body: str) -> str:
     """The text of an element in a store's answer; empty if there is none."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>", body)
-    return "" if found is None else " ".join(found[1].split())[: MAX_CAUSE // 2]
+    match = re.search(rf"<{name}>([^<]*)</{name}>", body)
+    return "" if match is None else " ".join(match[1].split())[: MAX_CAUSE // 2]

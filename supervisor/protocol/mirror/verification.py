@@ -67,7 +67,7 @@ def _folders_that_count(url: str, keys: list[str]) -> dict[str, bool]:
         run = RemoteRun(Store(f"{url.rstrip('/')}/{root}" if root else url))
         there = committed(run.files())
         line = set(checkpoints_on_line(run.epochs(), there))
-        found |= {key_in(root, str(each)): each in line for each in there}
+        found |= {key_in(root, str(checkpoint)): checkpoint in line for checkpoint in there}
     return found
 
 

@@ -200,7 +200,7 @@ def _fit(value: Any, wanted: Any) -> Any:
     if value is None:
         return None
     if origin in (types.UnionType, typing.Union):
-        return _fit(value, next(each for each in typing.get_args(wanted) if each is not type(None)))
+        return _fit(value, next(word for word in typing.get_args(wanted) if word is not type(None)))
     if origin is Annotated:
         value = _fit(value, wanted.__origin__)
         for limit in wanted.__metadata__:
@@ -221,9 +221,9 @@ def _convert_union(value: Any, wanted: Any, where: str) -> Any:
     if value is None and type(None) in members:
         return None
     *others, last = (item for item in members if item is not type(None))
-    for each in others:
+    for other in others:
         with contextlib.suppress(ProtocolError):
-            return _convert(value, each, where)
+            return _convert(value, other, where)
     return _convert(value, last, where)
 
 

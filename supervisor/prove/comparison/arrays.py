@@ -92,7 +92,7 @@ def _values(path: Path) -> dict[str, Value]:
     arrays = read_arrays(path)
     body = json.loads(arrays.pop(_BODY).content)
     return {
-        name: (saved["value"], {key: each for key, each in arrays.items() if key.startswith(f"{number}/")})
+        name: (saved["value"], {key: array for key, array in arrays.items() if key.startswith(f"{number}/")})
         for number, (name, saved) in enumerate(body.items(), 1)
     }
 

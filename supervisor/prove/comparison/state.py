@@ -58,7 +58,7 @@ TorchComparison = Callable[[Path, Path], Sequence[TensorDifference]]
 
 def differing_state(one: FinalCheckpoint, other: FinalCheckpoint, compare_torch: TorchComparison) -> list[Difference]:
     """What of the state differs, with the step of the checkpoints. Raises OSError."""
-    first, second = ({file.name: file.hash for file in each.written.files} for each in (one, other))
+    first, second = ({file.name: file.hash for file in checkpoint.written.files} for checkpoint in (one, other))
     names = [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
     found: list[TensorDifference] = []
     if any(name.startswith(f"{layout.PREFIX}.") for name in names):
@@ -71,7 +71,7 @@ def differing_state(one: FinalCheckpoint, other: FinalCheckpoint, compare_torch:
             found.append(TensorDifference(f"file {name}", *(_presence(name in each) for each in (first, second))))
         else:
             found += _readable(name, partial(_of_file, one.folder / name, other.folder / name, compare_torch))
-    return [Difference(each.name, one.step, each.one, each.other) for each in found]
+    return [Difference(difference.name, one.step, difference.one, difference.other) for difference in found]
 
 
 def _presence(is_there: bool) -> str:

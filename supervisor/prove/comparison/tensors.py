@@ -36,7 +36,7 @@ def differing_tensors(one: Path, other: Path) -> Iterator[TensorDifference]:
         mine, theirs = first.get(name), second.get(name)
         if mine is None or theirs is None:
             yield TensorDifference(
-                shown_name(name), *("absent" if each is None else "present" for each in (mine, theirs))
+                shown_name(name), *("absent" if entry is None else "present" for entry in (mine, theirs))
             )
         elif name != OBJECT_GRAPH and _content(one, mine, shards) != _content(other, theirs, shards):
             yield _difference(name, mine, _content(one, mine, shards), _content(other, theirs, shards))

@@ -64,7 +64,7 @@ def lost_values(
     ignored = {*metrics, *_changing_names(undisturbed, known)}
     weakest: list[LostValue] = []
     for number, begin in enumerate(killed.reached):
-        after = next((each for each in killed.reached[number + 1 :] if each.attempt == begin.attempt), None)
+        after = next((values for values in killed.reached[number + 1 :] if values.attempt == begin.attempt), None)
         before, then = known.get(begin.step), known.get(begin.step + 1)
         if not begin.is_begin or after is None or after.is_begin or before is None or then is None:
             continue
