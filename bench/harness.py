@@ -50,9 +50,8 @@ def describe(found: Machine) -> str:
 
 def _filesystem(folder: Path) -> str:
     path = folder.resolve()
-    mounts = {
-        Path(partition.mountpoint): partition for partition in psutil.disk_partitions(all=True)
-    }  # later mounts hide earlier
+    # later mounts hide earlier ones
+    mounts = {Path(partition.mountpoint): partition for partition in psutil.disk_partitions(all=True)}
     place = next((mounts[parent] for parent in (path, *path.parents) if parent in mounts), None)
     return f"{place.fstype} on {place.device}" if place is not None else "unknown"
 
