@@ -84,7 +84,7 @@ class ActiveNotices:
     @property
     def by_severity(self) -> tuple[ActiveNotice, ...]:
         """The notices that hold, the most severe first."""
-        return tuple(sorted(self._active.values(), key=lambda each: _severity(each.notice)))
+        return tuple(sorted(self._active.values(), key=lambda active: _severity(active.notice)))
 
     def most_severe(self, program: str) -> Notice | None:
         """The notice that decides for a program; None: no notice concerns it."""

@@ -71,7 +71,7 @@ class Pause:
 def remember_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
     """The pauses to remember, longest first, so that the longest one of the last hour is known at any later time."""
     since = pause.ended_at - PAUSE_MEMORY_S
-    return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
+    return (*(earlier for earlier in pauses if earlier.ended_at > since and earlier.pause_s > pause.pause_s), pause)
 
 
 def unshared_saves_s(saves: Sequence[MeasuredSave], credited_s: Sequence[float] | None = None) -> list[float]:
