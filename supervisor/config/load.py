@@ -29,7 +29,7 @@ _MODELS: tuple[type[SectionModel], ...] = (
     SupervisordConfig, ProgramConfig, JobConfig, ProcessesConfig, GroupConfig, ListenerConfig, UnixServerConfig,
     InetServerConfig,
 )  # fmt: skip
-_OWN_KEYS = frozenset(chain.from_iterable(each.ini_keys() for each in _MODELS)) - supervisor_keys.ALL
+_OWN_KEYS = frozenset(chain.from_iterable(model.ini_keys() for model in _MODELS)) - supervisor_keys.ALL
 """What a file for Supervisor does not have."""
 
 STATE_DIR = ".stepkeeper"
@@ -263,10 +263,10 @@ class _ConfigReader:
 
     def _sections_of_kind(self, kind: str) -> dict[str, SectionReader]:
         """The sections [kind:NAME] by their names."""
-        found = ((name.partition(":"), section) for name, section in self.source.sections.items())
+        sections = ((name.partition(":"), section) for name, section in self.source.sections.items())
         return {
             name: self._section_reader(section)
-            for (its_kind, colon, name), section in found
+            for (its_kind, colon, name), section in sections
             if its_kind == kind and colon
         }
 

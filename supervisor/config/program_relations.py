@@ -141,7 +141,7 @@ def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
 
 def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:
     """Adds a problem for a script that would import another `worker` than stepkeeper's, from its own folder."""
-    scripts = [each for each in program.command[1:] if each.endswith(".py")]
+    scripts = [argument for argument in program.command[1:] if argument.endswith(".py")]
     if program.job is None or not scripts:
         return
     script = (program.directory or Path()) / scripts[0]

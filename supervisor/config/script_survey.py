@@ -114,7 +114,7 @@ def survey_command(command: Sequence[str], folder: Path) -> CommandSurvey:
         if use is WorkerUse.YES:
             return CommandSurvey(use, script)
         foreign |= names
-    is_plain = "python" in Path(command[0]).name and not any(each in ("-m", "-c") for each in command[1:])
+    is_plain = "python" in Path(command[0]).name and not any(word in ("-m", "-c") for word in command[1:])
     use = WorkerUse.NO if is_plain and not foreign else WorkerUse.UNKNOWN
     return CommandSurvey(use, scripts[0], tuple(sorted(foreign)))
 
@@ -263,8 +263,8 @@ def _resolved(function: ast.expr, imported: dict[str, str]) -> str:
 def _function_that_returns_training(tree: ast.Module, imported: dict[str, str]) -> str:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and not _has_required_parameters(node):
-            for each in ast.walk(node):
-                value = each.value if isinstance(each, ast.Return) else None
+            for inner in ast.walk(node):
+                value = inner.value if isinstance(inner, ast.Return) else None
                 if isinstance(value, ast.Call) and _resolved(value.func, imported) == ScriptKind.TRAINING:
                     return node.name
     return ""
@@ -278,7 +278,7 @@ def _has_required_parameters(function: ast.FunctionDef) -> bool:
 def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The options and positional arguments of argparse, and which of those that must be given are not."""
     options, needed = list[str](), list[str]()
-    words = {each.partition("=")[0] for each in given}
+    words = {word.partition("=")[0] for word in given}
     for call in calls:
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
             continue
@@ -305,9 +305,9 @@ def _texts(arguments: Iterable[ast.expr]) -> Iterator[str]:
 
 
 def _text_of(call: ast.Call, keyword: str) -> str:
-    return next(iter(_texts([each.value for each in call.keywords if each.arg == keyword])), "")
+    return next(iter(_texts([argument.value for argument in call.keywords if argument.arg == keyword])), "")
 
 
 def _is_true(call: ast.Call, keyword: str) -> bool:
-    given = [each.value for each in call.keywords if each.arg == keyword]
+    given = [argument.value for argument in call.keywords if argument.arg == keyword]
     return any(isinstance(node, ast.Constant) and node.value is True for node in given)

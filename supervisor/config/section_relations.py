@@ -37,7 +37,7 @@ def _check_events_of_streams(programs: Mapping[str, ProgramConfig], written: Map
 
     Most files with `stdout_events_enabled` beside `/dev/stdout` have no listener.
     """
-    wanted = {name for each in programs.values() if each.listener for name in each.listener.events}
+    wanted = {name for config in programs.values() if config.listener for name in config.listener.events}
     for name, program in programs.items():
         for log, event in EVENTS_OF_OUTPUT.items():
             key = f"{log[:6]}_logfile"
@@ -87,7 +87,7 @@ def dependency_graph(programs: Mapping[str, ProgramConfig]) -> dict[str, frozens
     """By program: the programs that it depends on."""
     groups = {name: program.group for name, program in programs.items()}
     return {
-        name: frozenset[str]().union(*(dependencies.resolve_name(each, groups) for each in program.depends_on))
+        name: frozenset[str]().union(*(dependencies.resolve_name(needed, groups) for needed in program.depends_on))
         for name, program in programs.items()
     }
 

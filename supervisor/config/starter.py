@@ -197,20 +197,22 @@ def has_worker(python: Path) -> bool:
     """Whether this interpreter can import stepkeeper's package `worker`."""
     code = "import importlib.util as u; s = u.find_spec('worker'); print(s.origin if s else '')"
     try:
-        told = subprocess.run(
+        origin = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, cwd="/", timeout=PROBE_TIMEOUT_S, check=True
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return False
-    return bool(told) and (Path(told).parent / "process" / "startup.py").exists()
+    return bool(origin) and (Path(origin).parent / "process" / "startup.py").exists()
 
 
 def _interpreter(script: Path, environment: Mapping[str, str]) -> Path:
     """The script's: of an environment beside it, of the one that is active, else the daemon's own."""
     folders = [script.parent / ".venv", script.parent / "venv"]
-    folders += [Path(environment[each]) for each in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(each)]
-    found = [folder / "bin" / "python" for folder in folders]
-    return next((path for path in found if os.access(path, os.X_OK)), Path(sys.executable))
+    folders += [
+        Path(environment[variable]) for variable in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(variable)
+    ]
+    interpreters = [folder / "bin" / "python" for folder in folders]
+    return next((path for path in interpreters if os.access(path, os.X_OK)), Path(sys.executable))
 
 
 def _command(script: Path, python: Path | None, arguments: Sequence[str]) -> list[str]:
@@ -235,7 +237,7 @@ def _place(path: Path, folder: Path) -> str:
 
 def _value(text: str) -> str:
     """A text as a value of the file."""
-    if any(not each.isprintable() for each in text) or re.search(r"(^|\s)[;#]", text):
+    if any(not character.isprintable() for character in text) or re.search(r"(^|\s)[;#]", text):
         raise ScriptError(
             f"cannot write {text!r} into a configuration file: it has a comment sign or control characters"
         )
@@ -244,14 +246,14 @@ def _value(text: str) -> str:
 
 def _word(text: str) -> str:
     """A word of a command, quoted if it has to be, with nothing in it that would begin a comment."""
-    if any(not each.isprintable() for each in text):
+    if any(not character.isprintable() for character in text):
         raise ScriptError(f"cannot write {text!r} into a configuration file: it has control characters; leave it out")
     quoted = shlex.quote(text).replace("%", "%%")
     return re.sub(r"(\s)([;#])", r"\1''\2", quoted)
 
 
 def _one_line(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text).replace("%", "%%")[:200]
+    return "".join(character if character.isprintable() else "?" for character in text).replace("%", "%%")[:200]
 
 
 def _next_commands(target: Path, is_job: bool) -> list[str]:
@@ -270,7 +272,7 @@ def _next_commands(target: Path, is_job: bool) -> list[str]:
 def _typed(command: str) -> str:
     """How this command of our own environment is called from here."""
     own = Path(sys.executable).parent / command
-    found = shutil.which(command)
-    if found is None and not own.exists():
+    path = shutil.which(command)
+    if path is None and not own.exists():
         return command
-    return command if found is not None and Path(found).absolute() == own.absolute() else shlex.quote(str(own))
+    return command if path is not None and Path(path).absolute() == own.absolute() else shlex.quote(str(own))

@@ -79,10 +79,10 @@ def best_rule(text: str) -> tuple[Literal["min", "max"], str]:
 
 def name_list(text: str) -> tuple[str, ...]:
     """Names, separated by commas."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
         raise ValueError("is empty; write names, separated by commas")
-    return found
+    return names
 
 
 def address(text: str) -> tuple[str | None, int]:
