@@ -36,7 +36,7 @@ def expand_placeholders(text: str, known: Mapping[str, str]) -> str:
     """
     if _SHARE.fullmatch(text):
         return text
-    return _PLACEHOLDER.sub(lambda found: _fill(found, known), text)
+    return _PLACEHOLDER.sub(lambda match: _fill(match, known), text)
 
 
 def _fill(match: re.Match[str], known: Mapping[str, str]) -> str:
@@ -61,5 +61,5 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
         meant = nearest_word(name, known)
         hint = f"; did you mean %({meant})s?" if meant else "; set it where supervisord starts, or write the value here"
         return f"uses %({name})s, but there is no environment variable {variable!r:.80}{hint}"
-    usable = sorted(each for each in known if not each.startswith(ENVIRONMENT_PREFIX))
+    usable = sorted(key for key in known if not key.startswith(ENVIRONMENT_PREFIX))
     return f"uses %({name:.80})s, which is not known; known are {', '.join(usable)}, and ENV_X for a variable X"
