@@ -83,8 +83,8 @@ def explain(
             likely, f"a restart from step {lost[0].step} did not bring back {', '.join(texts)}", _keep(lost)
         )
     if named:
-        blamed = ", ".join(each.name + (" (named in leave_out)" if each.left_out else "") for each in named)
-        remedies = "; ".join(dict.fromkeys(each.remedy for each in named))
+        blamed = ", ".join(value.name + (" (named in leave_out)" if value.left_out else "") for value in named)
+        remedies = "; ".join(dict.fromkeys(value.remedy for value in named))
         return Explanation(Likely.NOT_KEPT, f"no checkpoint keeps {blamed}", remedies)
     if any(difference.name.startswith(_OF_DATA) for difference in differences):
         return Explanation(Likely.DATA, "a restart trained on other data", _DATA)

@@ -34,8 +34,8 @@ def require_free_gpus(job: ProvableJob) -> None:
     if tool is None or visible in ("", "-1"):
         return
     try:
-        found = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout
+        output = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return  # a driver in trouble fails the script itself, with the framework's words
-    if lines := found.strip().splitlines():
+    if lines := output.strip().splitlines():
         raise CannotProve(f"a GPU is in use by {lines[0]}; {_ANYWAY}")

@@ -114,9 +114,9 @@ def _described(saved: Any, array: str) -> str:
     if isinstance(saved, dict):
         if saved.get("array") == array:
             return str(saved.get("dtype", ""))
-        return next(filter(None, (_described(each, array) for each in saved.values())), "")
+        return next(filter(None, (_described(value, array) for value in saved.values())), "")
     if isinstance(saved, list):
-        return next(filter(None, (_described(each, array) for each in saved)), "")
+        return next(filter(None, (_described(value, array) for value in saved)), "")
     return ""
 
 

@@ -48,14 +48,14 @@ def shown_name(name: str) -> str:
 
 
 def _entries(folder: Path) -> tuple[dict[str, TensorEntry], int]:
-    found: dict[str, TensorEntry] = {}
+    entries: dict[str, TensorEntry] = {}
     shards = 1
     for number, (key, value) in enumerate(sstable.read_table(folder / f"{layout.PREFIX}{INDEX}")):
         if number == 0:
             shards = bundle_entry.parse_header(key, value).shards
         elif (entry := bundle_entry.parse_tensor(key, value)) is not None:
-            found[entry.name] = entry
-    return found, shards
+            entries[entry.name] = entry
+    return entries, shards
 
 
 def _content(folder: Path, entry: TensorEntry, shards: int) -> bytes:

@@ -77,11 +77,11 @@ def lost_values(
 
 def _changing_names(undisturbed: RunRecord, known: Mapping[int, Values]) -> set[str]:
     """The names of values that are not the same in two undisturbed runs."""
-    found: set[str] = set()
+    names: set[str] = set()
     for reached in undisturbed.reached:
         other = known.get(reached.step, {})
-        found |= {name for name, value in reached.values.items() if name in other and other[name] != value}
-    return found
+        names |= {name for name, value in reached.values.items() if name in other and other[name] != value}
+    return names
 
 
 def _lost_at(
