@@ -89,8 +89,8 @@ def highest_attempts(runtime_dir: Path) -> dict[str, int]:
 
 
 def _highest_attempt(folder: Path) -> int:
-    found = (match for path in _inside(folder) if (match := _ATTEMPT.fullmatch(path.name)) is not None)
-    return max((attempt for match in found if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT), default=0)
+    matches = (match for path in _inside(folder) if (match := _ATTEMPT.fullmatch(path.name)) is not None)
+    return max((attempt for match in matches if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT), default=0)
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -151,15 +151,15 @@ _UNKNOWN_FUSE = Remark(
 
 def parse_mountinfo(text: str) -> dict[int, Mount]:
     """The mounts in /proc/PID/mountinfo by mount id; lines that are none are left out."""
-    found: dict[int, Mount] = {}
+    mounts: dict[int, Mount] = {}
     for line in text.splitlines():
         own, _, rest = line.partition(" - ")
         fields, more = own.split(" "), rest.split(" ")
         if len(fields) < 6 or len(more) < 3 or not fields[0].isdecimal():
             continue
         options = {*fields[5].split(","), *more[2].split(",")}
-        found[int(fields[0])] = Mount(more[0], unescape(fields[4]), frozenset(options))
-    return found
+        mounts[int(fields[0])] = Mount(more[0], unescape(fields[4]), frozenset(options))
+    return mounts
 
 
 def unescape(text: str) -> str:

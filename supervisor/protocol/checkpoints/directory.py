@@ -201,5 +201,5 @@ def highest_attempt(directory: Path) -> int:
     for folder in (directory, directory / layout.QUARANTINE):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             names += os.listdir(folder)  # noqa: PTH208 - names, not paths
-    found = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
-    return max((attempt for attempt in found if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)
+    attempts = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
+    return max((attempt for attempt in attempts if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)

@@ -184,7 +184,7 @@ def read_data_position(folder: Path) -> str | None:
         epoch, batch = position["epoch"], position["batch"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    is_position = all(isinstance(each, int) and 0 <= each < 1 << 63 for each in (epoch, batch))
+    is_position = all(isinstance(number, int) and 0 <= number < 1 << 63 for number in (epoch, batch))
     return f"epoch {epoch}, batch {batch}" if is_position else None
 
 

@@ -63,11 +63,11 @@ def fetch(
 
     Raises StoreError, and OSError if the folder can't be written.
     """
-    epochs, found = run.epochs(), committed(run.files())
-    line = checkpoints_on_line(epochs, found)
+    epochs, checkpoints = run.epochs(), committed(run.files())
+    line = checkpoints_on_line(epochs, checkpoints)
     if not (line or only_look) and epochs:
         _refuse_empty_list(run, epochs[max(epochs)])
-    latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in found), default=0)
+    latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in checkpoints), default=0)
     here = local_checkpoints(folder)
     behind = left_behind(epochs_of_checkpoints(folder, epochs), epochs)
     wanted = [

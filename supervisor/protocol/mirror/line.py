@@ -41,12 +41,12 @@ def checkpoints_on_line(
 ) -> tuple[RemoteCheckpoint, ...]:
     """Those of the committed checkpoints that count, newest first."""
     limits = epoch_limits(epochs)
-    found = [
+    checkpoints = [
         checkpoint
         for checkpoint in committed
         if checkpoint.epoch in limits and _is_within(checkpoint.name, limits[checkpoint.epoch])
     ]
-    return tuple(sorted(found, reverse=True))
+    return tuple(sorted(checkpoints, reverse=True))
 
 
 def left_behind(local: Mapping[CheckpointName, int | None], epochs: Mapping[int, Epoch]) -> tuple[CheckpointName, ...]:

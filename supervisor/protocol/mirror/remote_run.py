@@ -77,11 +77,11 @@ class RemoteRun:
 
         One without a manifest does not exist, or not yet.
         """
-        found: dict[RemoteCheckpoint, dict[str, datetime]] = {}
+        files: dict[RemoteCheckpoint, dict[str, datetime]] = {}
         for key, _, written_at in self.store.list_keys(""):
             if (parsed := parse_file_key(key)) is not None:
-                found.setdefault(parsed[0], {})[parsed[1]] = written_at
-        return found
+                files.setdefault(parsed[0], {})[parsed[1]] = written_at
+        return files
 
 
 def committed(files: Mapping[RemoteCheckpoint, Mapping[str, datetime]]) -> set[RemoteCheckpoint]:
@@ -110,9 +110,9 @@ def read_file(store: Store, folder: str, expected: FileRecord) -> Iterator[memor
         raise ManifestError(f"{expected.name} is missing") from None
 
 
-def check_file(expected: FileRecord, size: int, found: str) -> None:
+def check_file(expected: FileRecord, size: int, file_hash: str) -> None:
     """Raises ManifestError if a file has another size or hash than its manifest says."""
-    if (size, found) != (expected.size, expected.hash):
+    if (size, file_hash) != (expected.size, expected.hash):
         raise ManifestError(f"{expected.name} is not what its manifest says (size or hash)")
 
 
