@@ -125,10 +125,10 @@ def _roll_back(request: CheckpointRequest) -> SetAside:
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
     folder, reasons = request.directory, request.reasons
-    found = [name for name in directory.committed_checkpoints(folder) if str(name) in reasons]
-    for name in found:
+    names = [name for name in directory.committed_checkpoints(folder) if str(name) in reasons]
+    for name in names:
         move_to_quarantine(folder, name, reasons[str(name)], request.because)
-    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)], request.because) for name in found))
+    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)], request.because) for name in names))
 
 
 def _list(request: CheckpointRequest) -> Listing:
@@ -184,14 +184,14 @@ def shortened(rejected: Collection[RejectedCheckpoint]) -> tuple[RejectedCheckpo
 
 def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:
     try:
-        found = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
+        content = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
     except ManifestError as error:
         if name not in directory.committed_checkpoints(folder.parent):
             return None  # retention has deleted it meanwhile
         return _listed(folder.name, name, _readable_manifest(folder), False, str(error))
     except OSError as error:
         return _listed(folder.name, name, None, None, f"cannot be read: {error.strerror}")
-    return _listed(folder.name, name, found, True if verify else None, None)
+    return _listed(folder.name, name, content, True if verify else None, None)
 
 
 def _describe_quarantined(quarantine: Path, refused: RejectedCheckpoint) -> ListedCheckpoint | None:
@@ -211,7 +211,7 @@ def _readable_manifest(folder: Path) -> Manifest | None:
 def _listed(
     text: str,
     name: layout.CheckpointName,
-    found: Manifest | None,
+    content: Manifest | None,
     valid: bool | None,
     reason: str | None,
     quarantined: bool = False,
@@ -220,8 +220,8 @@ def _listed(
         name=text,
         step=name.step,
         attempt=name.attempt,
-        created_wall_at=found.created_wall_at if found else None,
-        size_bytes=min(found.size_bytes, MAX_SIZE) if found else None,
+        created_wall_at=content.created_wall_at if content else None,
+        size_bytes=min(content.size_bytes, MAX_SIZE) if content else None,
         valid=valid,
         reason=reason[:MAX_REASON] if reason else reason,
         quarantined=quarantined,

@@ -113,9 +113,9 @@ class CheckpointStore:
             work = partial(checkpoint_calls.answer, request)
         else:
             work = partial(checkpoint_process.answer_as, identity, request)
-        found = await self._run(request.directory, work)
-        assert isinstance(found, kind)
-        return found
+        answer = await self._run(request.directory, work)
+        assert isinstance(answer, kind)
+        return answer
 
     async def _run(self, directory: Path, work: Callable[[], Result]) -> Result:
         return await self._calls.run_for_folder(directory, work)

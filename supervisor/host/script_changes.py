@@ -76,9 +76,9 @@ class ScriptChanges:
         files = tuple(Path(file) for file in report.files if file.endswith(SUFFIX) and "\0" not in file)
         try:
             with contextlib.suppress(OSError, RuntimeError):  # the second: no thread to spare
-                found = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known, self._read))
-                found.looked_at = asyncio.get_running_loop().time()
-                self._known[name] = found
+                look = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known, self._read))
+                look.looked_at = asyncio.get_running_loop().time()
+                self._known[name] = look
         finally:
             del self._looking[name]
 

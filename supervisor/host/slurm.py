@@ -65,8 +65,8 @@ def claim_folder(folder: Path) -> None:
     """Creates a node's folder for state, or makes sure that it is ours: others can write beside it. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(1, "another user could write there; set state_dir in [supervisord]", str(folder))
 
 
@@ -100,9 +100,9 @@ def sweep_folders(own: Path, older_than_s: float = SWEPT_AFTER_S) -> list[Path]:
 
 def _was_left(folder: Path, job_id: int, older_than_s: float) -> bool:
     try:
-        found = folder.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_ours or time.time() - max(found.st_mtime, found.st_ctime) < older_than_s:
+        status = folder.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_ours or time.time() - max(status.st_mtime, status.st_ctime) < older_than_s:
             return False
         if not _has_ended(job_id) or marks.processes_of_daemon(folder):
             return False

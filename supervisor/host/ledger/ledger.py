@@ -373,10 +373,10 @@ class Ledger:
             TEN_YEARS_S,
             limit,
         )
-        found: dict[str, list[tuple[float, int]]] = {}
+        saves: dict[str, list[tuple[float, int]]] = {}
         for row in rows:
-            found.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
-        return found
+            saves.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
+        return saves
 
     def hang_history(self, program: str) -> dict[str, float]:
         """The longest silence (s) of each section, as `record_hang_history` stored it."""

@@ -44,7 +44,7 @@ class Wanted:
 class WantedFile:
     """The content of the file, which any thread may change, and one thread writes. `known`: what the ledger has.
 
-    `found`: what an earlier daemon left in the file. If there is any, it counts instead of `known`; of an account of
+    `wanted`: what an earlier daemon left in the file. If there is any, it counts instead of `known`; of an account of
     progress the later of the two counts.
     """
 

@@ -253,7 +253,7 @@ class LogInputs:
     def _resume_inputs(self, writer: LogFileWriter, has_failed: bool) -> None:
         is_full = writer.is_full
         if not is_full:
-            for descriptor in [each for each in self._paused if self._inputs[each].writer is writer]:
+            for descriptor in [paused for paused in self._paused if self._inputs[paused].writer is writer]:
                 self._paused.discard(descriptor)
                 self._epoll.register(descriptor, select.EPOLLIN)
         writer.is_watched = is_full or has_failed
@@ -273,5 +273,5 @@ class LogInputs:
         os.close(descriptor)
         log_input.end()
         writer = log_input.writer
-        if writer is not None and all(each.writer is not writer for each in self._inputs.values()):
+        if writer is not None and all(other.writer is not writer for other in self._inputs.values()):
             writer.release()

@@ -33,7 +33,7 @@ class CapturedPipes:
     def paths(self) -> set[Path]:
         """The files and log daemons that they lead to."""
         requests = [pipe.request for pipe in list(self._pipes.values())]
-        return {Path(each) for request in requests for each in (request.path, request.syslog, request.journal) if each}
+        return {Path(path) for request in requests for path in (request.path, request.syslog, request.journal) if path}
 
     def add(self, descriptor: int, request: CapturePipe) -> None:
         """Adds a new pipe, which no logger has."""

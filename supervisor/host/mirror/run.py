@@ -222,14 +222,14 @@ class MirroredRun(RemoteRun):
 
         `before`: what this host was about to begin earlier. If it is that, StoreError: the next try goes on from it.
         """
-        found = self.read_epoch(epoch.number)
-        if found is None:
+        stored = self.read_epoch(epoch.number)
+        if stored is None:
             raise StoreError(f"cannot begin epoch {epoch.number}: the store has and has not an object of that name")
-        if found == before != epoch:
-            hold_epoch(self.folder, found.number)
+        if stored == before != epoch:
+            hold_epoch(self.folder, stored.number)
             raise StoreError(f"cannot begin epoch {epoch.number}: an earlier try of this host came through late")
-        if found != epoch:
-            raise TakenOver(found)
+        if stored != epoch:
+            raise TakenOver(stored)
 
     def _require(self, epoch: int) -> None:
         """Raises TakenOver if there is a later epoch, EpochLost if this one is gone, which no list proves."""

@@ -58,7 +58,7 @@ def text_field(of: dict[str, Any], key: str) -> str:
 
 def printable_line(value: str, length: int = 200) -> str:
     """Somebody else's text, made printable and short for one line of a log."""
-    return "".join(each if each.isprintable() else " " for each in value[:length]).strip()
+    return "".join(character if character.isprintable() else " " for character in value[:length]).strip()
 
 
 def parse_rfc3339(value: str) -> datetime:

@@ -69,8 +69,8 @@ def _thread(task: Path) -> str:
 
 def _state(task: Path) -> str:
     """The state in the kernel's words, such as `S (sleeping)`."""
-    line = next((each for each in _read(task / "status").splitlines() if each.startswith("State:")), "")
-    return line.removeprefix("State:").strip()
+    lines = _read(task / "status").splitlines()
+    return next((line for line in lines if line.startswith("State:")), "").removeprefix("State:").strip()
 
 
 def _read(path: Path) -> str:

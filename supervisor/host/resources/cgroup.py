@@ -76,8 +76,8 @@ class Cgroups:
 
     def groups_of(self, program: str) -> "list[Cgroup]":
         """The groups of the program's attempts and standbys that exist, of this daemon and of earlier ones."""
-        found = ((*path.name.rpartition("."), path) for path in self.base.glob(f"{PREFIX}*"))
-        return [Cgroup(path) for stem, _, end, path in found if stem == _stem(program) and end[:1] in ("a", "s")]
+        parts = ((*path.name.rpartition("."), path) for path in self.base.glob(f"{PREFIX}*"))
+        return [Cgroup(path) for stem, _, end, path in parts if stem == _stem(program) and end[:1] in ("a", "s")]
 
     def _settings(self, memory_bytes: int | None, cores: float | None) -> Mapping[str, str]:
         settings = {}

@@ -60,12 +60,12 @@ def _service(group: str) -> str:
 
 def processes_in(group: str) -> list[psutil.Process]:
     """The processes of a service except this one. `group`: the text of /proc/PID/cgroup of one of them."""
-    found, service = [], _service(group)
+    processes, service = [], _service(group)
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):  # gone meanwhile
             if pid != os.getpid() and _service(os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes())) == service:
-                found.append(psutil.Process(pid))
-    return found
+                processes.append(psutil.Process(pid))
+    return processes
 
 
 async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier) -> str:
