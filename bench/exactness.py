@@ -70,7 +70,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
     hits = [hit for end in outcome.disturbed for hit in end.hits]
     met = Counter(hit.met for hit in hits)
     damaged = sum(hit.damaged is not None for hit in hits)
-    refused = sum(len(each["refused"]) for end in outcome.disturbed for each in end.attempts)
+    refused = sum(len(attempt["refused"]) for end in outcome.disturbed for attempt in end.attempts)
     runs, same = len(outcome.disturbed), len(outcome.disturbed) - len(outcome.differing)
     verdict = "[green]all the same bits[/]" if outcome.is_exact else f"[red]{runs - same} of {runs} differ[/]"
     counts = (len(hits), met[Moment.STEP], met[Moment.SAVE], met[Moment.RESTORE], damaged, refused, runs)

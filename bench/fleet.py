@@ -157,9 +157,9 @@ def _running(command: list[str], folder: Path) -> Iterator[psutil.Popen]:
         yield daemon
     finally:
         if daemon.is_running():
-            for each in [*daemon.children(recursive=True), daemon]:
+            for child in [*daemon.children(recursive=True), daemon]:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
+                    child.kill()
             daemon.wait(PATIENCE_S)
 
 
@@ -193,7 +193,7 @@ def _respawn(daemon: psutil.Process) -> float:
 
 
 def _measure_idle(daemon: psutil.Process, figures: Figures, idle_s: float) -> None:
-    own = [daemon, *(each for each in daemon.children(recursive=True) if each.name() != "sleep")]
+    own = [daemon, *(child for child in daemon.children(recursive=True) if child.name() != "sleep")]
     before = sum(sum(each.cpu_times()[:2]) for each in own)
     time.sleep(idle_s)
     figures.idle_cpu_percent.append(100 * (sum(sum(each.cpu_times()[:2]) for each in own) - before) / idle_s)
@@ -300,7 +300,7 @@ def main() -> None:
                 measure(system, count, figures, options)
         found[count] = {system.name: figures for system, figures in results.items()}
         show(count, found[count])
-    measured = {count: {name: vars(each) for name, each in results.items()} for count, results in found.items()}
+    measured = {count: {name: vars(result) for name, result in results.items()} for count, results in found.items()}
     harness.write("fleet", {"programs": measured})
 
 

@@ -67,20 +67,20 @@ def begin(system: System, cluster: Cluster, folder: Path) -> SlurmJob:
 def steps(folder: Path) -> list[list[tuple[float, int, int]]]:
     """Of each rank: when a step was done, its number, and the process."""
     files = [folder / f"steps-{rank}.jsonl" for rank in range(NODES)]
-    return [[tuple(json.loads(line)) for line in whole_lines(each)] if each.exists() else [] for each in files]
+    return [[tuple(json.loads(line)) for line in whole_lines(file)] if file.exists() else [] for file in files]
 
 
 def measure(system: System, cluster: Cluster, name: str) -> tuple[float, int]:
     """Seconds from the kill until all ranks do new steps, and how many steps were done again."""
     folder = cluster.shared / name
     job = begin(system, cluster, folder)
-    job.until(lambda: all(each and each[-1][1] >= TRAINED for each in steps(folder)), "all train", PATIENCE_S)
+    job.until(lambda: all(step and step[-1][1] >= TRAINED for step in steps(folder)), "all train", PATIENCE_S)
     killed_at = time.time()
     if not any(node.kill(JOB.name) for node in reversed(cluster.nodes)):  # Slurm chooses which two it takes
         raise SystemExit("there was no worker to kill")
     time.sleep(0.5)  # a step that was being done
-    reached = max(each[-1][1] for each in steps(folder))
-    begun = [each[-1][2] for each in steps(folder)]  # each node counts its own pids: two ranks may have the same
+    reached = max(step[-1][1] for step in steps(folder))
+    begun = [step[-1][2] for step in steps(folder)]  # each node counts its own pids: two ranks may have the same
 
     def since() -> list[list[tuple[float, int]]]:
         return [
@@ -89,7 +89,7 @@ def measure(system: System, cluster: Cluster, name: str) -> tuple[float, int]:
 
     def again() -> float | None:
         firsts = [next((at for at, step in each if step > reached and at > killed_at), None) for each in since()]
-        return max(firsts) if all(each is not None for each in firsts) else None  # type: ignore[type-var]
+        return max(firsts) if all(first is not None for first in firsts) else None  # type: ignore[type-var]
 
     resumed_at = job.until(again, "all train on", PATIENCE_S)
     resumed_from = min(step for each in since() for _, step in each)

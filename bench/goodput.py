@@ -106,7 +106,10 @@ class Ours:
 
     def costs(self) -> tuple[float | None, float | None]:
         attempts = self._daemon.call("history", name="t", limit=1000)["attempts"]
-        saves, spent = sum(each["checkpoints"] for each in attempts), self._daemon.call("goodput", name="t")["spent_s"]
+        saves, spent = (
+            sum(attempt["checkpoints"] for attempt in attempts),
+            self._daemon.call("goodput", name="t")["spent_s"],
+        )
         interval_s: float | None = self._daemon.status("t")["job"]["interval_s"]
         return (spent["saving"] / saves if saves else None), interval_s
 
@@ -125,7 +128,7 @@ class Theirs:
         if not self.story.exists():
             return []
         lines = (line.split() for line in self.story.read_text().splitlines())
-        return [(float(at), what, float(number)) for at, what, number in (each for each in lines if len(each) == 3)]
+        return [(float(at), what, float(number)) for at, what, number in (line for line in lines if len(line) == 3)]
 
     def look(self) -> tuple[int | None, int]:
         pid, step = 0, 0
@@ -394,17 +397,21 @@ def main() -> None:
                     )
                     Console(stderr=True).print(outcomes[-1])
     show(outcomes)
-    runs = [{**asdict(each), "goodput": each.goodput, "bound": each.bound()} for each in outcomes]
+    runs = [{**asdict(outcome), "goodput": outcome.goodput, "bound": outcome.bound()} for outcome in outcomes]
     harness.write("goodput", {"peer_interval_s": options.peer_interval, "hang_timeout_s": HANG_S, "runs": runs})
 
 
 def show(outcomes: list[Outcome]) -> None:
     """The table: a row for each system and mean, over its traces."""
     table = Table("mean", "system", "goodput", "bound", "relaunch s", "interval s", "step ms", "failures", "remark")
-    for mean_s in dict.fromkeys(each.mean_s for each in outcomes):
-        for name in dict.fromkeys(each.system for each in outcomes):
-            of_both = [each for each in outcomes if each.mean_s == mean_s and each.system == name and each.wall_s]
-            remarks = {each.remark for each in outcomes if each.system == name and each.remark}
+    for mean_s in dict.fromkeys(outcome.mean_s for outcome in outcomes):
+        for name in dict.fromkeys(outcome.system for outcome in outcomes):
+            of_both = [
+                outcome
+                for outcome in outcomes
+                if outcome.mean_s == mean_s and outcome.system == name and outcome.wall_s
+            ]
+            remarks = {outcome.remark for outcome in outcomes if outcome.system == name and outcome.remark}
             unfinished = sum(not each.finished for each in of_both)
             if unfinished:
                 remarks.add(f"{unfinished} of {len(of_both)} out of time")
@@ -419,13 +426,15 @@ def show(outcomes: list[Outcome]) -> None:
                 ", ".join(f"{kind} {count}" for kind, count in kinds.items() if count), "; ".join(sorted(remarks)),
             )  # fmt: skip
     Console(width=160).print(table)
-    categories = sorted({name for each in outcomes for name in each.missing_s()})
+    categories = sorted({name for outcome in outcomes for name in outcome.missing_s()})
     missing = Table("mean", "system", *categories, title="missing, % of the time")
-    for mean_s, name in dict.fromkeys((each.mean_s, each.system) for each in outcomes):
-        of_both = [each for each in outcomes if (each.mean_s, each.system) == (mean_s, name) and each.wall_s]
+    for mean_s, name in dict.fromkeys((outcome.mean_s, outcome.system) for outcome in outcomes):
+        of_both = [
+            outcome for outcome in outcomes if (outcome.mean_s, outcome.system) == (mean_s, name) and outcome.wall_s
+        ]
         wall_s = sum(each.wall_s for each in of_both) or 1.0
         shares = (sum(each.missing_s().get(key, 0.0) for each in of_both) / wall_s for key in categories)
-        missing.add_row(f"{mean_s:g} s", name, *(f"{100 * each:.1f}" for each in shares))
+        missing.add_row(f"{mean_s:g} s", name, *(f"{100 * share:.1f}" for share in shares))
     Console(width=160).print(missing)
 
 

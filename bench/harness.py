@@ -50,8 +50,9 @@ def describe(found: Machine) -> str:
 
 def _filesystem(folder: Path) -> str:
     path = folder.resolve()
-    mounts = {Path(each.mountpoint): each for each in psutil.disk_partitions(all=True)}  # later mounts hide earlier
-    place = next((mounts[each] for each in (path, *path.parents) if each in mounts), None)
+    # later mounts hide earlier ones
+    mounts = {Path(partition.mountpoint): partition for partition in psutil.disk_partitions(all=True)}
+    place = next((mounts[parent] for parent in (path, *path.parents) if parent in mounts), None)
     return f"{place.fstype} on {place.device}" if place is not None else "unknown"
 
 

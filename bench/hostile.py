@@ -80,7 +80,7 @@ class Site:
     def roots_bytes(self) -> int:
         """Bytes of the ledger and the logs; the checkpoints are the jobs' own."""
         files = [*(self.folder / "state").rglob("*"), *self.folder.glob("daemon.log*")]
-        return sum(each.stat().st_blocks * 512 for each in files if each.is_file())
+        return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
 
 
 VICTIM = f'STEPS="1000000000",STEP_S="0.02",EVERY="{SAVE_EVERY_STEPS}",FLUSH_S="2"'
@@ -132,9 +132,9 @@ def _status_s(daemon: Daemon) -> float:
 def _asked_at(folder: Path) -> list[float]:
     """When the victim was asked to save because of the notice (Unix time)."""
     return [
-        datetime.fromisoformat(each["timestamp"]).timestamp()
-        for each in records(folder / "daemon.log")
-        if each["event"] == "flush.asked" and each["program"] == "victim" and each["reason"] == "notice"
+        datetime.fromisoformat(record["timestamp"]).timestamp()
+        for record in records(folder / "daemon.log")
+        if record["event"] == "flush.asked" and record["program"] == "victim" and record["reason"] == "notice"
     ]
 
 
@@ -152,11 +152,11 @@ def _follow(daemon: Daemon, commits: list[int]) -> None:
 
 def _missing(folder: Path, events: list[int]) -> list[str]:
     """Which of the victim's commits lack a row, a line or an event."""
-    on_disk = {int(each.name[5:15]) for each in (folder / "victim").glob("step-*") if not each.name.endswith("partial")}
+    on_disk = {int(path.name[5:15]) for path in (folder / "victim").glob("step-*") if not path.name.endswith("partial")}
     lines = {
-        each["step"]
-        for each in records(folder / "daemon.log")
-        if each["event"] == "checkpoint.committed" and each["program"] == "victim"
+        record["step"]
+        for record in records(folder / "daemon.log")
+        if record["event"] == "checkpoint.committed" and record["program"] == "victim"
     }
     with closing(sqlite3.connect(folder / "state" / "ledger.sqlite3")) as ledger:
         rows = {step for (step,) in ledger.execute("SELECT step FROM checkpoints WHERE program = 'victim'")}

@@ -84,7 +84,7 @@ def draw(name: str, runs: Sequence[Mapping[str, Any]], path: Path) -> bool:
     """Draws the runs of a bench into an SVG file; False if this bench has no picture."""
     if name not in PANELS:
         return False
-    found = [PANELS[name](each) for each in runs]
+    found = [PANELS[name](run) for run in runs]
     rows = {title: 0.5 + 0.35 * len(systems) for title, systems in found[0].items()}  # inches
     with matplotlib.rc_context(STYLE):
         figure, places = pyplot.subplots(

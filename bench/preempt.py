@@ -147,8 +147,8 @@ def told(story: Path) -> list[Happening]:
 def durable_step(folder: Path, is_ours: bool) -> int:
     """The step of the newest whole checkpoint; 0 if there is none."""
     if is_ours:
-        found = [int(each.parent.name[5:15]) for each in folder.glob("step-*.a*/MANIFEST.json")
-                 if not each.parent.name.endswith(".partial")]  # fmt: skip
+        found = [int(path.parent.name[5:15]) for path in folder.glob("step-*.a*/MANIFEST.json")
+                 if not path.parent.name.endswith(".partial")]  # fmt: skip
         return max(found, default=0)
     with contextlib.suppress(OSError):  # as a restore would: TensorFlow believes the file `checkpoint`
         first = (folder / "checkpoint").read_text().splitlines()[0]
@@ -261,8 +261,8 @@ def judge(
     deadline_at = noticed_at + case.notice_s
     steps = [each for each in story if each.what == "step"]
     began_at = story[0].at
-    kept_at = max((each.at for each in steps if each.number <= kept), default=max(noticed_at, began_at))
-    next_s = min((each.at - noticed_at for each in steps if each.at >= noticed_at), default=SPAN_S[case.phase])
+    kept_at = max((step.at for step in steps if step.number <= kept), default=max(noticed_at, began_at))
+    next_s = min((step.at - noticed_at for step in steps if step.at >= noticed_at), default=SPAN_S[case.phase])
     could = trained > 0 and case.notice_s > next_s + preempt_job.STEP_S + floor_s(case.jobs)
     startup_s = steps[0].at - began_at if steps else None
     return Outcome(
@@ -270,10 +270,10 @@ def judge(
     )
 
 
-def against(startup_s: float, notice_s: float, found: Outcome) -> Outcome:
+def against(startup_s: float, notice_s: float, outcome: Outcome) -> Outcome:
     """Who had not begun to train when the notice came gave up only what the rest of the start left of the time."""
-    rest_s = max(0.0, startup_s - found.age_s)
-    return replace(found, given_up_s=min(found.given_up_s, max(0.0, notice_s - rest_s)))
+    rest_s = max(0.0, startup_s - outcome.age_s)
+    return replace(outcome, given_up_s=min(outcome.given_up_s, max(0.0, notice_s - rest_s)))
 
 
 @cache
@@ -322,11 +322,11 @@ def main() -> None:
     for case in cases(options):
         outcomes = run(case)
         found.append((case, outcomes))
-        lost = sum(each.could and not each.durable for each in outcomes)
+        lost = sum(outcome.could and not outcome.durable for outcome in outcomes)
         print(
             f"{case.system.name}, {case.jobs} job(s), {case.notice_s:g} s in {case.phase}: "
-            f"{sum(each.durable for each in outcomes)} durable, {lost} missed, gave up "
-            f"{spread([each.given_up_s for each in outcomes])} s, request {spread(requests(outcomes))} s",
+            f"{sum(outcome.durable for outcome in outcomes)} durable, {lost} missed, gave up "
+            f"{spread([outcome.given_up_s for outcome in outcomes])} s, request {spread(requests(outcomes))} s",
             flush=True,
         )
     report(corrected(found))
@@ -337,16 +337,16 @@ def corrected(found: list[tuple[Case, list[Outcome]]]) -> list[tuple[Case, list[
     starts: dict[tuple[str, int], list[float]] = {}
     for case, outcomes in found:
         key = case.system.name, case.jobs
-        starts.setdefault(key, []).extend(each.startup_s for each in outcomes if each.startup_s is not None)
+        starts.setdefault(key, []).extend(outcome.startup_s for outcome in outcomes if outcome.startup_s is not None)
     return [
-        (case, [against(statistics.median(starts[case.system.name, case.jobs] or [0.0]), case.notice_s, each)
-                for each in outcomes])
+        (case, [against(statistics.median(starts[case.system.name, case.jobs] or [0.0]), case.notice_s, outcome)
+                for outcome in outcomes])
         for case, outcomes in found
     ]  # fmt: skip
 
 
 def requests(outcomes: Sequence[Outcome]) -> list[float]:
-    return [each.request_s for each in outcomes if each.request_s is not None]
+    return [outcome.request_s for outcome in outcomes if outcome.request_s is not None]
 
 
 def report(found: list[tuple[Case, list[Outcome]]]) -> None:
@@ -355,12 +355,12 @@ def report(found: list[tuple[Case, list[Outcome]]]) -> None:
     for case, outcomes in found:
         rows.setdefault((case.system.name, case.jobs, case.notice_s), []).extend(outcomes)
     for (name, jobs, notice_s), outcomes in rows.items():
-        asked = [each for each in outcomes if each.could]
+        asked = [outcome for outcome in outcomes if outcome.could]
         share = f"{sum(each.durable for each in asked)} of {len(asked)}"
-        gave = spread([each.given_up_s for each in outcomes])
+        gave = spread([outcome.given_up_s for outcome in outcomes])
         table.add_row(name, str(jobs), f"{notice_s:g} s", share, gave, spread(requests(outcomes)))
     Console(width=120).print(table)
-    content = [{**asdict(case), "outcomes": [asdict(each) for each in outcomes]} for case, outcomes in found]
+    content = [{**asdict(case), "outcomes": [asdict(outcome) for outcome in outcomes]} for case, outcomes in found]
     floors = {jobs: floor_s(jobs) for jobs in {case.jobs for case, _ in found}}
     harness.write("preempt", {"floor_s": floors, "cases": content})
 

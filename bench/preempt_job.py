@@ -111,7 +111,7 @@ def with_plain(folder: Path, story: Story) -> None:
 
     daemon = plain.Daemon()
     daemon.send_message("hello", protocol=1, pid=os.getpid(), version="plain")
-    while not any(each["type"] == "go" for each in daemon.receive_messages(60.0)):
+    while not any(message["type"] == "go" for message in daemon.receive_messages(60.0)):
         pass
     folder.mkdir(parents=True, exist_ok=True)
     network, step = plain.Network(), 0
@@ -127,8 +127,8 @@ def with_plain(folder: Path, story: Story) -> None:
             told_at, told_step = now, step
         flushes = daemon.receive_messages(0.0)
         if flushes or step % SAVE_EVERY == 0:
-            plain.save(daemon, folder, network, step, [each["id"] for each in flushes])
-        if any(each["then"] == "stop" for each in flushes):
+            plain.save(daemon, folder, network, step, [flush["id"] for flush in flushes])
+        if any(flush["then"] == "stop" for flush in flushes):
             sys.exit(143)
         between_steps(story, step)
 

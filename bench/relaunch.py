@@ -196,9 +196,9 @@ def supervised(system: System, options: argparse.Namespace) -> Iterator[tuple[Pa
             yield folder, mine
         finally:
             mine.suspend()
-            for each in [*mine.children(recursive=True), mine]:
+            for child in [*mine.children(recursive=True), mine]:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
+                    child.kill()
             daemon.wait(30)
 
 

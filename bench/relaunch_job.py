@@ -78,8 +78,8 @@ def _watch_the_loop() -> None:
         return found
 
     def done(run: Any, **metrics: Any) -> None:
-        for each in metrics.values():
-            _ = [float(part) for part in getattr(each, "values", (each,))]  # the step is over, not only asked for
+        for metric in metrics.values():
+            _ = [float(part) for part in getattr(metric, "values", (metric,))]  # the step is over, not only asked for
         tell("step", run.step + 1)
         step_done(run, **metrics)
 

@@ -47,16 +47,16 @@ def main() -> None:
     else:
         sys.argv = [example]
         runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
-    compared = [each for each in recorder.replays if each.steps]
+    compared = [replay for replay in recorder.replays if replay.steps]
     found = {
         "steps": recorder.steps,
         "wall_s": recorder.ended[0] - recorder.began[0],
         "cpu_s": recorder.ended[1] - recorder.began[1],
-        "replay_s": sum(each.took_s for each in recorder.replays),
+        "replay_s": sum(replay.took_s for replay in recorder.replays),
         "replayed_steps": sum(each.steps for each in compared),
         "intervals": len(compared),
         "differences": [list(each.differing) for each in compared if each.differing],
-        "problems": [each.problem for each in recorder.replays if each.problem],
+        "problems": [replay.problem for replay in recorder.replays if replay.problem],
     }
     print(json.dumps(found), flush=True)
 

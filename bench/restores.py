@@ -141,8 +141,8 @@ def main() -> None:
     table = Table("bytes", *(f"{part}, s" for part in PARTS), "all, s", "restore, of proven")
     for way, turns in found.items():
         ratios = [one["restore"] / other["restore"] for one, other in zip(turns, found["proven"], strict=True)]
-        parts = [spread([each[part] for each in turns]) for part in PARTS]
-        table.add_row(way, *parts, spread([sum(each.values()) for each in turns]), spread(ratios))
+        parts = [spread([turn[part] for turn in turns]) for part in PARTS]
+        table.add_row(way, *parts, spread([sum(turn.values()) for turn in turns]), spread(ratios))
     Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
     print(harness.write("restores", {"mb": given.mb, "ways": found}, given.folder))
 

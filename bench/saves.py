@@ -157,7 +157,7 @@ def against_targets(results: dict[float, Results]) -> list[str]:
     """What was promised, and what came out; ratios of the medians of loss, as a single loss can be nothing."""
     lines = []
     for size, systems in results.items():
-        loss = {name: statistics.median(each.loss_ms) for name, each in systems.items()}
+        loss = {name: statistics.median(system.loss_ms) for name, system in systems.items()}
         auto = AutoInterval()
         auto.record_save(max(loss[OURS], 0.0) / 1000, statistics.median(systems[OURS].durable_ms) / 1000)
         lines += [
@@ -189,7 +189,9 @@ def harm_tables(harm: Harm) -> list[Table]:
         if found["kills"]:
             columns = ("save_s", "left_files", "left_mb", "failed_starts")
             numbers = [found["kills"].get(name, found["kills"].get("error")) for name in columns]
-            kills.add_row(system, *(f"{each:.3g}" if isinstance(each, float) else str(each) for each in numbers))
+            kills.add_row(
+                system, *(f"{number:.3g}" if isinstance(number, float) else str(number) for number in numbers)
+            )
     damage = Table("damage to the newest of three", *harm, title="restored after damage")
     for name in next(iter(harm.values()))["damage"]:
         outcomes = (str(found["damage"].get(name, "n/a")).partition(":")[0] for found in harm.values())
@@ -221,7 +223,7 @@ def main() -> None:
     for line in (found := against_targets(results)):
         console.print(line, highlight=False)
     costs = {
-        f"{size:g} MB": {name: asdict(each) for name, each in systems.items()} for size, systems in results.items()
+        f"{size:g} MB": {name: asdict(system) for name, system in systems.items()} for size, systems in results.items()
     }
     path = harness.write("saves", {"results": costs, "harm": harm, "targets": found}, options.folder)
     saves_picture.draw(json.loads(path.read_text()), path.with_suffix(".svg"))

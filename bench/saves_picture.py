@@ -38,10 +38,12 @@ def _bars(place: Axes, results: dict[str, Any], name: str, title: str) -> None:
     height = 0.8 / len(results)
     for number, (size, found) in enumerate(results.items()):
         at = [row + number * height for row in range(len(systems))]
-        medians = [max(statistics.median(found[each][name] or [0]), 0.0) for each in systems]
+        medians = [max(statistics.median(found[system][name] or [0]), 0.0) for system in systems]
         place.barh(at, medians, height, label=size)
-        for row, each in zip(at, systems, strict=True):
-            place.plot(found[each][name], [row] * len(found[each][name]), ".", color="black", markersize=3, alpha=0.5)
+        for row, system in zip(at, systems, strict=True):
+            place.plot(
+                found[system][name], [row] * len(found[system][name]), ".", color="black", markersize=3, alpha=0.5
+            )
     place.set_yticks([row + 0.4 - height / 2 for row in range(len(systems))], systems)
     place.invert_yaxis()
     place.set_xscale("symlog", linthresh=1)
@@ -51,7 +53,9 @@ def _bars(place: Axes, results: dict[str, Any], name: str, title: str) -> None:
 
 def _outcomes(place: Axes, harm: dict[str, Any]) -> None:
     classes = list(next(iter(harm.values()))["damage"])
-    rows = [[OUTCOMES.index(found["damage"][each].partition(":")[0]) for found in harm.values()] for each in classes]
+    rows = [
+        [OUTCOMES.index(found["damage"][class_].partition(":")[0]) for found in harm.values()] for class_ in classes
+    ]
     place.imshow(rows, cmap=ListedColormap(COLOURS), vmin=-0.5, vmax=len(OUTCOMES) - 0.5, aspect="auto")
     place.set_xticks(range(len(harm)), list(harm), rotation=20, ha="right")
     place.set_yticks(range(len(classes)), classes)

@@ -159,7 +159,7 @@ class Manager(Recipe):
 
         state = tf.train.get_checkpoint_state(str(folder))
         prefixes = list(state.all_model_checkpoint_paths)[-KEPT:] if state is not None else []
-        return {folder / "checkpoint", *(path for each in prefixes for path in folder.glob(f"{Path(each).name}.*"))}
+        return {folder / "checkpoint", *(path for prefix in prefixes for path in folder.glob(f"{Path(prefix).name}.*"))}
 
 
 class ManagerAsync(Manager):

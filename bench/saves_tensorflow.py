@@ -172,7 +172,7 @@ class Bench:
     def _manager_async(self) -> Way:
         """Of the raw variables: with Keras 3 objects its second save fails (`keras_objects_async`)."""
         variables = [*self.model.variables, *self.optimizer.variables]
-        tracked = tf.train.Checkpoint(state={f"{number}": each.value for number, each in enumerate(variables)})
+        tracked = tf.train.Checkpoint(state={f"{number}": variable.value for number, variable in enumerate(variables)})
         manager = tf.train.CheckpointManager(tracked, str(self.folder / "async"), max_to_keep=KEPT)
 
         def save() -> Begun:

@@ -149,12 +149,19 @@ def main() -> None:
         results = measured(content, given.turns, Path(folder))
     one = results[WRITERS[0]]
     table = Table("writers", "alone, s", "of one", "CPU, s", "beside work, s", "of one", "work lost, core s")
-    for writers, each in results.items():
-        alone, beside = of_one(each.alone_s, one.alone_s), of_one(each.beside_s, one.beside_s)
-        row = (spread(each.alone_s), alone, spread(each.cpu_s), spread(each.beside_s), beside, spread(each.lost_s))
+    for writers, result in results.items():
+        alone, beside = of_one(result.alone_s, one.alone_s), of_one(result.beside_s, one.beside_s)
+        row = (
+            spread(result.alone_s),
+            alone,
+            spread(result.cpu_s),
+            spread(result.beside_s),
+            beside,
+            spread(result.lost_s),
+        )
         table.add_row(str(writers), *row)
     Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
-    figures = {str(writers): asdict(each) for writers, each in results.items()}
+    figures = {str(writers): asdict(result) for writers, result in results.items()}
     print(harness.write("shards", {"mb": given.mb, "writers": figures}, given.folder))
 
 

@@ -56,7 +56,7 @@ class Report:
         """The entry for the file."""
         return {
             "wrong": self.wrong, "faults": dict(self.faults), "rounds": dict(self.rounds), "looks": self.looks,
-            "daemon": self.sizes, "programs": [asdict(each) for each in self.books],
+            "daemon": self.sizes, "programs": [asdict(book) for book in self.books],
         }  # fmt: skip
 
     def fail(self, text: str) -> None:
@@ -186,8 +186,8 @@ def at_the_end(site: Site, report: Report) -> None:
     time.sleep(2.0)
     new = soak_checks.size_of(site)
     report.sizes |= {"at the end": asdict(old), "a new daemon": asdict(new)}
-    for each in soak_checks.leaks(new, old, at_rest=True):
-        report.fail(each)
+    for leak in soak_checks.leaks(new, old, at_rest=True):
+        report.fail(leak)
     code = site.daemon.stop()
     if code != 0:
         report.fail(f"the daemon ended with {code}")
@@ -207,7 +207,7 @@ def show(report: Report, console: Console) -> None:
     """The tables."""
     table = Table("job", "rounds", "attempts", "causes", "steps lost", "down s", "hung s", "goodput", title="jobs")
     for kind in report.rounds:
-        of_kind = [each for each in report.books if each.program.rpartition("-")[0] == kind]
+        of_kind = [book for book in report.books if book.program.rpartition("-")[0] == kind]
         causes: Counter[str] = sum((Counter(each.causes) for each in of_kind), Counter())
         spent: Counter[str] = sum((Counter(each.spent_s) for each in of_kind), Counter())
         wanted = sum(spent.values()) - spent["stopped"]
@@ -233,14 +233,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--daemon-kills", type=int, default=0)
     parser.add_argument(
-        "--jobs", nargs="+", choices=[each.name for each in KINDS], default=[each.name for each in KINDS]
+        "--jobs", nargs="+", choices=[kind.name for kind in KINDS], default=[kind.name for kind in KINDS]
     )
     parser.add_argument(
-        "--faults", nargs="+", choices=[each.__name__ for each in soak_faults.FAULTS], help="only these"
+        "--faults", nargs="+", choices=[fault.__name__ for fault in soak_faults.FAULTS], help="only these"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder, and print its path")
     options = parser.parse_args()
-    kinds = tuple(each for each in KINDS if each.name in options.jobs)
+    kinds = tuple(kind for kind in KINDS if kind.name in options.jobs)
     if options.daemon_kills:
         steps = {"STEPS": str(STEPS_OF_A_KILL * options.daemon_kills)}
         kinds = (replace(KINDS[0], environment={**KINDS[0].environment, **steps}),)
@@ -256,7 +256,7 @@ def main() -> int:
                     soak.daemon_kills(options.daemon_kills)
                 else:
                     chosen = [
-                        each for each in soak_faults.FAULTS if not options.faults or each.__name__ in options.faults
+                        fault for fault in soak_faults.FAULTS if not options.faults or fault.__name__ in options.faults
                     ]
                     soak.disturb(time.monotonic() + 60 * options.minutes, chosen)
                     console.print("no more faults; the jobs train to their ends")
@@ -265,8 +265,8 @@ def main() -> int:
             report.sizes["peak_rss_bytes"] = watch.peak_rss_bytes
             if watch.peak_rss_bytes > soak_checks.PEAK_BYTES:
                 report.fail(f"the daemon took {watch.peak_rss_bytes >> 20} MiB of memory")
-            for each in (*watch.broken, *site.canaries.changes(), *soak_checks.broken_invariants(site)):
-                report.fail(each)
+            for change in (*watch.broken, *site.canaries.changes(), *soak_checks.broken_invariants(site)):
+                report.fail(change)
             at_the_end(site, report)
     finally:
         if options.keep or report.wrong:

@@ -25,7 +25,7 @@ MAX_ATTEMPTS = 100_000  # of one round: more were made by a forged mark
 
 def broken_invariants(site: Site) -> list[str]:
     """What the daemons themselves noticed that must never be (supervisor/core/invariants.py), each name once."""
-    told = [each for each in records(site.folder / "daemon.log") if each["event"] == "invariant.broken"]
+    told = [record for record in records(site.folder / "daemon.log") if record["event"] == "invariant.broken"]
     return [
         f"{told_of['program']}: the invariant {name} was broken on {told_of['on']}"
         for name, told_of in {each["invariant"]: each for each in reversed(told)}.items()
@@ -66,13 +66,13 @@ class Watch:
     def _look_until_over(self) -> None:
         while not self._over.wait(LOOK_S):
             by_program: dict[str, list[Running]] = defaultdict(list)
-            for each in self._site.workers():
-                by_program[each.program].append(each)
+            for worker in self._site.workers():
+                by_program[worker.program].append(worker)
             self.looks += 1
             self._measure()
             for program, workers in by_program.items():
-                pids = {each.pid for each in workers}
-                if len(workers) > 1 and len(alive := [each for each in workers if _lives(each, pids)]) > 1:
+                pids = {worker.pid for worker in workers}
+                if len(workers) > 1 and len(alive := [worker for worker in workers if _lives(worker, pids)]) > 1:
                     self.broken.append(f"{program} has {len(alive)} workers at once: {alive}")
 
 
@@ -161,16 +161,16 @@ def books(site: Site, program: str) -> Books:
     sums = site.call("goodput", name=program)
     now = time.time()
     found = Books(program, len(attempts), sums["lost_steps"], sums["goodput"] or 0.0, sums["spent_s"], sums["causes"])
-    numbers = [each["attempt"] for each in attempts]
+    numbers = [attempt["attempt"] for attempt in attempts]
     if max(numbers, default=0) > MAX_ATTEMPTS:
         found.wrong.append(f"attempts are numbered up to {max(numbers)}")
         return found
     unwritten = set(range(1, max(numbers, default=0) + 1)) - set(numbers)
     if numbers != sorted(set(numbers)) or len(unwritten) > _left_over(site, program):
         found.wrong.append(f"attempts are numbered {numbers}")
-    for each in attempts:
-        if each["ended_wall_at"] is None or each["cause"] is None:
-            found.wrong.append(f"attempt {each['attempt']} has no end")
+    for attempt in attempts:
+        if attempt["ended_wall_at"] is None or attempt["cause"] is None:
+            found.wrong.append(f"attempt {attempt['attempt']} has no end")
     for earlier, later in itertools.pairwise(attempts):
         if earlier["ended_wall_at"] and earlier["ended_wall_at"] > later["started_wall_at"] + SLACK_S:
             found.wrong.append(f"attempt {later['attempt']} began before attempt {earlier['attempt']} had ended")
@@ -190,4 +190,4 @@ def books(site: Site, program: str) -> Books:
 def _left_over(site: Site, program: str) -> int:
     """How many of its workers a daemon met whose start the one before had not written down yet, when it was killed."""
     lines = (site.folder / "daemon.log").read_text(errors="replace").splitlines()
-    return sum('"worker.left_over"' in each and f'"program": "{program}"' in each for each in lines)
+    return sum('"worker.left_over"' in line and f'"program": "{program}"' in line for line in lines)

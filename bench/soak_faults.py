@@ -85,9 +85,9 @@ def from_inside(site: Site, worker: Running, chance: random.Random) -> None:
 
 def standby_killed(site: Site, worker: Running, chance: random.Random) -> None:
     """Kills the standby; sometimes it is needed at the same moment."""
-    for each in site.standbys(worker.program):
+    for standby in site.standbys(worker.program):
         with contextlib.suppress(psutil.Error):
-            each.kill()
+            standby.kill()
     if chance.random() < 0.5:
         send_signal(worker, signal.SIGKILL)
 

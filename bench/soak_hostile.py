@@ -68,8 +68,8 @@ class Canaries:
     def changes(self) -> list[str]:
         """What is different, new or gone."""
         after = self._look()
-        return [f"{each} was changed" for each in sorted(self.before.keys() | after.keys())
-                if self.before.get(each) != after.get(each)]  # fmt: skip
+        return [f"{name} was changed" for name in sorted(self.before.keys() | after.keys())
+                if self.before.get(name) != after.get(name)]  # fmt: skip
 
     def _look(self) -> dict[str, str]:
         found = {}

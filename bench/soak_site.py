@@ -169,7 +169,7 @@ class Site:
         return self.folder / ("users/logs" if self.kind(program).has_user else "") / f"{program}.log"
 
     def kind(self, program: str) -> Kind:
-        return next(each for each in self.kinds if program.rpartition("-")[0] == each.name)
+        return next(kind for kind in self.kinds if program.rpartition("-")[0] == kind.name)
 
     def add(self, kind: Kind) -> str:
         """Adds a program for one more round of a kind of job. The update starts it."""
@@ -208,11 +208,11 @@ class Site:
 
     def workers(self) -> list[Running]:
         """All workers that are alive, not counting what they started, nor standbys, but one that trains by now."""
-        return [each for each in self._processes() if each.attempt or self._trains(each)]
+        return [process for process in self._processes() if process.attempt or self._trains(process)]
 
     def standbys(self, program: str) -> list[psutil.Process]:
         """The standby of the job, if there is one."""
-        found = [each for each in self._processes() if each.program == program]
+        found = [process for process in self._processes() if process.program == program]
         waiting = [each for each in found if not each.attempt and not self._trains(each)]
         return [psutil.Process(each.pid) for each in waiting if psutil.pid_exists(each.pid)]
 
@@ -221,7 +221,7 @@ class Site:
             programs = self.daemon.call("status")["programs"]
         except (OSError, ValueError, http.client.HTTPException, Refused):
             return False
-        return any(each["name"] == standby.program and each["pid"] == standby.pid for each in programs)
+        return any(program["name"] == standby.program and program["pid"] == standby.pid for program in programs)
 
     def _processes(self) -> list[Running]:
         found = []
@@ -239,24 +239,26 @@ class Site:
         return found
 
     def worker(self, program: str) -> Running | None:
-        return next((each for each in self.workers() if each.program == program), None)
+        return next((worker for worker in self.workers() if worker.program == program), None)
 
     def final(self, program: str) -> tuple[int, dict[str, str]]:
         """The step and the hashes of the last checkpoint."""
         names = selection.committed_checkpoints(self.directory(program))
-        newest = next(each for each in names if each.step < HOSTILE_STEP)
+        newest = next(name for name in names if name.step < HOSTILE_STEP)
         files = manifest.verify_checkpoint(self.directory(program) / str(newest)).files
-        return newest.step, {each.name: each.hash for each in files}
+        return newest.step, {file.name: file.hash for file in files}
 
     def strays(self) -> list[str]:
         """The processes that still carry a mark of this site."""
         found = marks.processes_of_daemon(self.folder / "state")
-        return [f"{mark.rpartition('/')[2]} pid {each.pid}" for mark, processes in found.items() for each in processes]
+        return [
+            f"{mark.rpartition('/')[2]} pid {process.pid}" for mark, processes in found.items() for process in processes
+        ]
 
     def is_ready(self) -> bool:
         """Whether the daemon has taken over, or started, all its programs."""
         assert self.daemon.process is not None
-        ready = [each for each in records(self.folder / "daemon.log") if each["event"] == "daemon.ready"]
+        ready = [record for record in records(self.folder / "daemon.log") if record["event"] == "daemon.ready"]
         return bool(ready) and ready[-1]["pid"] == self.daemon.process.pid
 
     @contextlib.contextmanager
@@ -283,9 +285,9 @@ class Site:
             with contextlib.suppress(Exception):
                 self.daemon.stop()
             for processes in marks.processes_of_daemon(self.folder / "state").values():
-                for each in processes:
+                for process in processes:
                     with contextlib.suppress(psutil.Error):
-                        each.kill()
+                        process.kill()
             self._reaping.set()
             reaper.join()
 

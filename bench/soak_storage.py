@@ -36,7 +36,7 @@ def folder_away(site: Site, worker: Running, chance: random.Random) -> None:
     time.sleep(chance.uniform(0, PAUSE_S))
     try:
         if directory.exists():
-            found = sorted(each.name for each in directory.iterdir())
+            found = sorted(path.name for path in directory.iterdir())
             assert not selection.committed_checkpoints(directory), f"it trained on in a new folder: {found}"
             shutil.rmtree(directory)
     finally:

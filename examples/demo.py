@@ -80,7 +80,7 @@ class Supervisord:
 def status(name: str) -> dict[str, Any]:
     """The status of one program."""
     programs: list[dict[str, Any]] = client.call("status")["programs"]
-    return next(each for each in programs if each["name"] == name)
+    return next(program for program in programs if program["name"] == name)
 
 
 class Display:

@@ -75,7 +75,9 @@ class Daemon:
         for each in messages:
             if each["attempt"] == self.attempt and each["type"] == "identify":
                 self.send_message("hello", protocol=1, pid=os.getpid(), version="plain")
-        return [each for each in messages if each["attempt"] == self.attempt and each["type"] in ("go", "flush")]
+        return [
+            message for message in messages if message["attempt"] == self.attempt and message["type"] in ("go", "flush")
+        ]
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
@@ -192,7 +194,7 @@ def main() -> int:
     test = np.arange(len(labels)) % 5 == 0
     training = images[~test] / 16.0, labels[~test]
     network, step = Network(), 0
-    while not (messages := [each for each in daemon.receive_messages(60.0) if each["type"] == "go"]):
+    while not (messages := [message for message in daemon.receive_messages(60.0) if message["type"] == "go"]):
         pass  # before `go` nothing may be read or written
     directory = Path(launch()["checkpoint_dir"])
     make_folder(directory)
@@ -231,11 +233,11 @@ def train(daemon: Daemon, directory: Path, network: Network, step: int, training
             daemon.send_message("progress", step=step, total_steps=TOTAL_STEPS, step_s=step_s, metrics={"loss": loss})
             reported_at, reported_step = now, step
         flushes = daemon.receive_messages(0.0)
-        for each in flushes:
-            daemon.send_message("flushing", id=each["id"], step=step)
-        stops = any(each["then"] == "stop" for each in flushes)
+        for flush in flushes:
+            daemon.send_message("flushing", id=flush["id"], step=step)
+        stops = any(flush["then"] == "stop" for flush in flushes)
         if flushes or step % save_every == 0 or step == TOTAL_STEPS:
-            error = save(daemon, directory, network, step, [each["id"] for each in flushes])
+            error = save(daemon, directory, network, step, [flush["id"] for flush in flushes])
             if error is not None and (stops or step == TOTAL_STEPS):  # the last steps would be lost
                 daemon.send_message("failed", step=step, error=f"the last save failed: {error}", traceback="")
                 return 74

@@ -73,7 +73,7 @@ def _describe(part: Any) -> dict[str, Any]:
         # TensorFlow traces a function again for inputs on other devices
         return {"dtype": part.dtype.name, "shape": part.shape.as_list(), "device": part.device}
     if isinstance(part, tf.distribute.DistributedValues):
-        return {"replicas": [_describe(each) for each in part.values]}
+        return {"replicas": [_describe(value) for value in part.values]}
     if type(part) in (tuple, list):
         return {type(part).__name__: [_describe(each) for each in part]}
     if type(part) is dict and all(isinstance(key, str) for key in part):
@@ -93,7 +93,7 @@ def _make_zeros(spec: Any, strategy: tf.distribute.Strategy) -> Any:
             raise UnknownBatchSpec(
                 f"it was recorded with {counted(len(parts), 'replica')}, here are {strategy.num_replicas_in_sync}"
             )
-        zeros = [_make_zeros(each, strategy) for each in parts]
+        zeros = [_make_zeros(part, strategy) for part in parts]
         return strategy.experimental_distribute_values_from_function(
             lambda context: zeros[context.replica_id_in_sync_group]
         )

@@ -125,7 +125,7 @@ def _read_once(strategy: tf.distribute.Strategy) -> None:
 
 def _components(variables: Iterable[Any]) -> list[Any]:
     """Each replica's own variables, without duplicates."""
-    parts = [part for each in variables for part in getattr(each, "values", (each,))]
+    parts = [part for variable in variables for part in getattr(variable, "values", (variable,))]
     return list({id(part): part for part in parts}.values())
 
 

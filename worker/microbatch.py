@@ -40,7 +40,7 @@ def accumulate(compute: Callable[[Any], Any], batch: Any, parts: int) -> Any:
         return result, [tf.convert_to_tensor(each) for each in tf.nest.flatten(result) if each is not None]
 
     def add(number: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
-        return number + 1, [total + each for total, each in zip(sums, values(number)[1], strict=True)]
+        return number + 1, [total + value for total, value in zip(sums, values(number)[1], strict=True)]
 
     structure, first = values(tf.constant(0))
     _, sums = tf.while_loop(lambda number, _: number < count, add, (tf.constant(1), first), parallel_iterations=1)

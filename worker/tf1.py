@@ -122,7 +122,7 @@ class _SaverFiles:  # its name is the `kind` in state.json
         self._session = session
         with session.graph.as_default():
             self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: the Saver deletes nothing
-            floats = [each for each in tf.compat.v1.global_variables() if each.dtype.base_dtype.is_floating]
+            floats = [variable for variable in tf.compat.v1.global_variables() if variable.dtype.base_dtype.is_floating]
             self._finite = {each.op.name: tf.reduce_all(tf.math.is_finite(each)) for each in floats}
         self.checks_finite = True
         """Whether to refuse a state with values that are not finite, except where it had them before the first step."""
@@ -224,11 +224,13 @@ class _SessionCopier:
             others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
         self._session = session
         self._variables = variables
-        self._can = not others and all(slice_of(each) is None for each in variables)
+        self._can = not others and all(slice_of(variable) is None for variable in variables)
         with tf.Graph().as_default() as self._graph:
-            self._given = [tf.compat.v1.placeholder(each.dtype.base_dtype, each.shape) for each in variables]
+            self._given = [
+                tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape) for variable in variables
+            ]
             self._prefix = tf.compat.v1.placeholder(tf.string, [])
-            names = [each.op.name for each in variables]
+            names = [variable.op.name for variable in variables]
             self._write = tf.raw_ops.SaveV2(
                 prefix=self._prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=self._given
             )

@@ -40,47 +40,48 @@ def leave_out_broken(
     for problem in error.problems:
         problems[str(problem.section)].append(problem)
     while True:
-        whole = {name: each for name, each in error.config.programs.items() if each.section not in problems}
+        whole = {name: program for name, program in error.config.programs.items() if program.section not in problems}
         kept = {
-            name: each
-            for name, each in in_use.items()
-            if name not in whole and (each.section in problems or each.section not in error.sections)
+            name: program
+            for name, program in in_use.items()
+            if name not in whole and (program.section in problems or program.section not in error.sections)
         }
-        found = _conflicts(error, whole, kept)
-        if not found:
+        conflicts = _conflicts(error, whole, kept)
+        if not conflicts:
             break
-        if any(each.section not in error.sections or each.section in problems for each in found):
+        if any(conflict.section not in error.sections or conflict.section in problems for conflict in conflicts):
             raise error  # what runs contradicts itself under the new [supervisord]
-        for problem in found:
+        for problem in conflicts:
             problems[str(problem.section)].append(problem)
     programs = sorted((whole | kept).values(), key=start_order)
-    config = replace(error.config, programs={each.name: each for each in programs})
+    config = replace(error.config, programs={program.name: program for program in programs})
     return config, tuple(
-        BrokenSection(section, tuple(map(str, found)), _names(kept, section)) for section, found in problems.items()
+        BrokenSection(section, tuple(map(str, its_problems)), _names(kept, section))
+        for section, its_problems in problems.items()
     )
 
 
 def _names(programs: Mapping[str, ProgramConfig], section: str) -> tuple[str, ...]:
-    return tuple(sorted(name for name, each in programs.items() if each.section == section))
+    return tuple(sorted(name for name, program in programs.items() if program.section == section))
 
 
 def _conflicts(
     error: SectionsBroken, whole: Mapping[str, ProgramConfig], kept: Mapping[str, ProgramConfig]
 ) -> list[Problem]:
     """What the programs of whole sections contradict: each other, or what is kept, which comes first."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     together = {**kept, **whole}
     nowhere = IniSection("", next(iter(error.problems)).location)
     written = {
-        name: SectionReader(error.sections.get(each.section, replace(nowhere, name=each.section)), found, [])
-        for name, each in together.items()
+        name: SectionReader(error.sections.get(config.section, replace(nowhere, name=config.section)), problems, [])
+        for name, config in together.items()
     }
-    needed_names = {needed for each in together.values() for needed in each.depends_on}
+    needed_names = {needed for config in together.values() for needed in config.depends_on}
     sections = [f"program:{name.partition(':')[0]}" for name in needed_names]  # so none counts as a typing error
     section_relations.check_across_sections(error.config.supervisord, together, written, sections)
-    groups = {name: each.group for name, each in together.items()}
+    groups = {name: config.group for name, config in together.items()}
     for name, program in whole.items():
         for needed in program.depends_on:
             if not dependencies.resolve_name(needed, groups):
                 written[name].add_problem(f"depends_on names {needed!r:.80}, which can't be loaded", "depends_on")
-    return found
+    return problems

@@ -38,7 +38,7 @@ def read_environment_file(path: Path) -> dict[str, str]:
 
 def parse_environment_file(text: str, path: Path) -> dict[str, str]:
     """The variables in a text; of two lines for one variable the later holds. Raises ValueError."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         bare = line.strip()
         if not bare or bare.startswith(("#", ";")):
@@ -50,8 +50,8 @@ def parse_environment_file(text: str, path: Path) -> dict[str, str]:
                 f'is {path}, whose line {number} can\'t be read; write KEY=VALUE or KEY="VALUE" in one line, and '
                 f"# before a remark"
             )
-        found[match["key"]] = value
-    return found
+        variables[match["key"]] = value
+    return variables
 
 
 def _value(text: str) -> str | None:

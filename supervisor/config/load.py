@@ -29,7 +29,7 @@ _MODELS: tuple[type[SectionModel], ...] = (
     SupervisordConfig, ProgramConfig, JobConfig, ProcessesConfig, GroupConfig, ListenerConfig, UnixServerConfig,
     InetServerConfig,
 )  # fmt: skip
-_OWN_KEYS = frozenset(chain.from_iterable(each.ini_keys() for each in _MODELS)) - supervisor_keys.ALL
+_OWN_KEYS = frozenset(chain.from_iterable(model.ini_keys() for model in _MODELS)) - supervisor_keys.ALL
 """What a file for Supervisor does not have."""
 
 STATE_DIR = ".stepkeeper"
@@ -100,7 +100,7 @@ def check_config(
     reading = _ConfigReader(source, dict(environment), source.problems)
     config = reading.read_config()
     problems = tuple(sorted(source.problems, key=_file_and_line))
-    sections = {name: each for name, each in source.sections.items() if is_of_program(name)}
+    sections = {name: ini_section for name, ini_section in source.sections.items() if is_of_program(name)}
     return CheckedConfig(config, problems, reading.sorted_warnings(), sections)
 
 
@@ -137,7 +137,7 @@ class _ConfigReader:
             unix_http_servers=unix,
             inet_http_servers=inet,
             supervisorctl=ctl or CtlConfig.build({}),
-            programs={each.name: each for each in sorted(programs.values(), key=start_order)},
+            programs={program.name: program for program in sorted(programs.values(), key=start_order)},
             inherited=self.inherited,
             warnings=self.sorted_warnings(),
         )
@@ -263,10 +263,10 @@ class _ConfigReader:
 
     def _sections_of_kind(self, kind: str) -> dict[str, SectionReader]:
         """The sections [kind:NAME] by their names."""
-        found = ((name.partition(":"), section) for name, section in self.source.sections.items())
+        sections = ((name.partition(":"), section) for name, section in self.source.sections.items())
         return {
             name: self._section_reader(section)
-            for (its_kind, colon, name), section in found
+            for (its_kind, colon, name), section in sections
             if its_kind == kind and colon
         }
 

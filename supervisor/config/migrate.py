@@ -114,17 +114,19 @@ def explain_migration(path: Path, environment: Mapping[str, str]) -> list[Migrat
     """
     source = read_ini(path, environment)
     looked = check_config(path, environment)
-    judged = [MigratedLine(each.location, MigrationOutcome.REFUSED, "", each.text) for each in looked.problems]
-    judged += [MigratedLine(each.location, MigrationOutcome.NO_EFFECT, "", each.text) for each in looked.warnings]
-    at, told = {each.location for each in judged}, set[str]()
+    judged = [MigratedLine(problem.location, MigrationOutcome.REFUSED, "", problem.text) for problem in looked.problems]
+    judged += [
+        MigratedLine(warning.location, MigrationOutcome.NO_EFFECT, "", warning.text) for warning in looked.warnings
+    ]
+    at, remarks = {line.location for line in judged}, set[str]()
     for section in source.sections.values():
-        found = [*_of_header(section, told), *_of_keys(section, environment)]
-        judged += [each for each in found if each.location not in at]
-    return sorted(judged, key=lambda each: (str(each.location.file), each.location.line or 0))
+        lines = [*_of_header(section, remarks), *_of_keys(section, environment)]
+        judged += [line for line in lines if line.location not in at]
+    return sorted(judged, key=lambda line: (str(line.location.file), line.location.line or 0))
 
 
-def _of_header(section: IniSection, told: set[str]) -> Iterator[MigratedLine]:
-    """What is to be said of a section as a whole. `told`: what was said of a program, and holds for all."""
+def _of_header(section: IniSection, remarks: set[str]) -> Iterator[MigratedLine]:
+    """What is to be said of a section as a whole. `remarks`: what was said of a program, and holds for all."""
     kind, header = section.name.partition(":")[0], f"[{section.name}]"
     if section.name == supervisor_keys.STOCK_RPC_SECTION:
         yield MigratedLine(section.location, MigrationOutcome.NO_EFFECT, header, "the interface is always there")
@@ -133,8 +135,8 @@ def _of_header(section: IniSection, told: set[str]) -> Iterator[MigratedLine]:
         return  # refused as a whole
     whys = [why for (its_kind, key), why in UNSET.items() if its_kind == kind and key not in section.entries]
     if kind == "program":
-        whys = [why for why in whys if why not in told]
-        told.update(whys)
+        whys = [why for why in whys if why not in remarks]
+        remarks.update(whys)
     yield from _said(section.location, header, whys)
 
 

@@ -196,7 +196,7 @@ def _listener(reader: SectionReader) -> ListenerConfig | None:
     if listener is not None and listener.has_foreign_handler:
         loads_none = "and the daemon loads no code of others: what this listener answers is dropped"
         text = f"result_handler is {listener.result_handler:.80}, {loads_none}"
-        if any(each.startswith("PROCESS_LOG") for each in listener.events):
+        if any(event.startswith("PROCESS_LOG") for event in listener.events):
             text += "; if it is to be printed, set stdout_logfile = /dev/stdout in the programs instead"
         reader.add_remark(text, "result_handler")
     return listener

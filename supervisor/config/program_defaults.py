@@ -44,7 +44,7 @@ def read_defaults(reader: SectionReader, placeholders: Mapping[str, str]) -> dic
             for key, text in error.problems:
                 if key in given:
                     reader.add_problem(text, key)
-    return {key: each for key, each in reader.ini.entries.items() if key in keys and key not in reader.bad_keys}
+    return {key: ini_key for key, ini_key in reader.ini.entries.items() if key in keys and key not in reader.bad_keys}
 
 
 def apply_defaults(section: IniSection, defaults: Mapping[str, IniKey]) -> dict[str, str]:

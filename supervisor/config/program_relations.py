@@ -141,7 +141,7 @@ def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
 
 def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:
     """Adds a problem for a script that would import another `worker` than stepkeeper's, from its own folder."""
-    scripts = [each for each in program.command[1:] if each.endswith(".py")]
+    scripts = [argument for argument in program.command[1:] if argument.endswith(".py")]
     if program.job is None or not scripts:
         return
     script = (program.directory or Path()) / scripts[0]
@@ -200,7 +200,7 @@ def _check_workers(program: ProgramConfig, reader: SectionReader) -> None:
 
 def _check_log(program: ProgramConfig, reader: SectionReader, channel: str) -> None:
     key = f"{channel}_logfile"
-    for log in (f"{channel}_{each}" for each in _OUTPUT_KEYS):
+    for log in (f"{channel}_{output_key}" for output_key in _OUTPUT_KEYS):
         if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
             reader.add_remark(f"{log} has no effect while redirect_stderr is true", log)
         elif getattr(program, log) and getattr(program, key) in DAEMON_STREAMS and log not in EVENTS_OF_OUTPUT:

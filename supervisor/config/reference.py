@@ -48,7 +48,7 @@ def key_table(model: type[SectionModel]) -> str:
 
 def _linked(text: str) -> str:
     """The text with links from docs/configuration.md to the files that it names."""
-    return _FILE.sub(lambda found: _link(found[1], found[2]), text)
+    return _FILE.sub(lambda match: _link(match[1], match[2]), text)
 
 
 def _link(folder: str, rest: str) -> str:
@@ -91,8 +91,8 @@ def _accepted(key: supervisor_keys.Unsupported) -> str:
     if key.is_ignorable:
         return "any"
     harmless = (*key.harmless, *key.ignored)
-    shown = [each for each in harmless if each in ("true", "false")] or list(harmless[:1])
-    return " or ".join(f"`{each}`" for each in shown) or "none"
+    shown = [word for word in harmless if word in ("true", "false")] or list(harmless[:1])
+    return " or ".join(f"`{word}`" for word in shown) or "none"
 
 
 def all_tables() -> dict[str, str]:

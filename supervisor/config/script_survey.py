@@ -36,7 +36,11 @@ class ScriptKind(StrEnum):
     PLAIN = "plain"
 
 
-_CALLS = {str(each): each for each in ScriptKind if each not in (ScriptKind.PIPE, ScriptKind.PLAIN)}
+_CALLS = {
+    str(script_kind): script_kind
+    for script_kind in ScriptKind
+    if script_kind not in (ScriptKind.PIPE, ScriptKind.PLAIN)
+}
 _FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 
 
@@ -101,7 +105,7 @@ def survey_command(command: Sequence[str], folder: Path) -> CommandSurvey:
 
     Only of `python SCRIPT` can it be told that it does not: a shell, a launcher or a module may do anything.
     """
-    scripts = [each for each in _scripts_in(command, folder) if each.is_file()]
+    scripts = [path for path in _scripts_in(command, folder) if path.is_file()]
     if not scripts:
         return CommandSurvey(WorkerUse.UNKNOWN)
     foreign: set[str] = set()
@@ -110,7 +114,7 @@ def survey_command(command: Sequence[str], folder: Path) -> CommandSurvey:
         if use is WorkerUse.YES:
             return CommandSurvey(use, script)
         foreign |= names
-    is_plain = "python" in Path(command[0]).name and not any(each in ("-m", "-c") for each in command[1:])
+    is_plain = "python" in Path(command[0]).name and not any(word in ("-m", "-c") for word in command[1:])
     use = WorkerUse.NO if is_plain and not foreign else WorkerUse.UNKNOWN
     return CommandSurvey(use, scripts[0], tuple(sorted(foreign)))
 
@@ -138,11 +142,11 @@ def _use_of(script: Path) -> tuple[WorkerUse, set[str]]:
         if tree is None:
             continue
         _, packages = _imported_names(tree)
-        if "worker" in packages or any(each == launch.VARIABLE for each in _texts(_expressions(tree))):
+        if "worker" in packages or any(text == launch.VARIABLE for text in _texts(_expressions(tree))):
             return WorkerUse.YES, set()
         for module in _imported_modules(tree):
-            beside = [each for each in _files_of(script.parent, module) if each.is_file()]
-            waiting += [each for each in beside if each not in seen]
+            beside = [file for file in _files_of(script.parent, module) if file.is_file()]
+            waiting += [path for path in beside if path not in seen]
             seen |= {*beside}
             package = module.partition(".")[0]
             is_own = beside or (script.parent / package).is_dir() or (script.parent / f"{package}.py").is_file()
@@ -167,11 +171,11 @@ def _imported_modules(tree: ast.Module) -> Iterator[str]:
     """The full names of all modules that are imported, wherever in the text; relative ones without their dots."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             yield from ([base] if base else [])
-            yield from (f"{base}.{each.name}".lstrip(".") for each in node.names if node.level or base)
+            yield from (f"{base}.{name.name}".lstrip(".") for name in node.names if node.level or base)
 
 
 def _files_of(folder: Path, module: str) -> list[Path]:
@@ -202,13 +206,16 @@ def _text(path: Path) -> str:
 
 def _survey(tree: ast.Module, arguments: Sequence[str]) -> ScriptSurvey:
     imported, modules = _imported_names(tree)
-    calls = [(_resolved(each.func, imported), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    calls = [(_resolved(node.func, imported), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     used = {_CALLS[name]: call for name, call in reversed(calls) if name in _CALLS}
-    kind = next((each for each in ScriptKind if each in used and each is not ScriptKind.TRAINING), ScriptKind.PLAIN)
+    kind = next(
+        (script_kind for script_kind in ScriptKind if script_kind in used and script_kind is not ScriptKind.TRAINING),
+        ScriptKind.PLAIN,
+    )
     function = _function_that_returns_training(tree, imported) if kind is ScriptKind.PLAIN else ""
     if function:
         kind = ScriptKind.TRAINING
-    elif kind is ScriptKind.PLAIN and any(each == launch.VARIABLE for each in _texts(_expressions(tree))):
+    elif kind is ScriptKind.PLAIN and any(text == launch.VARIABLE for text in _texts(_expressions(tree))):
         kind = ScriptKind.PIPE
     options, needed = _arguments([call for _, call in calls], arguments)
     return ScriptSurvey(
@@ -218,12 +225,12 @@ def _survey(tree: ast.Module, arguments: Sequence[str]) -> ScriptSurvey:
         uses_strategy=any(name == "worker.strategy" for name, _ in calls) or kind is ScriptKind.TRAINING,
         options=options,
         needed=needed,
-        framework=next((each for each in _FRAMEWORKS if each in modules), ""),
+        framework=next((framework for framework in _FRAMEWORKS if framework in modules), ""),
     )
 
 
 def _expressions(tree: ast.Module) -> Iterator[ast.expr]:
-    return (each for each in ast.walk(tree) if isinstance(each, ast.expr))
+    return (node for node in ast.walk(tree) if isinstance(node, ast.expr))
 
 
 def _imported_names(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
@@ -231,14 +238,14 @@ def _imported_names(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
     names, packages = dict[str, str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                packages.add(each.name.partition(".")[0])
-                if each.name.partition(".")[0] == "worker":
-                    names[each.asname or "worker"] = each.name if each.asname else "worker"
+            for name in node.names:
+                packages.add(name.name.partition(".")[0])
+                if name.name.partition(".")[0] == "worker":
+                    names[name.asname or "worker"] = name.name if name.asname else "worker"
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             packages.add(node.module.partition(".")[0])
             if node.module.partition(".")[0] == "worker":
-                names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+                names |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
     return names, packages
 
 
@@ -256,8 +263,8 @@ def _resolved(function: ast.expr, imported: dict[str, str]) -> str:
 def _function_that_returns_training(tree: ast.Module, imported: dict[str, str]) -> str:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and not _has_required_parameters(node):
-            for each in ast.walk(node):
-                value = each.value if isinstance(each, ast.Return) else None
+            for inner in ast.walk(node):
+                value = inner.value if isinstance(inner, ast.Return) else None
                 if isinstance(value, ast.Call) and _resolved(value.func, imported) == ScriptKind.TRAINING:
                     return node.name
     return ""
@@ -271,7 +278,7 @@ def _has_required_parameters(function: ast.FunctionDef) -> bool:
 def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The options and positional arguments of argparse, and which of those that must be given are not."""
     options, needed = list[str](), list[str]()
-    words = {each.partition("=")[0] for each in given}
+    words = {word.partition("=")[0] for word in given}
     for call in calls:
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
             continue
@@ -290,13 +297,17 @@ def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _texts(arguments: Iterable[ast.expr]) -> Iterator[str]:
-    return (each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str))
+    return (
+        argument.value
+        for argument in arguments
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    )
 
 
 def _text_of(call: ast.Call, keyword: str) -> str:
-    return next(iter(_texts([each.value for each in call.keywords if each.arg == keyword])), "")
+    return next(iter(_texts([argument.value for argument in call.keywords if argument.arg == keyword])), "")
 
 
 def _is_true(call: ast.Call, keyword: str) -> bool:
-    given = [each.value for each in call.keywords if each.arg == keyword]
-    return any(isinstance(each, ast.Constant) and each.value is True for each in given)
+    given = [argument.value for argument in call.keywords if argument.arg == keyword]
+    return any(isinstance(node, ast.Constant) and node.value is True for node in given)

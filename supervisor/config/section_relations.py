@@ -27,7 +27,7 @@ def check_across_sections(
     """Adds problems of sections with each other. `sections`: the names of all, also of those with problems."""
     _check_users(daemon, programs, written)
     _check_shared_folders(programs, written)
-    _check_dependencies(programs, written, {each.partition(":")[2] for each in sections})
+    _check_dependencies(programs, written, {section.partition(":")[2] for section in sections})
     _check_notify_paths(daemon, programs, written)
     _check_events_of_streams(programs, written)
 
@@ -37,7 +37,7 @@ def _check_events_of_streams(programs: Mapping[str, ProgramConfig], written: Map
 
     Most files with `stdout_events_enabled` beside `/dev/stdout` have no listener.
     """
-    wanted = {name for each in programs.values() if each.listener for name in each.listener.events}
+    wanted = {name for config in programs.values() if config.listener for name in config.listener.events}
     for name, program in programs.items():
         for log, event in EVENTS_OF_OUTPUT.items():
             key = f"{log[:6]}_logfile"
@@ -87,7 +87,7 @@ def dependency_graph(programs: Mapping[str, ProgramConfig]) -> dict[str, frozens
     """By program: the programs that it depends on."""
     groups = {name: program.group for name, program in programs.items()}
     return {
-        name: frozenset[str]().union(*(dependencies.resolve_name(each, groups) for each in program.depends_on))
+        name: frozenset[str]().union(*(dependencies.resolve_name(needed, groups) for needed in program.depends_on))
         for name, program in programs.items()
     }
 

@@ -94,13 +94,13 @@ def write_starter(script: Path | None, arguments: Sequence[str], target: Path, e
         text = _head("Configuration of supervisord.", target, environment) + _NOTHING_YET
         what = "it has no programs yet; add yours"
     else:
-        found = survey_script(script, arguments)
-        text, what = _text_for(script.absolute(), arguments, found, target, environment, said)
+        survey = survey_script(script, arguments)
+        text, what = _text_for(script.absolute(), arguments, survey, target, environment, said)
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("x", encoding="utf-8") as file:
         file.write(text)
     said += _complaints(target, environment)
-    is_job = script is not None and found.kind is not ScriptKind.PLAIN
+    is_job = script is not None and survey.kind is not ScriptKind.PLAIN
     return "\n".join([f"wrote {target}: {what}", *said, *_next_commands(target, is_job)])
 
 
@@ -124,58 +124,58 @@ def _complaints(target: Path, environment: Mapping[str, str]) -> list[str]:
         checked = check_config(target, environment)
     except ConfigError as error:
         return [str(error)]
-    return [str(each) for each in (*checked.problems, *checked.warnings)]
+    return [str(problem) for problem in (*checked.problems, *checked.warnings)]
 
 
 def _text_for(
     script: Path,
     arguments: Sequence[str],
-    found: ScriptSurvey,
+    survey: ScriptSurvey,
     target: Path,
     environment: Mapping[str, str],
     said: list[str],
 ) -> tuple[str, str]:
-    name, is_job = _name(script), found.kind is not ScriptKind.PLAIN
-    python = _interpreter(script, environment) if found.is_python else None
+    name, is_job = _name(script), survey.kind is not ScriptKind.PLAIN
+    python = _interpreter(script, environment) if survey.is_python else None
     what = f"{'the training job' if is_job else 'the program'} {name!r}"
-    reason = f"{script.name} uses {found.kind}" if is_job else ""
+    reason = f"{script.name} uses {survey.kind}" if is_job else ""
     lines = [f"[program:{name}]"]
     if reason:
         lines.append(f"; {reason}, so it is a training job: it resumes from its newest whole checkpoint.")
-    if found.options:
-        lines.append(f"; arguments that the script takes: {_one_line(' '.join(found.options))}")
-    if found.kind is ScriptKind.TRAINING:
-        lines += [f"entrypoint = {script.stem}:{found.function}", f"python = {_value(str(python))}"]
+    if survey.options:
+        lines.append(f"; arguments that the script takes: {_one_line(' '.join(survey.options))}")
+    if survey.kind is ScriptKind.TRAINING:
+        lines += [f"entrypoint = {script.stem}:{survey.function}", f"python = {_value(str(python))}"]
     else:
         lines.append(f"command = {' '.join(map(_word, _command(script, python, arguments)))}")
     lines.append(f"directory = {_place(script.parent, target.parent)}")
     if is_job:
-        kept = script.parent / found.directory if found.directory else target.parent / "checkpoints" / name
+        kept = script.parent / survey.directory if survey.directory else target.parent / "checkpoints" / name
         lines += ["; Keep it on a disk that survives the host.", f"checkpoint_dir = {_place(kept, target.parent)}"]
-    said += _remarks(script, found, python if is_job else None)
-    blocks = "".join(_blocks(found)).replace("NAME", name)
+    said += _remarks(script, survey, python if is_job else None)
+    blocks = "".join(_blocks(survey)).replace("NAME", name)
     title = f"Configuration of supervisord for {_one_line(script.name)}, written by supervisord --init."
     head = _head(title, target, environment)
     return f"{head}\n" + "\n".join(lines) + f"\n{blocks}", what + (f": {reason}" if reason else "")
 
 
-def _blocks(found: ScriptSurvey) -> Iterator[str]:
-    if found.kind is ScriptKind.PLAIN:
-        if found.framework:
-            yield _NO_JOB.format(framework=found.framework)
+def _blocks(survey: ScriptSurvey) -> Iterator[str]:
+    if survey.kind is ScriptKind.PLAIN:
+        if survey.framework:
+            yield _NO_JOB.format(framework=survey.framework)
         yield _PLAIN
         return
-    if found.uses_strategy:
+    if survey.uses_strategy:
         yield _STRATEGY
     yield _JOB
-    if found.kind in (ScriptKind.RUN, ScriptKind.KERAS, ScriptKind.TRAINING):
+    if survey.kind in (ScriptKind.RUN, ScriptKind.KERAS, ScriptKind.TRAINING):
         yield _EXPORT
 
 
-def _remarks(script: Path, found: ScriptSurvey, python: Path | None) -> Iterator[str]:
+def _remarks(script: Path, survey: ScriptSurvey, python: Path | None) -> Iterator[str]:
     """What the user has to do before it runs."""
-    if found.needed:
-        needed = ", ".join(map(_one_line, found.needed))
+    if survey.needed:
+        needed = ", ".join(map(_one_line, survey.needed))
         yield f"the script requires {needed}: add it to 'command' in the file, before anything is started"
     if python is not None:
         if (script.parent / "worker.py").exists():
@@ -197,20 +197,22 @@ def has_worker(python: Path) -> bool:
     """Whether this interpreter can import stepkeeper's package `worker`."""
     code = "import importlib.util as u; s = u.find_spec('worker'); print(s.origin if s else '')"
     try:
-        told = subprocess.run(
+        origin = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, cwd="/", timeout=PROBE_TIMEOUT_S, check=True
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return False
-    return bool(told) and (Path(told).parent / "process" / "startup.py").exists()
+    return bool(origin) and (Path(origin).parent / "process" / "startup.py").exists()
 
 
 def _interpreter(script: Path, environment: Mapping[str, str]) -> Path:
     """The script's: of an environment beside it, of the one that is active, else the daemon's own."""
     folders = [script.parent / ".venv", script.parent / "venv"]
-    folders += [Path(environment[each]) for each in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(each)]
-    found = [each / "bin" / "python" for each in folders]
-    return next((each for each in found if os.access(each, os.X_OK)), Path(sys.executable))
+    folders += [
+        Path(environment[variable]) for variable in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(variable)
+    ]
+    interpreters = [folder / "bin" / "python" for folder in folders]
+    return next((path for path in interpreters if os.access(path, os.X_OK)), Path(sys.executable))
 
 
 def _command(script: Path, python: Path | None, arguments: Sequence[str]) -> list[str]:
@@ -235,7 +237,7 @@ def _place(path: Path, folder: Path) -> str:
 
 def _value(text: str) -> str:
     """A text as a value of the file."""
-    if any(not each.isprintable() for each in text) or re.search(r"(^|\s)[;#]", text):
+    if any(not character.isprintable() for character in text) or re.search(r"(^|\s)[;#]", text):
         raise ScriptError(
             f"cannot write {text!r} into a configuration file: it has a comment sign or control characters"
         )
@@ -244,19 +246,19 @@ def _value(text: str) -> str:
 
 def _word(text: str) -> str:
     """A word of a command, quoted if it has to be, with nothing in it that would begin a comment."""
-    if any(not each.isprintable() for each in text):
+    if any(not character.isprintable() for character in text):
         raise ScriptError(f"cannot write {text!r} into a configuration file: it has control characters; leave it out")
     quoted = shlex.quote(text).replace("%", "%%")
     return re.sub(r"(\s)([;#])", r"\1''\2", quoted)
 
 
 def _one_line(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text).replace("%", "%%")[:200]
+    return "".join(character if character.isprintable() else "?" for character in text).replace("%", "%%")[:200]
 
 
 def _next_commands(target: Path, is_job: bool) -> list[str]:
     """The commands that follow, as they can be typed here. `is_job`: the file has a job, which can be proven."""
-    first = next((each for each in candidates() if each.is_file()), None)
+    first = next((candidate for candidate in candidates() if candidate.is_file()), None)
     option = "" if first is not None and first.absolute() == target.absolute() else f" -c {shlex.quote(str(target))}"
     typed = [f"{_typed('supervisord')}{option}", f"{_typed('supervisorctl')}{option} status --watch"]
     said = ["starts the daemon and what the file has", "shows it until Ctrl-C"]
@@ -270,7 +272,7 @@ def _next_commands(target: Path, is_job: bool) -> list[str]:
 def _typed(command: str) -> str:
     """How this command of our own environment is called from here."""
     own = Path(sys.executable).parent / command
-    found = shutil.which(command)
-    if found is None and not own.exists():
+    path = shutil.which(command)
+    if path is None and not own.exists():
         return command
-    return command if found is not None and Path(found).absolute() == own.absolute() else shlex.quote(str(own))
+    return command if path is not None and Path(path).absolute() == own.absolute() else shlex.quote(str(own))

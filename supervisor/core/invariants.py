@@ -95,7 +95,7 @@ def attempt_numbers_only_rise(
     """A number never comes back, and a new one is that of a process that is started now."""
     if after.attempt == before.attempt:
         return True
-    return after.attempt > before.attempt and any(isinstance(each, Spawn) for each in effects)
+    return after.attempt > before.attempt and any(isinstance(effect, Spawn) for effect in effects)
 
 
 @invariant(When.ANYTHING)
@@ -135,7 +135,7 @@ def failures_are_charged_once_and_to_their_own_budget(
     if now is then:
         return True
     risen = [(cause, count - then.get(cause, 0)) for cause, count in now.items() if count > then.get(cause, 0)]
-    ended = [each.cause for each in effects if isinstance(each, RecordEnd)]
+    ended = [effect.cause for effect in effects if isinstance(effect, RecordEnd)]
     return all(more == 1 and cause in ended and cause.traits.is_charged for cause, more in risen) and len(risen) <= 1
 
 
@@ -166,7 +166,7 @@ def each_change_of_the_account_has_a_revision(
 @invariant(When.EFFECTS)
 def never_two_attempts(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
     """A process is started only where none is left, and only one."""
-    spawns = [each for each in effects if isinstance(each, Spawn)]
+    spawns = [effect for effect in effects if isinstance(effect, Spawn)]
     if not spawns:
         return True
     is_gone = before.state not in ALIVE or isinstance(event, events.WorkerExited | events.SpawnFailed)
@@ -183,7 +183,7 @@ def only_what_is_wanted_is_started(
     before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
 ) -> bool:
     """A program that closes, is not wanted or is held back starts no process."""
-    if not any(isinstance(each, Spawn) for each in effects):
+    if not any(isinstance(effect, Spawn) for effect in effects):
         return True
     return after.wanted and not after.closing and not after.held_back and after.state is State.STARTING
 
@@ -193,7 +193,7 @@ def a_notice_ends_nothing(before: ProgramFacts, event: Event, effects: Sequence[
     """Word that the host goes away asks for saves; it neither kills nor decides what is wanted."""
     if not isinstance(event, _NOTICED):
         return True
-    return not any(isinstance(each, Kill | Terminate | Abort | RecordWanted) for each in effects)
+    return not any(isinstance(effect, Kill | Terminate | Abort | RecordWanted) for effect in effects)
 
 
 @invariant(When.EFFECTS)
@@ -201,10 +201,10 @@ def what_ends_a_process_is_seen_in_the_state(
     before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
 ) -> bool:
     """SIGKILL means KILLING, the stop signal or SIGABRT STOPPING; each has a deadline that repeats or hardens it."""
-    for each in effects:
-        if isinstance(each, Kill) and after.state is not State.KILLING:
+    for effect in effects:
+        if isinstance(effect, Kill) and after.state is not State.KILLING:
             return False
-        if isinstance(each, Terminate | Abort) and after.state is not State.STOPPING:
+        if isinstance(effect, Terminate | Abort) and after.state is not State.STOPPING:
             return False
     return True
 
@@ -214,7 +214,7 @@ def a_flush_is_asked_for_only_in_flushing(
     before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
 ) -> bool:
     """And it is the one that is waited for, with an id that was never used."""
-    asked = [each for each in effects if isinstance(each, RequestFlush)]
+    asked = [effect for effect in effects if isinstance(effect, RequestFlush)]
     if not asked:
         return True
     flush = after.current.flush
@@ -227,7 +227,7 @@ def a_worker_begins_only_from_a_selected_checkpoint(
     before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
 ) -> bool:
     """`go` is sent once it is known what is to be restored, and to a worker that is starting."""
-    if not any(isinstance(each, SendGo) for each in effects):
+    if not any(isinstance(effect, SendGo) for effect in effects):
         return True
     return isinstance(event, events.CheckpointSelected) and after.state is State.STARTING
 
@@ -235,8 +235,8 @@ def a_worker_begins_only_from_a_selected_checkpoint(
 @invariant(When.EFFECTS)
 def an_attempt_ends_once(before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts) -> bool:
     """At most one end is recorded at a time, and it is that of the attempt that there was."""
-    ends = [each for each in effects if isinstance(each, RecordEnd)]
-    return len(ends) <= 1 and all(each.attempt == before.attempt for each in ends)
+    ends = [effect for effect in effects if isinstance(effect, RecordEnd)]
+    return len(ends) <= 1 and all(end.attempt == before.attempt for end in ends)
 
 
 @invariant(When.EFFECTS)
@@ -245,7 +245,7 @@ def no_start_is_behind_the_account_without_a_reason(
 ) -> bool:
     """What is restored is as new as the newest that was reported, or why not is said."""
     newest = before.account.newest
-    if newest is None or not any(isinstance(each, SendGo) for each in effects):
+    if newest is None or not any(isinstance(effect, SendGo) for effect in effects):
         return True
     chosen = after.current.checkpoint
     is_behind = chosen is None or chosen.step is None or chosen.step < newest.step
@@ -291,7 +291,7 @@ def an_end_is_recorded(before: ProgramFacts, event: Event, effects: Sequence[Eff
     """A process that is gone leaves its cause, unless nothing was tried (SpawnFailed with a time to try again)."""
     if before.state not in ALIVE or after.state in ALIVE or not isinstance(event, events.WorkerExited):
         return True
-    return any(isinstance(each, RecordEnd) for each in effects)
+    return any(isinstance(effect, RecordEnd) for effect in effects)
 
 
 @invariant(When.CHANGE)

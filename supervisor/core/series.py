@@ -70,7 +70,7 @@ class Series:
     def _thin(self) -> None:
         """Halves the number of buckets, as far as the attempts leave it, or else drops the oldest ones."""
         thinned = list[Bucket]()
-        for _, group in groupby(self.buckets, key=lambda each: each.attempt):
+        for _, group in groupby(self.buckets, key=lambda bucket: bucket.attempt):
             own = list(group)
             thinned += [own[at].joined(own[at + 1]) for at in range(0, len(own) - 1, 2)]
             thinned += own[len(own) - len(own) % 2 :]
@@ -91,7 +91,7 @@ class MetricSeries:
     def by_name(self) -> dict[str, Series]:
         """The loss first, the speed last."""
         order = {LOSS: -1, SPEED: MAX_METRICS + 1}
-        return dict(sorted(self._series.items(), key=lambda each: order.get(each[0], 0)))
+        return dict(sorted(self._series.items(), key=lambda item: order.get(item[0], 0)))
 
     def add(
         self, step: int, wall_at: float, attempt: int, metrics: Mapping[str, float], step_s: float | None = None

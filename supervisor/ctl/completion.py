@@ -51,8 +51,8 @@ def _programs(parsed_args: argparse.Namespace) -> list[str]:
         password_file=parsed_args.password_file,
     )
     try:
-        found = settings(options, os.environ)
-        programs = Client(found.url, found.username, found.password).call("status")["programs"]
+        server = settings(options, os.environ)
+        programs = Client(server.url, server.username, server.password).call("status")["programs"]
     except (SettingsError, Unreachable, Refusal):
         return [naming.ALL]
     return naming.completions(programs)

@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.action == "completion":
         return _completion(options.arguments)
     try:
-        found = settings(_options(options), os.environ)
+        server = settings(_options(options), os.environ)
     except SettingsError as error:
         return _bad_options(str(error))
     try:
-        if found.username and found.password is None and options.action and sys.stdin.isatty():
-            found = replace(found, password=getpass.getpass(f"Password of {found.username}: "))
-        return _act(options, found)
+        if server.username and server.password is None and options.action and sys.stdin.isatty():
+            server = replace(server, password=getpass.getpass(f"Password of {server.username}: "))
+        return _act(options, server)
     except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D instead of a password
         print(file=sys.stderr)
         return INTERRUPTED
@@ -51,22 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
 
 
-def _act(options: argparse.Namespace, found: Settings) -> int:
+def _act(options: argparse.Namespace, server: Settings) -> int:
     terminal = Terminal(
-        client=Client(found.url, found.username, found.password),
+        client=Client(server.url, server.username, server.password),
         out=sys.stdout,
         err=sys.stderr,
         as_json=options.json,
         is_raw=options.raw,
-        url_origin=found.url_origin,
+        url_origin=server.url_origin,
     )
     if options.action is not None and not options.interactive:
         return int(run_action(terminal, options.action, options.arguments))
     from supervisor.ctl import shell
 
     if options.action is not None:
-        return int(shell.Shell(terminal, found).act(options.action, options.arguments))
-    return shell.interact(terminal, found)
+        return int(shell.Shell(terminal, server).act(options.action, options.arguments))
+    return shell.interact(terminal, server)
 
 
 def _completion(arguments: Sequence[str]) -> int:
@@ -106,7 +106,7 @@ class _CtlParser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the options, whose help lists the actions too."""
-    usages = {usage: meaning for each in table.TABLE.values() for usage, meaning in each.usage.items()}
+    usages = {usage: meaning for action in table.TABLE.values() for usage, meaning in action.usage.items()}
     usages["completion bash|zsh|fish"] = "Print the shell code that completes actions and names."
     actions = "\n".join(f"  {usage:<40}{meaning}" for usage, meaning in usages.items())
     options = _CtlParser(

@@ -46,20 +46,20 @@ def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Pro
     if not names or ALL in names:
         return programs, []
     meant = {name: _match(name, programs) for name in names}
-    return [each for name in names for each in meant[name]], [name for name in names if not meant[name]]
+    return [program for name in names for program in meant[name]], [name for name in names if not meant[name]]
 
 
 def _match(name: str, programs: list[Program]) -> list[Program]:
     if is_group(name):
-        return [each for each in programs if fnmatchcase(each["group"], group_of(name))]
-    return [each for each in programs if fnmatchcase(each["name"], program_of(name))]
+        return [program for program in programs if fnmatchcase(program["group"], group_of(name))]
+    return [program for program in programs if fnmatchcase(program["name"], program_of(name))]
 
 
 def by_priority(programs: Iterable[Program]) -> list[Program]:
     """The programs in start order: by priority of the group, then of the program."""
 
-    def place(each: Program) -> tuple[int, str, int, str]:
-        return each["group_priority"], each["group"], each["priority"], each["process"]
+    def place(program: Program) -> tuple[int, str, int, str]:
+        return program["group_priority"], program["group"], program["priority"], program["process"]
 
     return sorted(programs, key=place)
 
@@ -67,5 +67,5 @@ def by_priority(programs: Iterable[Program]) -> list[Program]:
 def completions(programs: Iterable[Program]) -> list[str]:
     """What can be written where programs are named: each program, each group of several programs, and `all`."""
     listed = list(programs)
-    groups = dict.fromkeys(f"{each['group']}:*" for each in listed if each["name"] != each["group"])
-    return [*(each["name"] for each in listed), *groups, ALL]
+    groups = dict.fromkeys(f"{program['group']}:*" for program in listed if program["name"] != program["group"])
+    return [*(program["name"] for program in listed), *groups, ALL]

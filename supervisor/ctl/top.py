@@ -54,14 +54,14 @@ def show_live(terminal: Terminal, names: list[str]) -> ExitStatus:
 def with_cpu_percent(before: Answer, after: Answer) -> list[dict[str, Any]]:
     """The later answer's programs with `cpu_percent` (100: one processor), the largest first; None: not known."""
     passed_s = after["at_s"] - before["at_s"]
-    earlier = {(each["name"], each["pid"]): each["cpu_s"] for each in before["programs"]}
-    found = []
-    for each in after["programs"]:
-        used_s, percent = earlier.get((each["name"], each["pid"])), None
-        if used_s is not None and each["cpu_s"] is not None and passed_s > 0:
-            percent = max(0.0, 100.0 * (each["cpu_s"] - used_s) / passed_s)  # less: a process left with its time
-        found.append({**each, "cpu_percent": percent})
-    return sorted(found, key=lambda each: (-(each["cpu_percent"] or 0.0), -(each["memory_bytes"] or 0), each["name"]))
+    earlier = {(entry["name"], entry["pid"]): entry["cpu_s"] for entry in before["programs"]}
+    rows = []
+    for program in after["programs"]:
+        used_s, percent = earlier.get((program["name"], program["pid"])), None
+        if used_s is not None and program["cpu_s"] is not None and passed_s > 0:
+            percent = max(0.0, 100.0 * (program["cpu_s"] - used_s) / passed_s)  # less: a process left with its time
+        rows.append({**program, "cpu_percent": percent})
+    return sorted(rows, key=lambda row: (-(row["cpu_percent"] or 0.0), -(row["memory_bytes"] or 0), row["name"]))
 
 
 def cells(program: dict[str, Any]) -> tuple[str, ...]:

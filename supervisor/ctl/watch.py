@@ -47,7 +47,9 @@ def _live(terminal: Terminal, names: list[str]) -> None:
 def _lines(terminal: Terminal, names: list[str]) -> None:
     last: list[str] = []
     while True:
-        lines = _ask(terminal, names, lambda found, unknown: [*unknown, *render.status_lines(found)], lambda why: [why])
+        lines = _ask(
+            terminal, names, lambda programs, unknown: [*unknown, *render.status_lines(programs)], lambda why: [why]
+        )
         if lines != last:
             for line in lines:
                 terminal.print_line(line)
@@ -60,7 +62,7 @@ def _frame(terminal: Terminal, names: list[str], columns: int) -> RenderableType
     return _ask(
         terminal,
         names,
-        lambda found, unknown: frame(found, unknown, time.time(), columns),
+        lambda programs, unknown: frame(programs, unknown, time.time(), columns),
         lambda why: Text(printable(f"{why}; trying again"), "red"),
     )
 
@@ -78,8 +80,8 @@ def _ask(
         raise
     except (Unreachable, Refusal) as error:
         return on_error(str(error))
-    found, unknown = naming.select_programs(names, programs)
-    return shown(found, [naming.unknown_line(name) for name in unknown])
+    matches, unknown = naming.select_programs(names, programs)
+    return shown(matches, [naming.unknown_line(name) for name in unknown])
 
 
 def frame(

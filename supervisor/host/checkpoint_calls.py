@@ -125,20 +125,22 @@ def _roll_back(request: CheckpointRequest) -> SetAside:
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
     folder, reasons = request.directory, request.reasons
-    found = [name for name in directory.committed_checkpoints(folder) if str(name) in reasons]
-    for name in found:
+    names = [name for name in directory.committed_checkpoints(folder) if str(name) in reasons]
+    for name in names:
         move_to_quarantine(folder, name, reasons[str(name)], request.because)
-    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)], request.because) for name in found))
+    return SetAside(tuple(RejectedCheckpoint(str(name), reasons[str(name)], request.because) for name in names))
 
 
 def _list(request: CheckpointRequest) -> Listing:
     folder = request.directory
     names, replayed = directory.committed_checkpoints(folder)[:MAX_LISTED], frozenset(read_replayed(folder))
     described = (_describe_committed(folder / str(name), name, request.verify) for name in names)
-    committed = (replace(each, replayed=each.name in replayed) for each in described if each is not None)
+    committed = (
+        replace(checkpoint, replayed=checkpoint.name in replayed) for checkpoint in described if checkpoint is not None
+    )
     quarantine = folder / layout.QUARANTINE
     aside = list_quarantined(folder)[:MAX_LISTED]
-    quarantined = (_describe_quarantined(quarantine, each) for each in aside)
+    quarantined = (_describe_quarantined(quarantine, checkpoint) for checkpoint in aside)
     return Listing((*committed, *filter(None, quarantined)))
 
 
@@ -177,19 +179,19 @@ _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {
 
 def shortened(rejected: Collection[RejectedCheckpoint]) -> tuple[RejectedCheckpoint, ...]:
     """At most MAX_LISTED of them, with reasons of at most MAX_REASON characters."""
-    return tuple(replace(each, reason=each.reason[:MAX_REASON]) for each in [*rejected][:MAX_LISTED])
+    return tuple(replace(checkpoint, reason=checkpoint.reason[:MAX_REASON]) for checkpoint in [*rejected][:MAX_LISTED])
 
 
 def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:
     try:
-        found = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
+        content = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
     except ManifestError as error:
         if name not in directory.committed_checkpoints(folder.parent):
             return None  # retention has deleted it meanwhile
         return _listed(folder.name, name, _readable_manifest(folder), False, str(error))
     except OSError as error:
         return _listed(folder.name, name, None, None, f"cannot be read: {error.strerror}")
-    return _listed(folder.name, name, found, True if verify else None, None)
+    return _listed(folder.name, name, content, True if verify else None, None)
 
 
 def _describe_quarantined(quarantine: Path, refused: RejectedCheckpoint) -> ListedCheckpoint | None:
@@ -209,7 +211,7 @@ def _readable_manifest(folder: Path) -> Manifest | None:
 def _listed(
     text: str,
     name: layout.CheckpointName,
-    found: Manifest | None,
+    content: Manifest | None,
     valid: bool | None,
     reason: str | None,
     quarantined: bool = False,
@@ -218,8 +220,8 @@ def _listed(
         name=text,
         step=name.step,
         attempt=name.attempt,
-        created_wall_at=found.created_wall_at if found else None,
-        size_bytes=min(found.size_bytes, MAX_SIZE) if found else None,
+        created_wall_at=content.created_wall_at if content else None,
+        size_bytes=min(content.size_bytes, MAX_SIZE) if content else None,
         valid=valid,
         reason=reason[:MAX_REASON] if reason else reason,
         quarantined=quarantined,

@@ -173,32 +173,32 @@ def _answer(request: CheckpointRequest) -> dict[str, Any]:
     return {"failure": failure}
 
 
-def _reduced(found: CheckpointAnswer) -> CheckpointAnswer:
+def _reduced(answer: CheckpointAnswer) -> CheckpointAnswer:
     """Without what the daemon does not need: whatever a job wrote into it could be as large as a manifest.
 
     Done on both sides: there to send little, here because the other side is not trusted.
     """
-    if isinstance(found, Listing):
-        return Listing(found.checkpoints[: 2 * MAX_LISTED])
-    if isinstance(found, SetAside):
-        return SetAside(shortened(found.checkpoints))
-    if isinstance(found, Moved):
-        return Moved(tuple(name[:MAX_REASON] for name in found.names[:MAX_LISTED]))
-    if isinstance(found, DirectoryView):
-        return _reduced_view(found)
-    if not isinstance(found, Selection):
-        return found
-    found = replace(found, seen=_reduced_view(found.seen))
-    if found.manifest is not None:
-        found = replace(found, manifest=replace(found.manifest, files=(), versions={}, topology={}, metrics={}))
-    if found.foreign is not None:
-        bundle = replace(found.foreign.bundle, counters={})
-        found = replace(found, foreign=replace(found.foreign, bundle=bundle))
-    return replace(found, rejected=shortened(found.rejected))
+    if isinstance(answer, Listing):
+        return Listing(answer.checkpoints[: 2 * MAX_LISTED])
+    if isinstance(answer, SetAside):
+        return SetAside(shortened(answer.checkpoints))
+    if isinstance(answer, Moved):
+        return Moved(tuple(name[:MAX_REASON] for name in answer.names[:MAX_LISTED]))
+    if isinstance(answer, DirectoryView):
+        return _reduced_view(answer)
+    if not isinstance(answer, Selection):
+        return answer
+    answer = replace(answer, seen=_reduced_view(answer.seen))
+    if answer.manifest is not None:
+        answer = replace(answer, manifest=replace(answer.manifest, files=(), versions={}, topology={}, metrics={}))
+    if answer.foreign is not None:
+        bundle = replace(answer.foreign.bundle, counters={})
+        answer = replace(answer, foreign=replace(answer.foreign, bundle=bundle))
+    return replace(answer, rejected=shortened(answer.rejected))
 
 
-def _reduced_view(found: DirectoryView) -> DirectoryView:
-    remarks = tuple(each[: 2 * MAX_REASON] for each in found.remarks[:MAX_REMARKS])
-    passed_over = None if found.passed_over is None else shortened([found.passed_over])[0]
-    mount = None if found.mount is None else found.mount[:MAX_REASON]
-    return replace(found, mount=mount, remarks=remarks, passed_over=passed_over)
+def _reduced_view(view: DirectoryView) -> DirectoryView:
+    remarks = tuple(remark[: 2 * MAX_REASON] for remark in view.remarks[:MAX_REMARKS])
+    passed_over = None if view.passed_over is None else shortened([view.passed_over])[0]
+    mount = None if view.mount is None else view.mount[:MAX_REASON]
+    return replace(view, mount=mount, remarks=remarks, passed_over=passed_over)

@@ -113,9 +113,9 @@ class CheckpointStore:
             work = partial(checkpoint_calls.answer, request)
         else:
             work = partial(checkpoint_process.answer_as, identity, request)
-        found = await self._run(request.directory, work)
-        assert isinstance(found, kind)
-        return found
+        answer = await self._run(request.directory, work)
+        assert isinstance(answer, kind)
+        return answer
 
     async def _run(self, directory: Path, work: Callable[[], Result]) -> Result:
         return await self._calls.run_for_folder(directory, work)
@@ -126,7 +126,7 @@ def other_identity(user: str | None) -> Identity | None:
     if user is None or os.geteuid() != 0:
         return None
     try:
-        found = cached_credentials(user)
+        credentials = cached_credentials(user)
     except SpawnError as error:
         raise OSError(errno.EAGAIN, str(error)) from error
-    return None if found.uid == 0 else found.identity
+    return None if credentials.uid == 0 else credentials.identity

@@ -144,7 +144,7 @@ class GangLink:
 
     def _make_room(self, origin: str) -> None:
         """Drops the oldest connection that has proved nothing: of this address, if it has many, or of all."""
-        of_it = [each for each, other in self._unproven.items() if other == origin]
+        of_it = [writer for writer, other in self._unproven.items() if other == origin]
         if len(of_it) >= OF_ONE_ADDRESS:
             oldest = of_it[0]
         elif len(self._unproven) >= self._allocation.size + SPARE_CONNECTIONS:
@@ -278,6 +278,6 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 def free_port() -> int:
     """A port that is free at the moment. If another program takes it first, the next generation gets another."""
-    with socket.socket() as found:
-        found.bind(("", 0))  # TensorFlow's server listens on every address
-        return int(found.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind(("", 0))  # TensorFlow's server listens on every address
+        return int(sock.getsockname()[1])

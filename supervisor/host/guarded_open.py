@@ -109,28 +109,28 @@ class _Walk:
             if owner != user:
                 raise self._refusal(f"a link of uid {user} leads to a folder of uid {owner}")
 
-    def check_file(self, found: os.stat_result, is_read: bool, users: Collection[int]) -> None:
+    def check_file(self, status: os.stat_result, is_read: bool, users: Collection[int]) -> None:
         """Raises OSError if this may be another file than its name says."""
         for user in self._linkers:
-            if found.st_uid != user:
-                raise self._refusal(f"a link of uid {user} leads to a file of uid {found.st_uid}")
+            if status.st_uid != user:
+                raise self._refusal(f"a link of uid {user} leads to a file of uid {status.st_uid}")
         folder = os.fstat(self.folder)
         if folder.st_uid == 0 and not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
             raise self._refusal("it is neither a file nor a named pipe, in a folder that others can write")
         is_shared = bool(folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-        if found.st_nlink > 1 and (is_shared or found.st_uid == 0 or found.st_uid != folder.st_uid):
-            raise self._refusal(f"it is a file of uid {found.st_uid} with other names elsewhere")
-        if not is_read and found.st_uid not in (0, folder.st_uid, *users):
-            raise self._refusal(f"it is a file of uid {found.st_uid} in a folder of uid {folder.st_uid}")
-        if is_read and found.st_uid == 0 != folder.st_uid and not found.st_mode & stat.S_IROTH:
+        if status.st_nlink > 1 and (is_shared or status.st_uid == 0 or status.st_uid != folder.st_uid):
+            raise self._refusal(f"it is a file of uid {status.st_uid} with other names elsewhere")
+        if not is_read and status.st_uid not in (0, folder.st_uid, *users):
+            raise self._refusal(f"it is a file of uid {status.st_uid} in a folder of uid {folder.st_uid}")
+        if is_read and status.st_uid == 0 != folder.st_uid and not status.st_mode & stat.S_IROTH:
             raise self._refusal("it is a private file of root's in a folder of another user")
 
     def creator(self) -> tuple[int, int] | None:
         """Uid and gid that a new file belongs to; None: to the daemon, as in root's folders."""
-        found = os.fstat(self.folder)
-        return (found.st_uid, found.st_gid) if found.st_uid else None
+        status = os.fstat(self.folder)
+        return (status.st_uid, status.st_gid) if status.st_uid else None
 
     def _step(self) -> None:
         name = self._ahead[-1]
@@ -148,16 +148,16 @@ class _Walk:
         except FileNotFoundError:
             return False
         try:
-            found = os.fstat(link)
-            if not stat.S_ISLNK(found.st_mode):
+            status = os.fstat(link)
+            if not stat.S_ISLNK(status.st_mode):
                 return False
-            if len(self._ahead) == 1 and not self._linkers and found.st_dev == Path("/proc").stat().st_dev:
+            if len(self._ahead) == 1 and not self._linkers and status.st_dev == Path("/proc").stat().st_dev:
                 self.is_magic = True
                 return False
             self._links += 1
             if self._links > MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(self._path))
-            self._linkers |= {found.st_uid, os.fstat(self.folder).st_uid} - {0}
+            self._linkers |= {status.st_uid, os.fstat(self.folder).st_uid} - {0}
             target = os.readlink("", dir_fd=link)
         finally:
             os.close(link)

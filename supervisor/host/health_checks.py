@@ -92,5 +92,5 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 def _shown_output(output: int) -> str:
     size = os.fstat(output).st_size
     text = os.pread(output, SHOWN_BYTES, max(0, size - SHOWN_BYTES)).decode("utf-8", "replace").strip()
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return f": {line}" if line else ""

@@ -23,12 +23,12 @@ def unmounted_point(path: Path, fstab: Path = FSTAB) -> str | None:
     """The mount point of fstab that `path` is below and that is not mounted now; None if there is none."""
     with contextlib.suppress(OSError):
         present = set(_mounted())
-        return max((each for each in _above(path, _expected(fstab)) if each not in present), key=len, default=None)
+        return max((point for point in _above(path, _expected(fstab)) if point not in present), key=len, default=None)
     return None
 
 
 def _above(path: Path, points: Iterator[str]) -> Iterator[str]:
-    return (each for each in points if path.is_relative_to(each))
+    return (point for point in points if path.is_relative_to(point))
 
 
 def _mounted() -> Iterator[str]:

@@ -41,10 +41,10 @@ def kill_all_of(places: list[Path]) -> int:
     words = [os.fsencode(str(place)) for place in places]
     killed = 0
     for _ in range(MAX_ROUNDS):
-        found = [pid for pid in _pids() if _names_one(pid, words)]
-        if not found:
+        pids = [pid for pid in _pids() if _names_one(pid, words)]
+        if not pids:
             break
-        for pid in found:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1

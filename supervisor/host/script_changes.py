@@ -73,12 +73,12 @@ class ScriptChanges:
             await asyncio.wait(self._looking.values(), timeout=within_s)
 
     async def _look_at(self, name: str, command: tuple[str, ...], report: ProofReport, known: _Known | None) -> None:
-        files = tuple(Path(each) for each in report.files if each.endswith(SUFFIX) and "\0" not in each)
+        files = tuple(Path(file) for file in report.files if file.endswith(SUFFIX) and "\0" not in file)
         try:
             with contextlib.suppress(OSError, RuntimeError):  # the second: no thread to spare
-                found = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known, self._read))
-                found.looked_at = asyncio.get_running_loop().time()
-                self._known[name] = found
+                look = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known, self._read))
+                look.looked_at = asyncio.get_running_loop().time()
+                self._known[name] = look
         finally:
             del self._looking[name]
 

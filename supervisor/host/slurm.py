@@ -50,10 +50,10 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
 def job_state(job_id: int) -> str | None:
     """RUNNING, COMPLETING, CANCELLED …; None if Slurm does not say."""
     try:
-        found = _STATE.search(_ask("read the state of this job", "scontrol", "show", "job", "-o", str(job_id)))
+        match = _STATE.search(_ask("read the state of this job", "scontrol", "show", "job", "-o", str(job_id)))
     except SlurmError:
         return None
-    return found[1] if found is not None else None
+    return match[1] if match is not None else None
 
 
 def requeue(job_id: int) -> None:
@@ -65,8 +65,8 @@ def claim_folder(folder: Path) -> None:
     """Creates a node's folder for state, or makes sure that it is ours: others can write beside it. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(1, "another user could write there; set state_dir in [supervisord]", str(folder))
 
 
@@ -100,9 +100,9 @@ def sweep_folders(own: Path, older_than_s: float = SWEPT_AFTER_S) -> list[Path]:
 
 def _was_left(folder: Path, job_id: int, older_than_s: float) -> bool:
     try:
-        found = folder.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_ours or time.time() - max(found.st_mtime, found.st_ctime) < older_than_s:
+        status = folder.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_ours or time.time() - max(status.st_mtime, status.st_ctime) < older_than_s:
             return False
         if not _has_ended(job_id) or marks.processes_of_daemon(folder):
             return False
@@ -115,10 +115,10 @@ def _was_left(folder: Path, job_id: int, older_than_s: float) -> bool:
 def _has_ended(job_id: int) -> bool:
     """Whether Slurm says so, or has forgotten the job, which it does after a few minutes."""
     try:
-        found = _STATE.search(_ask("read the state of a job", "scontrol", "show", "job", "-o", str(job_id)))
+        match = _STATE.search(_ask("read the state of a job", "scontrol", "show", "job", "-o", str(job_id)))
     except SlurmError as error:
         return "Invalid job id" in str(error)
-    return found is not None and found[1] in ENDED
+    return match is not None and match[1] in ENDED
 
 
 def _ask(what: str, *command: str) -> str:

@@ -36,23 +36,23 @@ def expand_placeholders(text: str, known: Mapping[str, str]) -> str:
     """
     if _SHARE.fullmatch(text):
         return text
-    return _PLACEHOLDER.sub(lambda found: _fill(found, known), text)
+    return _PLACEHOLDER.sub(lambda match: _fill(match, known), text)
 
 
-def _fill(found: re.Match[str], known: Mapping[str, str]) -> str:
-    if found["escaped"]:
+def _fill(match: re.Match[str], known: Mapping[str, str]) -> str:
+    if match["escaped"]:
         return "%"
-    name = found["name"]
+    name = match["name"]
     if name is None:
         raise ExpansionError("has a single %; write %% for a percent sign, %(here)s for a placeholder")
     value = known.get(name)
     if value is None:
         raise ExpansionError(_unknown(name, known))
-    if found["kind"] == "s":
-        return value.rjust(int(found["width"] or 0))
+    if match["kind"] == "s":
+        return value.rjust(int(match["width"] or 0))
     if not (value.isascii() and value.isdecimal()):
         raise ExpansionError(f"uses %({name})d, but {name} is no number; write %({name})s")
-    return f"{int(value):{found['width']}d}"
+    return f"{int(value):{match['width']}d}"
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
@@ -61,5 +61,5 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
         meant = nearest_word(name, known)
         hint = f"; did you mean %({meant})s?" if meant else "; set it where supervisord starts, or write the value here"
         return f"uses %({name})s, but there is no environment variable {variable!r:.80}{hint}"
-    usable = sorted(each for each in known if not each.startswith(ENVIRONMENT_PREFIX))
+    usable = sorted(key for key in known if not key.startswith(ENVIRONMENT_PREFIX))
     return f"uses %({name:.80})s, which is not known; known are {', '.join(usable)}, and ENV_X for a variable X"

@@ -41,7 +41,7 @@ class ConfigError(Exception):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        lines = [str(each) for each in self.problems[:SHOWN]]
+        lines = [str(problem) for problem in self.problems[:SHOWN]]
         if len(self.problems) > SHOWN:
             lines.append(f"... and {counted(len(self.problems) - SHOWN, 'more problem')}")
         super().__init__("\n".join(lines))
@@ -49,5 +49,5 @@ class ConfigError(Exception):
 
 def nearest_word(word: str, known: Iterable[str], likeness: float = 0.7) -> str | None:
     """The known word that `word` was most likely meant to be; None if none is near."""
-    found = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=likeness)
-    return found[0] if found else None
+    words = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=likeness)
+    return words[0] if words else None

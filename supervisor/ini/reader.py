@@ -204,7 +204,7 @@ def _matches(entry: IniKey, source: IniText, environment: Mapping[str, str]) -> 
     except ExpansionError as error:
         source.problems.append(Problem(entry.location, f"[include] files {error}"))
         return []
-    found: list[Path] = []
+    paths: list[Path] = []
     for pattern in patterns:
         full = str(source.path.parent / os.path.expanduser(pattern))  # noqa: PTH111
         matches = sorted(glob.glob(full))  # noqa: PTH207
@@ -212,23 +212,23 @@ def _matches(entry: IniKey, source: IniText, environment: Mapping[str, str]) -> 
         if not matches and not glob.has_magic(pattern):
             text = f"[include] files names {pattern!r:.200}, which does not exist; correct the name or take it out"
             source.problems.append(Problem(entry.location, text))
-        found += map(Path, matches)
-    if len(found) > MAX_FILES:
-        text = f"[include] files matches {len(found)} files, the limit is {MAX_FILES}; make the patterns narrower"
+        paths += map(Path, matches)
+    if len(paths) > MAX_FILES:
+        text = f"[include] files matches {len(paths)} files, the limit is {MAX_FILES}; make the patterns narrower"
         source.problems.append(Problem(entry.location, text))
         return []
-    return found
+    return paths
 
 
 def _searched_folders(pattern: str) -> list[Path]:
     """The folders whose names a pattern with wildcards is compared with; of one that is missing, its name."""
-    found: list[str] = []
+    folders: list[str] = []
     while glob.has_magic(pattern):
         folder, name = os.path.split(pattern)
         if glob.has_magic(name):
-            found += glob.glob(folder) if glob.has_magic(folder) else [folder]  # noqa: PTH207
+            folders += glob.glob(folder) if glob.has_magic(folder) else [folder]  # noqa: PTH207
         pattern = folder
-    return [Path(each) for each in found[:MAX_FILES]]
+    return [Path(path) for path in folders[:MAX_FILES]]
 
 
 def find_config_file() -> Path:

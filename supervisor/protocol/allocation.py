@@ -145,7 +145,7 @@ def read_allocation(environment: Mapping[str, str], nodes: Sequence[str]) -> All
 
 def read_jobset(environment: Mapping[str, str]) -> Allocation:
     """This pod's place in its JobSet, each of whose restarts is a generation. Raises AllocationError."""
-    nodes = _host_names([each for each in environment.get(NODES, "").split(",") if each], NODES)
+    nodes = _host_names([word for word in environment.get(NODES, "").split(",") if word], NODES)
     rank, restarts = _number(environment, RANK, remedy=_MANIFEST), _number(environment, RESTARTS, remedy=_MANIFEST)
     if rank >= len(nodes):
         raise AllocationError(f"cannot use {RANK}: it is {rank}, and {NODES} names {len(nodes)}")

@@ -19,10 +19,10 @@ class NewerFormat(OSError):
     An OSError, as it proves nothing about the content: what waits for a disk that can't be read waits for this, too.
     """
 
-    def __init__(self, name: str, found: int, newest: int) -> None:
+    def __init__(self, name: str, number: int, newest: int) -> None:
         super().__init__(
             errno.ENOTSUP,
-            f"a newer stepkeeper wrote {name} (format {found}, this version reads up to {newest}); install that "
+            f"a newer stepkeeper wrote {name} (format {number}, this version reads up to {newest}); install that "
             f"version again",
         )
 
@@ -35,9 +35,9 @@ def check_format(body: Mapping[str, Any], newest: int, name: str) -> int:
 
     Raises NewerFormat, and ValueError if it is no such number.
     """
-    found = body.get(KEY, 1)
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise ValueError(f"{name} has format {found!r:.40}, which is no format's number")
-    if found > newest:
-        raise NewerFormat(name, found, newest)
-    return found
+    number = body.get(KEY, 1)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{name} has format {number!r:.40}, which is no format's number")
+    if number > newest:
+        raise NewerFormat(name, number, newest)
+    return number

@@ -100,5 +100,5 @@ def cluster_text(addresses: Sequence[str], rank: int) -> str:
 
 def _sign(secret: str, *words: object) -> str:
     return hmac.new(
-        secret.encode(), json.dumps([str(each) for each in words], allow_nan=False).encode(), hashlib.sha256
+        secret.encode(), json.dumps([str(word) for word in words], allow_nan=False).encode(), hashlib.sha256
     ).hexdigest()

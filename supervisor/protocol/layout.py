@@ -85,12 +85,12 @@ def standby_folder(runtime_dir: Path, program: str, token: str) -> Path:
 
 def highest_attempts(runtime_dir: Path) -> dict[str, int]:
     """By program: the highest attempt whose pipes still exist."""
-    return {each.name: _highest_attempt(each) for each in _inside(runtime_dir)}
+    return {path.name: _highest_attempt(path) for path in _inside(runtime_dir)}
 
 
 def _highest_attempt(folder: Path) -> int:
-    found = (match for each in _inside(folder) if (match := _ATTEMPT.fullmatch(each.name)) is not None)
-    return max((attempt for match in found if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT), default=0)
+    matches = (match for path in _inside(folder) if (match := _ATTEMPT.fullmatch(path.name)) is not None)
+    return max((attempt for match in matches if (attempt := int(match[1])) <= MAX_TRACED_ATTEMPT), default=0)
 
 
 def _inside(folder: Path) -> list[Path]:

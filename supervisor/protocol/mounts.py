@@ -151,15 +151,15 @@ _UNKNOWN_FUSE = Remark(
 
 def parse_mountinfo(text: str) -> dict[int, Mount]:
     """The mounts in /proc/PID/mountinfo by mount id; lines that are none are left out."""
-    found: dict[int, Mount] = {}
+    mounts: dict[int, Mount] = {}
     for line in text.splitlines():
         own, _, rest = line.partition(" - ")
         fields, more = own.split(" "), rest.split(" ")
         if len(fields) < 6 or len(more) < 3 or not fields[0].isdecimal():
             continue
         options = {*fields[5].split(","), *more[2].split(",")}
-        found[int(fields[0])] = Mount(more[0], unescape(fields[4]), frozenset(options))
-    return found
+        mounts[int(fields[0])] = Mount(more[0], unescape(fields[4]), frozenset(options))
+    return mounts
 
 
 def unescape(text: str) -> str:
@@ -187,9 +187,9 @@ def mount_of(folder: Path) -> Mount | None:
 
 def _open_nearest(folder: Path) -> int:
     """A descriptor of the folder, or of the nearest one above it that exists."""
-    for each in (folder, *folder.parents):
+    for parent in (folder, *folder.parents):
         with contextlib.suppress(FileNotFoundError):
-            return os.open(each, os.O_PATH | os.O_CLOEXEC)
+            return os.open(parent, os.O_PATH | os.O_CLOEXEC)
     return os.open("/", os.O_PATH | os.O_CLOEXEC)
 
 
@@ -200,7 +200,7 @@ def remarks_on(mount: Mount) -> list[str]:
     if not known and (kind == "fuse" or kind.startswith("fuse.")) and kind not in SOUND_FUSE:
         known = (_UNKNOWN_FUSE,)
     return [
-        f"{mount}: {each.lacks}; {each.instead}"
-        for each in known
-        if each.unless not in mount.options and (not each.only_with or each.only_with & mount.options)
+        f"{mount}: {remark.lacks}; {remark.instead}"
+        for remark in known
+        if remark.unless not in mount.options and (not remark.only_with or remark.only_with & mount.options)
     ]

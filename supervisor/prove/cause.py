@@ -65,21 +65,26 @@ def explain(
             _NONDETERMINISTIC,
         )
     if RESTART in names:
-        failed = next(each for each in differences if each.name == RESTART)
+        failed = next(difference for difference in differences if difference.name == RESTART)
         return Explanation(Likely.UNKNOWN, f"the job could not go on after a kill: it {failed.killed}", _FAILED)
     if NUMBER_OF_STEPS in names or goes_back or EPOCH in names:
-        first = next(each for each in differences if each.name in (NUMBER_OF_STEPS, EPOCH) or goes_back)
+        first = next(
+            difference for difference in differences if difference.name in (NUMBER_OF_STEPS, EPOCH) or goes_back
+        )
         shown = f"{first.name} is {first.undisturbed} undisturbed and {first.killed} killed"
         return Explanation(Likely.LOOP_BEGAN_ANEW, f"a loop of the script began anew after a restart: {shown}", _LOOP)
     if lost:
         likely = Likely.LOOP_BEGAN_ANEW if all(value.is_counter for value in lost) else Likely.NOT_KEPT
-        texts = (f"{each.name} ({each.undisturbed} undisturbed, {each.killed} after the restart)" for each in lost)
+        texts = (
+            f"{lost_value.name} ({lost_value.undisturbed} undisturbed, {lost_value.killed} after the restart)"
+            for lost_value in lost
+        )
         return Explanation(
             likely, f"a restart from step {lost[0].step} did not bring back {', '.join(texts)}", _keep(lost)
         )
     if named:
-        blamed = ", ".join(each.name + (" (named in leave_out)" if each.left_out else "") for each in named)
-        remedies = "; ".join(dict.fromkeys(each.remedy for each in named))
+        blamed = ", ".join(value.name + (" (named in leave_out)" if value.left_out else "") for value in named)
+        remedies = "; ".join(dict.fromkeys(value.remedy for value in named))
         return Explanation(Likely.NOT_KEPT, f"no checkpoint keeps {blamed}", remedies)
     if any(difference.name.startswith(_OF_DATA) for difference in differences):
         return Explanation(Likely.DATA, "a restart trained on other data", _DATA)

@@ -110,8 +110,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     """Ends the proof. A second signal must not interrupt the clean-up."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -158,5 +158,6 @@ def _only_job(config: Config) -> str:
 def _name_of(command: Sequence[str]) -> str:
     """A name for a command: that of its script."""
     script = next((word for word in command if word.endswith(".py")), command[0])
-    stem = "".join(each if each.isalnum() or each in "-_" else "-" for each in Path(script).stem).strip("-") or "job"
+    characters = (character if character.isalnum() or character in "-_" else "-" for character in Path(script).stem)
+    stem = "".join(characters).strip("-") or "job"
     return stem if stem not in ("all", "supervisord") else f"{stem}-job"

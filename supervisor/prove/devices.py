@@ -20,7 +20,7 @@ def require_idle(config: Config, job: ProvableJob) -> None:
     for server in config.unix_http_servers:
         with contextlib.suppress(Unreachable, Refusal):  # no daemon runs, or it shows nothing to this user
             programs = Client(f"unix://{server.file}").call("status")["programs"]
-            if any(each["name"] == job.name and each["state"] in _RUNNING for each in programs):
+            if any(program["name"] == job.name and program["state"] in _RUNNING for program in programs):
                 raise CannotProve(
                     f"{job.name} runs under its daemon now, and a proof would take its devices; {_ANYWAY}"
                 )
@@ -34,8 +34,8 @@ def require_free_gpus(job: ProvableJob) -> None:
     if tool is None or visible in ("", "-1"):
         return
     try:
-        found = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout
+        output = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return  # a driver in trouble fails the script itself, with the framework's words
-    if lines := found.strip().splitlines():
+    if lines := output.strip().splitlines():
         raise CannotProve(f"a GPU is in use by {lines[0]}; {_ANYWAY}")

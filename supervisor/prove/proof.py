@@ -236,19 +236,19 @@ class _Failed(Exception):
 
 
 def _names(record: RunRecord) -> tuple[str, ...]:
-    return tuple(each.name + (" (in leave_out)" if each.left_out else "") for each in record.named)
+    return tuple(named.name + (" (in leave_out)" if named.left_out else "") for named in record.named)
 
 
 def _kills(planned: Sequence[PlannedKill], record: RunRecord) -> tuple[ProofKill, ...]:
     """The kills that happened, each with the step from which the next attempt went on."""
-    found: list[ProofKill] = []
+    kills: list[ProofKill] = []
     for line in record.lines:
         if isinstance(line, Killed):
-            found.append(ProofKill(planned[line.number].place, line.step, line.damaged is not None))
-        elif found and found[-1].resumed_from is None and isinstance(line, Begun):
+            kills.append(ProofKill(planned[line.number].place, line.step, line.damaged is not None))
+        elif kills and kills[-1].resumed_from is None and isinstance(line, Begun):
             # of a program that is watched from outside, the newest step may be newer than the one that was seen
-            found[-1] = replace(found[-1], resumed_from=line.step, step=max(found[-1].step, line.step))
-    return tuple(found)
+            kills[-1] = replace(kills[-1], resumed_from=line.step, step=max(kills[-1].step, line.step))
+    return tuple(kills)
 
 
 def _files(job: ProvableJob, record: RunRecord) -> tuple[str, ...]:

@@ -52,14 +52,14 @@ class RunRecord:
 
 def edges_of(steps: Iterable[StepDone]) -> tuple[int, ...]:
     """The steps after which the epoch is another one. Steps that were trained again count once."""
-    found: list[int] = []
+    edges: list[int] = []
     before: StepDone | None = None
     for step in steps:
         if before is not None and step.step > before.step and step.epoch > before.epoch:
             # where the position behind an epoch's last step is already in the next epoch, that step itself is the edge
-            found.append(step.step if step.batch == 0 else before.step)
+            edges.append(step.step if step.batch == 0 else before.step)
         before = step
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(edges)))
 
 
 class RecordReader:

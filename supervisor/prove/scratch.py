@@ -74,7 +74,7 @@ def job_of(program: ProgramConfig, daemon_directory: Path) -> ProvableJob:
 
 
 def _is_set(model: object, name: str) -> bool:
-    default = next(each.default for each in fields(model) if each.name == name)  # type: ignore[arg-type]
+    default = next(attribute.default for attribute in fields(model) if attribute.name == name)  # type: ignore[arg-type]
     return bool(getattr(model, name) != default)
 
 

@@ -32,7 +32,7 @@ def compare_torch_with(record: RunRecord, job: ProvableJob) -> TorchComparison:
             timeout=COMPARE_S,
             **_as(job.user),
         )
-        return [TensorDifference(*found) for found in json.loads(done.stdout)]
+        return [TensorDifference(*difference) for difference in json.loads(done.stdout)]
 
     return compare
 

@@ -61,8 +61,8 @@ class CheckpointTensors:
         entries = self._gathered.entries
         if not _are_variables(nodes):
             self._gathered = None
-        for each in entries:
-            name, place, tensor = _read(each)
+        for entry in entries:
+            name, place, tensor = _read(entry)
             if tensor is not None:  # None: part of the object graph, without a value
                 yield name, place, tensor
 

@@ -49,9 +49,9 @@ def restore_foreign(tracked: tf.train.Checkpoint, prefix: Path) -> RestoredCheck
 def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
     """The weights of the program's models, without random state and statistics."""
     found = {
-        id(each): each
+        id(variable): variable
         for model in extra_state.tracked_objects(tracked, tf.keras.Model)
-        for each in model.trainable_variables
+        for variable in model.trainable_variables
     }
     return list(found.values())
 
@@ -67,13 +67,13 @@ def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
         raise _unfit(prefix, cause) from error
     _, _, missing = tf.train.CheckpointView(str(prefix)).diff(tracked)
     without = {id(each) for each in missing}
-    found = compare_variables(tracked, str(prefix))
-    bare = [each.path for each in _weights(tracked) if id(each) in without]
-    if bare or found.differing:
-        theirs = f"; what it holds and the program doesn't track: {', '.join(found.only_stored[:MAX_NAMED])}"
-        raise _unfit(prefix, found.describe() + (theirs if found.only_stored else ""))
-    here = [f"{name} (not in the checkpoint)" for name in found.only_tracked if name != "save_counter"]
-    return [*here, *(f"{name} (only in the checkpoint)" for name in found.only_stored if name != "save_counter")]
+    differences = compare_variables(tracked, str(prefix))
+    bare = [weight.path for weight in _weights(tracked) if id(weight) in without]
+    if bare or differences.differing:
+        theirs = f"; what it holds and the program doesn't track: {', '.join(differences.only_stored[:MAX_NAMED])}"
+        raise _unfit(prefix, differences.describe() + (theirs if differences.only_stored else ""))
+    here = [f"{name} (not in the checkpoint)" for name in differences.only_tracked if name != "save_counter"]
+    return [*here, *(f"{name} (only in the checkpoint)" for name in differences.only_stored if name != "save_counter")]
 
 
 def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str]:
@@ -82,7 +82,7 @@ def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str
     shapes = reader.get_variable_to_shape_map()
     placed: list[tuple[Any, str]] = []
     bare, here = [], []
-    weights = {id(each) for each in _weights(tracked)}
+    weights = {id(weight) for weight in _weights(tracked)}
     for variable in _model_variables(tracked):
         name = next((name for name in _names_of(variable) if shapes.get(name) == list(variable.shape)), None)
         if name is not None:

@@ -42,8 +42,8 @@ def metrics_of(tracked: tf.train.Checkpoint, state: RunState) -> dict[Metric, An
         for name, keeper in state.keepers().items()
         if isinstance(keeper, MetricState)
     }
-    for each in extra_state.tracked_objects(tracked, TrackedMetrics):
-        keepers[_FIT] = each.metric_variables
+    for tracked_object in extra_state.tracked_objects(tracked, TrackedMetrics):
+        keepers[_FIT] = tracked_object.metric_variables
     return {
         (name, number): variable for name, variables in keepers.items() for number, variable in enumerate(variables)
     }
@@ -93,8 +93,8 @@ class ProcessPart:
 
     def value(self, number: int) -> _Array:
         """The value with a number, in the order of variables and replicas."""
-        found: _Array = self._stored[f"copy-{number}"]
-        return found
+        array: _Array = self._stored[f"copy-{number}"]
+        return array
 
     def metric(self, metric: Metric) -> tuple[list[_Array], bool] | None:
         """The values of a variable of a metric, and whether a strategy made it; None if they were not saved."""
@@ -115,7 +115,7 @@ class _Lazy(Sequence[_Array]):
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
-            return [self._read(each) for each in range(self._count)[number]]
+            return [self._read(index) for index in range(self._count)[number]]
         return self._read(range(self._count)[number])
 
 
@@ -160,7 +160,7 @@ class ReplicaParts:
         Those of a variable that no strategy made are not merged: another number of processes gets the chief's.
         """
         parts = [part.metric((name, number)) for part in self._parts]
-        saved = [each for each in parts if each is not None]
+        saved = [part for part in parts if part is not None]
         is_common = any(not distributed for _, distributed in saved)
         if len(saved) < len(parts) or (saved and is_common and now != self.processes):
             return [*of_chief] * now
@@ -175,7 +175,7 @@ class ReplicaParts:
 
     def complete_fit(self, tracked: tf.train.Checkpoint, place: Any) -> None:
         """Gives the metrics of `fit` the values of all processes."""
-        for each in extra_state.tracked_objects(tracked, TrackedMetrics):
-            each.complete_metrics(
+        for tracked_object in extra_state.tracked_objects(tracked, TrackedMetrics):
+            tracked_object.complete_metrics(
                 lambda number, of_chief: self.complete_metric(_FIT, number, of_chief, place.processes), place
             )

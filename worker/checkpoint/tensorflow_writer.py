@@ -113,7 +113,7 @@ class TensorFlowWriter:
         self._copies_of = tuple(map(len, copies))
         if copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=[copy for each in copies for copy in each])
-        self._tensors = {prefix: CheckpointTensors(each) for prefix, each in self._bundles.items()}
+        self._tensors = {prefix: CheckpointTensors(bundle) for prefix, bundle in self._bundles.items()}
         self._buffer_pools = {prefix: BufferPool() for prefix in self._bundles}
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
         self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
@@ -156,8 +156,8 @@ class TensorFlowWriter:
         """A snapshot of each bundle, and whether these are copies: if memory is short they are not."""
         taken = {}
         try:
-            for prefix, each in self._tensors.items():
-                taken[prefix] = snapshot.capture_tensors(each, copied, self._buffer_pools[prefix])
+            for prefix, tensor in self._tensors.items():
+                taken[prefix] = snapshot.capture_tensors(tensor, copied, self._buffer_pools[prefix])
         except MemoryError as error:
             if not copied:
                 raise

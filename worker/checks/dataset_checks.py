@@ -70,7 +70,7 @@ def find_made_in_epoch(data: Any, before_head: Any) -> list[Finding]:
 def find_in_functions(functions: Iterable[Any]) -> list[Finding]:
     """What the functions of a dataset, and what they call, draw from a global generator or a shuffled dataset."""
     found = []
-    for item in missing_variables.reachable_objects([("", each) for each in functions]):
+    for item in missing_variables.reachable_objects([("", function) for function in functions]):
         if isinstance(item, types.FunctionType) and (name := _drawn_globally(item)) is not None:
             found.append(
                 Finding(f"what {_place(item)} draws from {name}, Python's or NumPy's global generator", _DRAWN_AHEAD)
@@ -121,9 +121,9 @@ def _named_values(function: types.FunctionType, code: types.CodeType) -> Iterato
         else:
             value = None
         yield value
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _named_values(function, each)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _named_values(function, const)
 
 
 def _content(cell: Any) -> Any:

@@ -15,8 +15,8 @@ class Finding:
 def describe(findings: Iterable[Finding]) -> tuple[str, ...]:
     """One text for each remedy: what would not be the same after a restart, then what to do."""
     by_remedy: dict[str, list[str]] = {}
-    for each in findings:
-        names = by_remedy.setdefault(each.remedy, [])
-        if each.name not in names:
-            names.append(each.name)
+    for finding in findings:
+        names = by_remedy.setdefault(finding.remedy, [])
+        if finding.name not in names:
+            names.append(finding.name)
     return tuple(f"cannot resume exactly: {'; '.join(names)}; {remedy}" for remedy, names in by_remedy.items())

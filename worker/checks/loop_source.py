@@ -137,20 +137,20 @@ def _parse(filename: str) -> ast.Module | None:
 
 
 def _loops_around(function: Function, line: int) -> Iterator[Loop]:
-    for each in statements(function.body):
-        if isinstance(each, Loop) and each.body[0].lineno <= line <= (each.end_lineno or line):
-            yield each
+    for statement in statements(function.body):
+        if isinstance(statement, Loop) and statement.body[0].lineno <= line <= (statement.end_lineno or line):
+            yield statement
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a block, those inside them after each, without those of nested functions and classes."""
-    for each in body:
-        yield each
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         for name in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(each, name, []))
-        for handler in (*getattr(each, "handlers", ()), *getattr(each, "cases", ())):
+            yield from statements(getattr(statement, name, []))
+        for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
             yield from statements(handler.body)
 
 
@@ -161,15 +161,19 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
     """
     if not frame.loops:
         return None
-    return {each.id for each in ast.walk(frame.loops[0]) if isinstance(each, ast.Name)}
+    return {node.id for node in ast.walk(frame.loops[0]) if isinstance(node, ast.Name)}
 
 
 def assigned_values(function: Function, name: str) -> list[ast.expr]:
     """All expressions that a function assigns to a name."""
     found = []
-    for each in statements(function.body):
-        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+    for statement in statements(function.body):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         is_of_name = any(isinstance(target, ast.Name) and target.id == name for target in targets)
-        if is_of_name and isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign) and each.value is not None:
-            found.append(each.value)
+        if (
+            is_of_name
+            and isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
+            and statement.value is not None
+        ):
+            found.append(statement.value)
     return found

@@ -43,7 +43,7 @@ def find_missing(
     `own`: the script's generators, which are saved too. `exempt`: objects that need not be saved, with everything that
     they refer to.
     """
-    seen = _saved_identities(tracked) | {id(each) for each in (*own, *GLOBAL_GENERATORS)}
+    seen = _saved_identities(tracked) | {id(generator) for generator in (*own, *GLOBAL_GENERATORS)}
     seen |= {id(each.state) for each in own if hasattr(each, "state")}
     for item, _ in _reachable_state([("", each) for each in exempt], set()):
         seen |= identities(item)
@@ -108,11 +108,11 @@ def _referents(item: Any) -> Iterable[Any]:
         return (getattr(item, "python_function", None),)
     if isinstance(item, tf.keras.layers.Layer | tf.keras.optimizers.Optimizer):
         parts = (*item.variables, *_attributes(item), *script_methods_of(item))
-        return (each for each in parts if not isinstance(each, tf.keras.Metric))
+        return (part for part in parts if not isinstance(part, tf.keras.Metric))
     if isinstance(item, tf.keras.Metric):
         return list(item.variables)
     if isinstance(item, tf.keras.losses.Loss):  # the losses of a compiled model hold metrics of `fit`
-        return (each for name, each in vars(item).items() if name not in (METRICS_OF_FIT, "metrics"))
+        return (var for name, var in vars(item).items() if name not in (METRICS_OF_FIT, "metrics"))
     if isinstance(item, tf.Module | types.SimpleNamespace) or is_script_class(type(item)):
         return _attributes(item)
     return ()

@@ -43,8 +43,12 @@ def roots_of_frame(frame: types.FrameType) -> list[Root]:
 @functools.cache
 def global_names(code: types.CodeType) -> frozenset[str]:
     """The names that a function, or a function inside it, looks up in its module."""
-    own = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    own = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return frozenset(own).union(*map(global_names, inner))
 
 
@@ -108,7 +112,7 @@ def is_of_library(module: str) -> bool:
 def script_methods_of(item: Any) -> list[types.FunctionType]:
     """The functions in the script's classes of an object: its framework calls them."""
     own = [kind for kind in type(item).__mro__ if is_script_class(kind)]
-    return [each for kind in own for each in vars(kind).values() if isinstance(each, types.FunctionType)]
+    return [var for kind in own for var in vars(kind).values() if isinstance(var, types.FunctionType)]
 
 
 def walk(

@@ -127,9 +127,9 @@ def _has_value(array: Any) -> bool:
 def _entries_text(value: Any) -> str | None:
     """A container as one value, if all that is in it are values."""
     entries = [_text(each) for each in list(value)[:MAX_ENTRIES]]
-    if any(each is None for each in entries):
+    if any(entry is None for entry in entries):
         return None
-    texts = [str(each) for each in entries]
+    texts = [str(entry) for entry in entries]
     text = ", ".join(sorted(texts) if isinstance(value, set | frozenset) else texts)
     shown = text if len(text) <= SHOWN // 2 else _hash(text.encode())
     return f"{type(value).__name__} of {len(value)}: {shown}"

@@ -60,7 +60,7 @@ def find_problems(
         found += find_in_functions([load] if callable(load) else [])
     elif not left_out & {id(data), id(passes.data)}:
         found += find_in_dataset(passes.data, _reads_again(passes.data, total_steps))
-    saved = {id(each) for each in tf.train.TrackableView(tracked).descendants()}
+    saved = {id(descendant) for descendant in tf.train.TrackableView(tracked).descendants()}
     found += [
         Finding(f"what the loop reads from the iterator of {place}", _READ_THROUGH_RUN)
         for iterator, place in open_iterators()
@@ -96,5 +96,5 @@ def _operations(function: Any) -> Iterator[Any]:
 def _place(operation: Any) -> str:
     """File and line of the script, from where the operation was made."""
     frames = [(frame.filename, frame.lineno) for frame in operation.traceback or ()]
-    own = [each for each in frames if not any(folder in each[0] for folder in _LIBRARY_FOLDERS)]
+    own = [frame for frame in frames if not any(folder in frame[0] for folder in _LIBRARY_FOLDERS)]
     return "{}:{}".format(*own[-1]) if own else f"operation {operation.name}"

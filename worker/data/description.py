@@ -29,14 +29,14 @@ def describe_data(data: Any, dataset: Any, epoch: int, before: Mapping[str, Any]
         return {**described, **_content(data.tensors)}
     dataset = original_dataset(dataset)
     drawn = [
-        f"{type(each).__name__.strip('_')} {seeds_of(each)}" for each in parts_of_dataset(dataset) if seeds_of(each)
+        f"{type(part).__name__.strip('_')} {seeds_of(part)}" for part in parts_of_dataset(dataset) if seeds_of(part)
     ]
     described |= {BATCH_SIZE: batch_size_of(dataset)}
     batches = int(tf.data.experimental.cardinality(dataset))
     if callable(data):  # each epoch may have other examples
         return {**described, **batches_of_epoch(epoch, batches, before)}
     described |= {BATCHES: batches, "seeds": ", ".join(drawn)}
-    return {**described, **_content(tensor for each in parts_of_dataset(dataset) for tensor in _tensors_of(each))}
+    return {**described, **_content(tensor for part in parts_of_dataset(dataset) for tensor in _tensors_of(part))}
 
 
 def _tensors_of(part: Any) -> Iterator[Any]:
@@ -47,7 +47,7 @@ def _tensors_of(part: Any) -> Iterator[Any]:
 
 
 def _content(tensors: Iterable[Any]) -> dict[str, str]:
-    rows = [found for each in tensors if (found := rows_of_array(each)) is not None]
+    rows = [found for tensor in tensors if (found := rows_of_array(tensor)) is not None]
     return {CONTENT: sample_of_content(rows)} if rows else {}
 
 

@@ -45,12 +45,12 @@ def strategy(
     Raises ValueError for another name or a number that doesn't go with it, RuntimeError if TensorFlow's devices are
     already started or there is no TPU.
     """
-    told = current_attempt().launch
-    return build_strategy(told, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
+    launch = current_attempt().launch
+    return build_strategy(launch, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
 
 
 def build_strategy(
-    told: Launch,
+    launch: Launch,
     name: str | None = None,
     replicas: int | None = None,
     *,
@@ -59,19 +59,19 @@ def build_strategy(
     directory: str | Path | None = None,
 ) -> tf.distribute.Strategy:
     """`strategy` for the process that `told` describes."""
-    checkpoint_dir = told.checkpoint_dir or (Path(directory) if directory is not None else None)
-    if not (told.deterministic or deterministic):
-        return _build_strategy(told, name, replicas, workers, checkpoint_dir)
+    checkpoint_dir = launch.checkpoint_dir or (Path(directory) if directory is not None else None)
+    if not (launch.deterministic or deterministic):
+        return _build_strategy(launch, name, replicas, workers, checkpoint_dir)
     make_deterministic(checkpoint_dir)
-    built = _build_strategy(told, name, replicas, workers, checkpoint_dir)
+    built = _build_strategy(launch, name, replicas, workers, checkpoint_dir)
     random_operations.make_exact(None if is_default_strategy(built) else built)
     return built
 
 
 def _build_strategy(
-    told: Launch, name: str | None, replicas: int | None, workers: int | None, checkpoint_dir: Path | None
+    launch: Launch, name: str | None, replicas: int | None, workers: int | None, checkpoint_dir: Path | None
 ) -> tf.distribute.Strategy:
-    name, replicas, workers = told.strategy or name or "auto", told.replicas or replicas, told.workers or workers
+    name, replicas, workers = launch.strategy or name or "auto", launch.replicas or replicas, launch.workers or workers
     if workers is not None and name != "multiworker":
         raise ValueError(f"cannot use {counted(workers, 'worker')} with strategy {name!r}; they go with multiworker")
     if name == "multiworker":
@@ -83,7 +83,7 @@ def _build_strategy(
         return _one_device(gpus)
     if name not in ("auto", "mirrored"):
         raise ValueError(f"cannot use strategy {name!r}; it can be {', '.join(STRATEGIES)}")
-    devices = _gpu_names(len(gpus), replicas, told.replicas_min or 1) if gpus else _cpu_names(replicas or 1)
+    devices = _gpu_names(len(gpus), replicas, launch.replicas_min or 1) if gpus else _cpu_names(replicas or 1)
     if name == "auto" and len(devices) == 1:
         before = _strategy_before(checkpoint_dir)
         if before == "OneDeviceStrategy":

@@ -171,8 +171,8 @@ class FilesWriter:
             if error.errno is None and not _has_room(folder.path):
                 raise OSError(errno.ENOSPC, f"No space left on device ({describe_error(error)})") from error
             raise
-        for each in sorted(folder.path.iterdir()):
-            folder.adopt(each.name)
+        for path in sorted(folder.path.iterdir()):
+            folder.adopt(path.name)
         if taken.values is not None:
             folder.add(run_state.FILE, taken.values)
         folder.add(layout.STATE, taken.state)

@@ -59,12 +59,12 @@ class ArrayData(FitData):
         left = math.ceil((self._count - self._consumed(position)) / self._batch_size)
         order = "shuffled" if self._shuffle else "as they are"
         arrays = [getattr(each, "array", each) for each in tree.flatten(self._arrays)]
-        rows = [rows_of_array(each) for each in arrays if isinstance(each, np.ndarray | tf.Tensor)]
+        rows = [rows_of_array(array) for array in arrays if isinstance(array, np.ndarray | tf.Tensor)]
         passes.described = {
             "number of examples": self._count,
             BATCH_SIZE: self._batch_size,
             "order": order,
-            CONTENT: sample_of_content([each for each in rows if each is not None]),
+            CONTENT: sample_of_content([row for row in rows if row is not None]),
             **({"seed": self.seed} if self._shuffle else {}),
         }
         return EpochBatches(self._batches(position), model, left)

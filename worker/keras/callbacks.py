@@ -27,11 +27,11 @@ class LogFiles:
     """
 
     def __init__(self, callbacks: list[Any]) -> None:
-        self._loggers = [each for each in callbacks if isinstance(each, tf.keras.callbacks.CSVLogger)]
+        self._loggers = [callback for callback in callbacks if isinstance(callback, tf.keras.callbacks.CSVLogger)]
 
     def sizes(self) -> list[int]:
         """The length of each file."""
-        return [_size(Path(each.filename)) for each in self._loggers]
+        return [_size(Path(logger.filename)) for logger in self._loggers]
 
     def continue_at(self, sizes: list[int]) -> None:
         """Cuts each file to the length that it had, and lets its callback append to it."""

@@ -40,9 +40,9 @@ class KeptAttributes:
             digest = _digest(value)
             if digest is None or self._fresh.get(name) == digest:
                 continue
-            found = SavedObject(value)
-            saved[name] = found.json
-            arrays |= {f"{name}/{key}": array for key, array in found.arrays.items()}
+            saved_object = SavedObject(value)
+            saved[name] = saved_object.json
+            arrays |= {f"{name}/{key}": array for key, array in saved_object.arrays.items()}
         self.kept = saved, arrays
 
     def restore(self, saved: Mapping[str, Any], arrays: Arrays) -> None:

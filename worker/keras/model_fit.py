@@ -154,12 +154,12 @@ def _total_steps(data: FitData, epochs: int) -> int | None:
 def _roots(model: Any, data: FitData, callbacks: Sequence[Any]) -> list[reachability.Root]:
     """Everything that a training by `fit` can reach."""
     roots = [("model", model), ("optimizer", model.optimizer), ("loss", model.loss)]
-    roots += [("data", each) for each in data.roots()]
-    for each in callbacks:
-        name = type(each).__name__
-        attributes = vars(each) if hasattr(each, "__dict__") else {}
+    roots += [("data", root) for root in data.roots()]
+    for callback in callbacks:
+        name = type(callback).__name__
+        attributes = vars(callback) if hasattr(callback, "__dict__") else {}
         roots += [(f"{name}.{attribute}", value) for attribute, value in attributes.items() if value is not model]
-        roots += [(name, function) for function in reachability.script_methods_of(each)]
+        roots += [(name, function) for function in reachability.script_methods_of(callback)]
     return roots
 
 

@@ -52,7 +52,7 @@ class ReadAhead:
 
     def states(self) -> list[Any]:
         """The states now."""
-        return [read_generator(each) for each in self._generators]
+        return [read_generator(generator) for generator in self._generators]
 
     def states_before(self, number: int) -> list[Any]:
         """The states before batch `number` was read, or before it will be."""

@@ -97,8 +97,10 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
         Returns a text for each one that could not be restored.
         """
         self._callbacks = callbacks
-        self._outer = {id(each): outer_variables(each) for each in callbacks}
-        self._fresh = [{name: saved.digest() for name, saved in self._saved_attributes(each)} for each in callbacks]
+        self._outer = {id(callback): outer_variables(callback) for callback in callbacks}
+        self._fresh = [
+            {name: saved.digest() for name, saved in self._saved_attributes(callback)} for callback in callbacks
+        ]
         lost: list[str] = []
         for number, values in enumerate(self._restored.get("callbacks", ())):
             present = callbacks[number] if number < len(callbacks) else None
@@ -123,7 +125,7 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
     def inspect_callbacks(self) -> list[dict[str, SavedObject]]:
         """The saved form of each callback's attributes, by name. Updates `live` and `not_saved`."""
         not_saved: list[str] = []
-        found = [dict(self._saved_attributes(each, not_saved)) for each in self._callbacks]
+        found = [dict(self._saved_attributes(callback, not_saved)) for callback in self._callbacks]
         self.live = [one for attributes in found for saved in attributes.values() for one in saved.live]
         self.not_saved = tuple(not_saved)
         return found

@@ -122,7 +122,7 @@ class _Reader:
             found.is_settled &= not _may_change_environment(node)
             match node:
                 case ast.Import(names=names):
-                    modules = [each.name for each in names]
+                    modules = [name.name for name in names]
                 case ast.ImportFrom(module=str(module), level=0):
                     modules = [module]
                 case ast.Attribute(value=ast.Name(id="worker"), attr=attribute):
@@ -133,7 +133,7 @@ class _Reader:
                     continue
                 case _:
                     continue
-            found.imports_worker |= any(_top(each) == "worker" for each in modules)
+            found.imports_worker |= any(_top(module) == "worker" for module in modules)
             for each in modules:
                 if each not in self._visited and not self._is_known(each):
                     found.is_settled = False
@@ -143,15 +143,15 @@ class _Reader:
     def _read_statement(self, statement: ast.stmt, path: Path, package: str | None) -> None:
         match statement:
             case ast.Import(names=names):
-                for each in names:
-                    self._import(each.name, (), path, statement)
+                for alias in names:
+                    self._import(alias.name, (), path, statement)
             case ast.ImportFrom(module="__future__", level=0):
                 pass
             case ast.ImportFrom(module=module, names=names, level=level):
                 name = _absolute(module, level, package)
                 if name is None:
                     raise _end(path, statement)
-                self._import(name, tuple(each.name for each in names), path, statement)
+                self._import(name, tuple(alias.name for alias in names), path, statement)
             case _ if is_quiet_statement(statement):
                 pass
             case _:
@@ -167,7 +167,7 @@ class _Reader:
         if self._is_own(spec):
             self._read_own(name, from_names, path, statement)
         elif top == "worker" or top in LOADED:
-            self.found.imports.append(Import(name, tuple(each for each in from_names if each != "*")))
+            self.found.imports.append(Import(name, tuple(from_name for from_name in from_names if from_name != "*")))
         elif not self._is_known(top):
             raise _end(path, statement)
 
@@ -182,7 +182,7 @@ class _Reader:
         if spec is None or spec.name in ("worker", "supervisor"):
             return False
         places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
-        return any(each is not None and not _is_installed(each) for each in places)
+        return any(place is not None and not _is_installed(place) for place in places)
 
     def _read_own(self, name: str, from_names: tuple[str, ...], path: Path, statement: ast.stmt) -> None:
         """Reads a module of the job's, after the packages that contain it, and submodules taken from it."""
@@ -194,8 +194,8 @@ class _Reader:
                 raise _end(path, statement)
             self._read_module(spec, path, statement)
             search = list(spec.submodule_search_locations or ())
-        for each in from_names:
-            if search and (spec := PathFinder.find_spec(f"{name}.{each}", search)) is not None:
+        for from_name in from_names:
+            if search and (spec := PathFinder.find_spec(f"{name}.{from_name}", search)) is not None:
                 self._read_module(spec, path, statement)
 
     def _read_module(self, spec: ModuleSpec, path: Path, statement: ast.stmt) -> None:
@@ -247,7 +247,7 @@ def _used_of_worker(statement: ast.stmt) -> str | None:
             return None
     match called:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="worker"), attr=name), args=arguments, keywords=keywords):
-            quiet = name != "strategy" or all(map(is_quiet, (*arguments, *(each.value for each in keywords))))
+            quiet = name != "strategy" or all(map(is_quiet, (*arguments, *(keyword.value for keyword in keywords))))
             return name if quiet else None
     return None
 
@@ -265,7 +265,8 @@ def _may_change_environment(node: ast.AST) -> bool:
             return True  # under another name
         case ast.Call(func=function, args=arguments):
             given = any(
-                isinstance(each, ast.Name | ast.Attribute) and _name_of(each) == "environ" for each in arguments
+                isinstance(argument, ast.Name | ast.Attribute) and _name_of(argument) == "environ"
+                for argument in arguments
             )
             return given and _name_of(function) != "dict"
     return False

@@ -200,9 +200,9 @@ def _free_ports(count: int) -> list[int]:
     next attempt gets others."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind(("", 0))  # TensorFlow's server listens on every address
-        return [int(each.getsockname()[1]) for each in sockets]
+        for sock in sockets:
+            sock.bind(("", 0))  # TensorFlow's server listens on every address
+        return [int(sock.getsockname()[1]) for sock in sockets]
     finally:
         for each in sockets:
             each.close()

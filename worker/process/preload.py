@@ -82,8 +82,8 @@ def _import_ahead(found: Survey) -> str | None:
 
 def _load(module: ModuleType | None, names: Iterable[str]) -> None:
     """Loads what a module imports only when it is used."""
-    for each in names if module is not None else ():
-        getattr(module, each)
+    for name in names if module is not None else ():
+        getattr(module, name)
 
 
 def _shadowed(folder: str) -> str | None:
@@ -92,14 +92,14 @@ def _shadowed(folder: str) -> str | None:
         beside = list(Path(folder).iterdir())
     except OSError as error:
         return f"cannot list the script's folder: {error}"
-    for each in beside:
-        name = each.stem if each.suffix == ".py" else each.name if (each / "__init__.py").is_file() else None
+    for path in beside:
+        name = path.stem if path.suffix == ".py" else path.name if (path / "__init__.py").is_file() else None
         loaded = (
             sys.modules.get(name) if name is not None and name not in ("__main__", "worker", "supervisor") else None
         )
         place = getattr(loaded, "__file__", None)
-        if loaded is not None and name not in sys.builtin_module_names and place != str(each):
-            return f"{each.name} beside the script takes the place of a module that packages import"
+        if loaded is not None and name not in sys.builtin_module_names and place != str(path):
+            return f"{path.name} beside the script takes the place of a module that packages import"
     return None
 
 

@@ -26,15 +26,15 @@ def is_quiet_statement(statement: ast.stmt) -> bool:
         case ast.Expr(value=ast.Constant()):
             return True
         case ast.Assign(targets=targets, value=value):
-            return all(isinstance(each, ast.Name | ast.Tuple) for each in _flat(targets)) and is_quiet(value)
+            return all(isinstance(node, ast.Name | ast.Tuple) for node in _flat(targets)) and is_quiet(value)
         case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value):
             return is_quiet(annotation) and (value is None or is_quiet(value))
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             arguments = statement.args
-            given = [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
+            given = [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
             annotated = [arguments.vararg, arguments.kwarg, *arguments.posonlyargs, *arguments.args]
-            hints = [each.annotation for each in (*annotated, *arguments.kwonlyargs) if each is not None]
-            every = [*given, *statement.decorator_list, *(each for each in (*hints, statement.returns) if each)]
+            hints = [kwonlyarg.annotation for kwonlyarg in (*annotated, *arguments.kwonlyargs) if kwonlyarg is not None]
+            every = [*given, *statement.decorator_list, *(hint for hint in (*hints, statement.returns) if hint)]
             return all(map(is_quiet, every)) and all(map(_is_known_decorator, statement.decorator_list))
         case ast.ClassDef(bases=bases, keywords=[], body=body, decorator_list=decorators):
             return (
@@ -48,8 +48,8 @@ def is_quiet_statement(statement: ast.stmt) -> bool:
 
 
 def _flat(targets: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    for each in targets:
-        yield from _flat(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each]
+    for target in targets:
+        yield from _flat(target.elts) if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def _is_known_decorator(decorator: ast.expr) -> bool:

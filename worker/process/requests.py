@@ -66,4 +66,6 @@ class PendingRequests:
             requests.append(self._save_requests.popleft())
         if not requests:
             return None
-        return SaveRequest(tuple(id for each in requests for id in each.flushes), any(each.stop for each in requests))
+        return SaveRequest(
+            tuple(id for request in requests for id in request.flushes), any(request.stop for request in requests)
+        )

@@ -78,11 +78,11 @@ class DivergenceWatch:
     def divergence_at(self, step: int, text: str, fine_at: int | None = None) -> Divergence:
         """The divergence at `step`, with the batches that may be the cause: all since `fine_at`, if it is known."""
         after = step - SUSPECT_STEPS if fine_at is None else fine_at
-        suspects = [each for at, batches in self._batches if after < at <= step for each in batches]
+        suspects = [batch for at, batches in self._batches if after < at <= step for batch in batches]
         return Divergence(step, text, tuple(suspects))
 
     def _diagnose(self, name: str, values: list[float]) -> str | None:
-        bad = next((each for each in values if not math.isfinite(each)), None)
+        bad = next((value for value in values if not math.isfinite(value)), None)
         if bad is not None:
             return f"is {bad}"
         mean = sum(values) / len(values)
@@ -101,7 +101,7 @@ def read_skipped(directory: Path) -> frozenset[tuple[int, int]]:
 
     Raises OSError, NewerFormat among them, or ValueError for a damaged file.
     """
-    return frozenset((each["epoch"], each["batch"]) for each in _read_entries(directory))
+    return frozenset((entry["epoch"], entry["batch"]) for entry in _read_entries(directory))
 
 
 def add_skipped(directory: Path, divergence: Divergence, attempt: int) -> None:

@@ -20,7 +20,7 @@ def metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
 def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     """The values of all replicas, of those metrics that have more than one."""
     values = {name: tuple(replica_values(value)) for name, value in list(metrics.items())[:MAX_METRICS]}
-    return {name: each for name, each in values.items() if len(each) > 1}
+    return {name: value for name, value in values.items() if len(value) > 1}
 
 
 def replica_values(value: Any) -> list[float]:

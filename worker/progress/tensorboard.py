@@ -110,7 +110,9 @@ class TensorBoardWriter:
     def _mark_save(self, saved: Committed) -> None:
         values = {"save_s": saved.save_s, "save_stall_s": saved.stall_s, "save_mb": saved.size_bytes / 1e6}
         self._write(
-            lambda file: file.write_scalars(saved.step, {f"{TAG_PREFIX}/{name}": each for name, each in values.items()})
+            lambda file: file.write_scalars(
+                saved.step, {f"{TAG_PREFIX}/{name}": value for name, value in values.items()}
+            )
         )
         self._write(EventFile.sync)
 

@@ -42,9 +42,9 @@ def why_not_direct(loop: types.FrameType | None, batches: Iterator[Any] | None) 
 
 def _holder_of(batches: Iterator[Any], loop: types.FrameType) -> str | None:
     """The object that reads from a generator in the loop's place. A loop itself holds it on the interpreter's stack."""
-    for each in gc.get_referrers(batches):
-        if not isinstance(each, types.FrameType | types.CellType) and not _are_variables(each, loop):
-            return f"an object of the type {type(each).__name__}"
+    for referrer in gc.get_referrers(batches):
+        if not isinstance(referrer, types.FrameType | types.CellType) and not _are_variables(referrer, loop):
+            return f"an object of the type {type(referrer).__name__}"
     return None
 
 

@@ -118,10 +118,16 @@ class GangCheckpoints(RunCheckpoints):
             )
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
-        found = super()._restore_from(path)
+        checkpoint = super()._restore_from(path)
         missing = self._restore_own_generators(path) if path.is_dir() else ()
-        self._require_same_state(path, found)
-        return RestoredCheckpoint(found.name, found.state, (*found.unmatched, *missing), found.size_bytes, found.took_s)
+        self._require_same_state(path, checkpoint)
+        return RestoredCheckpoint(
+            checkpoint.name,
+            checkpoint.state,
+            (*checkpoint.unmatched, *missing),
+            checkpoint.size_bytes,
+            checkpoint.took_s,
+        )
 
     def _restore_own_generators(self, path: Path) -> tuple[str, ...]:
         """Restores this worker's random generators. Returns what could not be restored, in words."""
@@ -135,10 +141,10 @@ class GangCheckpoints(RunCheckpoints):
         extra_state.write_generators(part.generators, self._state.generators)
         return ()
 
-    def _require_same_state(self, path: Path, found: RestoredCheckpoint) -> None:
+    def _require_same_state(self, path: Path, checkpoint: RestoredCheckpoint) -> None:
         """Raises RuntimeError unless all restored the same: a shared file system may show an old state to a host."""
         proof = (path / layout.MANIFEST).read_bytes() if path.is_dir() else path.name.encode()
-        mine = [found.state.step, zlib.crc32(proof)]
+        mine = [checkpoint.state.step, zlib.crc32(proof)]
         theirs = self._gang.from_chief(mine)
         differ = self._gang.sum([int(theirs != mine)])[0]
         if differ:

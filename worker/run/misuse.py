@@ -56,7 +56,7 @@ def _require_scope(model: Any, variable: Any, strategy: tf.distribute.Strategy) 
 def explain(error: BaseException, strategy: tf.distribute.Strategy | None) -> str | None:
     """What a script has to write, if an error shows that its step was not run on the replicas; None otherwise."""
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
-    if replicas == 1 or not any(each in str(error) for each in _OF_REPLICAS):
+    if replicas == 1 or not any(replica in str(error) for replica in _OF_REPLICAS):
         return None
     return (
         f"run.batches gives each of the {replicas} replicas its part of a batch, so the step has to run on them: write "

@@ -70,21 +70,21 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         """
         build_variables(self._state.tracked, self._state.strategy)
         self._script = ScriptConditions(self._read_script(), set_at_step)
-        found = None
+        checkpoint = None
         if self._directory is not None:
-            found = self._open_and_restore(self._directory)
+            checkpoint = self._open_and_restore(self._directory)
         else:
             self._begin_without_directory()
-        state = found.state if found is not None else None
+        state = checkpoint.state if checkpoint is not None else None
         step = state.step if state is not None else 0
         self._cadence.restart_interval(step, time.monotonic())
         restored = Restored(
             self._attempt.number,
             step,
-            checkpoint=found.name if found is not None else None,
-            restore_s=found.took_s if found is not None else 0.0,
+            checkpoint=checkpoint.name if checkpoint is not None else None,
+            restore_s=checkpoint.took_s if checkpoint is not None else 0.0,
             total_steps=total_steps,
-            unmatched=found.unmatched if found is not None else (),
+            unmatched=checkpoint.unmatched if checkpoint is not None else (),
             changed=(*self._changed, *self._script.said),
             replicas=None if self._state.strategy is None else self._state.strategy.num_replicas_in_sync,
         )
@@ -153,7 +153,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         _ = self._state.tracked.save_counter
         if opened.restore is not None:
             self._attempt.report_restoring(opened.restore)
-        found = self._restore_from(opened.restore) if opened.restore is not None else None
+        checkpoint = self._restore_from(opened.restore) if opened.restore is not None else None
         versions = tensorflow_conditions.versions()
         topology = tensorflow_conditions.topology(self._state.strategy)
         remark = self._attempt.reporter.show_message
@@ -174,9 +174,9 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             extra_files=self._extra_files,
             script=self._script.to_json,
         )
-        if found is not None:
-            self._compare_script(found.state.script, found.state.step)
-        return found
+        if checkpoint is not None:
+            self._compare_script(checkpoint.state.script, checkpoint.state.step)
+        return checkpoint
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:
         return open_checkpoint_directory(self._attempt, directory)
@@ -195,7 +195,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             if not path.is_dir():
                 return restore_foreign(self._state.tracked, path)
             replicas = tensorflow_conditions.replica_count(self._state.strategy)
-            found = restore_checkpoint(self._state.tracked, path, replicas, self._state.generators, self._place)
+            checkpoint = restore_checkpoint(self._state.tracked, path, replicas, self._state.generators, self._place)
             parts = ReplicaParts(path)
             parts.complete_fit(self._state.tracked, self._place)
             run_state.restore_from(
@@ -206,5 +206,5 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         except Unfit as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
         if path.parent == self._directory:  # a checkpoint of another job has to be saved here too
-            self._last = LastCheckpoint(found.state.step, path.name, found.size_bytes)
-        return found
+            self._last = LastCheckpoint(checkpoint.state.step, path.name, checkpoint.size_bytes)
+        return checkpoint

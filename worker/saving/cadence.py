@@ -63,12 +63,12 @@ class AutoInterval:
         return min(max(best, WRITES * self.save_s, self.lowest_s), self.highest_s)
 
 
-def auto_interval_of(told: Launch) -> AutoInterval:
+def auto_interval_of(launch: Launch) -> AutoInterval:
     """With what the configuration and the ledger say."""
     return AutoInterval(
-        between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
-        lowest_s=told.checkpoint_interval_min,
-        highest_s=told.checkpoint_interval_max,
+        between_failures_s=launch.between_failures_s or BETWEEN_FAILURES_S,
+        lowest_s=launch.checkpoint_interval_min,
+        highest_s=launch.checkpoint_interval_max,
     )
 
 

@@ -98,9 +98,9 @@ class Retention:
     def apply_policy(self, newest: CheckpointName) -> None:
         """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
         kept = [
-            found
+            checkpoint
             for name in selection.committed_checkpoints(self._directory)
-            if (found := self._read_entry(name)) is not None
+            if (checkpoint := self._read_entry(name)) is not None
         ]
         for name in select_expendable(kept, self._policy):
             if name != newest:

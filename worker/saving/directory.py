@@ -86,8 +86,8 @@ def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:
     record = None if attempt.state_home is None else CommitRecord(attempt.state_home, directory)
     newest = None if record is None else record.load()
     seen = view_directory(directory, None if newest is None else newest.name)
-    for each in seen.remarks:
-        attempt.reporter.show_message(f"checkpoint directory {directory} is on {each}")
+    for remark in seen.remarks:
+        attempt.reporter.show_message(f"checkpoint directory {directory} is on {remark}")
     if record is None:
         return None
     record.mount = seen.mount

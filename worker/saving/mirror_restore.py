@@ -44,13 +44,13 @@ class MirrorSource:
             raise MirrorUnusable(f"{MIRROR} {error}") from error
         try:
             self._run = RemoteRun(Store(url))
-            found = fetch(self._run, directory, None, only_look=True)
+            result = fetch(self._run, directory, None, only_look=True)
         except StoreError as error:
             self._go_on_without(error, has_local=bool(local_checkpoints(directory)))
             return
-        self._left_behind = found.left_behind
-        self.attempt = found.attempt
-        if found.newest is None and not local_checkpoints(directory):
+        self._left_behind = result.left_behind
+        self.attempt = result.attempt
+        if result.newest is None and not local_checkpoints(directory):
             raise MirrorUnusable(
                 f"cannot begin from {url}: no checkpoint there counts; set {MIRROR} to one run, with the job's name, "
                 f"or unset it to begin at step 0"
@@ -72,22 +72,22 @@ class MirrorSource:
         if self._run is None:
             return False
         try:
-            found = fetch(self._run, self._directory, than)
+            result = fetch(self._run, self._directory, than)
         except StoreError as error:
             self._go_on_without(error, has_local=than is not None)
             return False
-        self._left_behind = found.left_behind  # by a host that came this moment
+        self._left_behind = result.left_behind  # by a host that came this moment
         self.set_aside_left_behind()
-        refused = [f"refused {each} in {self._url}: {why}" for each, why in found.bad]
+        refused = [f"refused {checkpoint} in {self._url}: {why}" for checkpoint, why in result.bad]
         self.messages += refused
-        if than is None and found.fetched is None and refused:
+        if than is None and result.fetched is None and refused:
             remedy = f"unset {MIRROR} to begin at step 0"
             raise MirrorUnusable(
                 f"cannot begin from {self._url}: no checkpoint is whole ({'; '.join(refused)}); {remedy}"
             )
-        if found.fetched is not None:
-            self.messages.append(f"fetched {found.fetched} from {self._url}")
-        return found.fetched is not None or bool(found.left_behind)
+        if result.fetched is not None:
+            self.messages.append(f"fetched {result.fetched} from {self._url}")
+        return result.fetched is not None or bool(result.left_behind)
 
     def _go_on_without(self, error: StoreError, has_local: bool) -> None:
         if not has_local:

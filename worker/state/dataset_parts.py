@@ -147,7 +147,7 @@ def _place_in_script() -> str | None:
     while frame is not None:
         name = frame.f_code.co_filename
         if name not in (__file__, tensorflow_internals.__file__) and _OF_LIBRARIES[0] not in name:
-            return None if any(each in name for each in _OF_LIBRARIES) else f"{name}:{frame.f_lineno}"
+            return None if any(library in name for library in _OF_LIBRARIES) else f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 

@@ -114,7 +114,7 @@ class PassLog:
 
     def _unfilled_caches(self) -> list[Any]:
         caches = {id(part.cache): part.cache for part in self._parts if part.cache is not None}
-        return [each for each in caches.values() if not is_filled(each)]
+        return [cache for cache in caches.values() if not is_filled(cache)]
 
     def _record_filled(self, cache: Any) -> None:
         for number, part in enumerate(self._parts):

@@ -41,7 +41,7 @@ class ExtraVariables:
 
 def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:
     """Finds them in what `checkpoint` tracks. Call it once the models are built."""
-    seeds = tuple(each for each in keras_variables(checkpoint) if each.name == SEED_NAME)
+    seeds = tuple(variable for variable in keras_variables(checkpoint) if variable.name == SEED_NAME)
     return ExtraVariables(
         seeds, per_replica_variables(keras_variables(checkpoint), tracked_objects(checkpoint, tf.Variable))
     )
@@ -65,7 +65,7 @@ def tracked_objects(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
 def optimizer_steps(checkpoint: tf.train.Checkpoint) -> int:
     """How many steps the tracked optimizers have made; 0 if there is none."""
     optimizers = tracked_objects(checkpoint, tf.keras.optimizers.Optimizer)
-    return max((int(each.iterations.numpy()) for each in optimizers), default=0)
+    return max((int(optimizer.iterations.numpy()) for optimizer in optimizers), default=0)
 
 
 def read_seeds(extra: ExtraVariables) -> tuple[tuple[int, ...], ...]:

@@ -81,7 +81,7 @@ class SavedObject(SavedValue):
         }
 
     def _save_variables(self, variables: list[Any], holder: Any, path: str) -> list[Any]:
-        own = [each for each in variables if not self._known.intersection(identities(each))]
+        own = [variable for variable in variables if not self._known.intersection(identities(variable))]
         self.live.extend([holder, *own])
         return [[self._store_array(np.asarray(copy.numpy()), path) for copy in replica_copies(each)] for each in own]
 
@@ -140,4 +140,4 @@ class ObjectRestorer(ValueRestorer):
                 f"them"
             )
         for variable, copies in zip(own, values, strict=True):
-            assign_copies(variable, [self._read_array(each) for each in copies])
+            assign_copies(variable, [self._read_array(copy) for copy in copies])

@@ -89,8 +89,8 @@ def per_replica_variables(keras_variables: Iterator[Any], tracked: Sequence[Any]
     `keras_variables`: of the tracked Keras layers; each replica updates those that are not trained. `tracked`: all
     objects of the checkpoint.
     """
-    layers = [each for each in keras_variables if not each.trainable and each.name != SEED_NAME]
-    known = {id(each.value) for each in layers}
+    layers = [variable for variable in keras_variables if not variable.trainable and variable.name != SEED_NAME]
+    known = {id(layer.value) for layer in layers}
     return (*layers, *(each for each in tracked if is_own_variable(each) and id(each) not in known))
 
 
@@ -114,7 +114,7 @@ class MetricState:
 
     def state_dict(self) -> list[list[np.ndarray[Any, Any]]]:
         """The values, by variable and replica of this process."""
-        return [[np.asarray(copy.numpy()) for copy in replica_copies(each)] for each in self._metric.variables]
+        return [[np.asarray(copy.numpy()) for copy in replica_copies(variable)] for variable in self._metric.variables]
 
     def load_state_dict(self, state: Sequence[Sequence[np.ndarray[Any, Any]]]) -> None:
         """`state`: by variable, the values of the replicas of all processes.

@@ -61,7 +61,7 @@ class ScriptConditions:
         of a checkpoint of that step."""
         self._constructed = constructed
         self._at_step = at_step
-        self._origins = {name: each.value for name, each in constructed.items()}
+        self._origins = {name: condition.value for name, condition in constructed.items()}
         self._said: dict[str, str] = {}
 
     def to_json(self) -> dict[str, Plain]:
@@ -110,7 +110,7 @@ class ScriptConditions:
     @property
     def has_differences(self) -> bool:
         """Whether a restored value is in use where the script has another one."""
-        return any(self._origins[name] != each.value for name, each in self._constructed.items())
+        return any(self._origins[name] != condition.value for name, condition in self._constructed.items())
 
     @property
     def said(self) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ def _seeds(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]
             ),
         )
     layers = extra_state.tracked_objects(tracked, tf.keras.layers.Layer)
-    generators = [each for layer in layers for each in generators_of(layer)]
+    generators = [generator for layer in layers for generator in generators_of(layer)]
     of_keras = [made for made in [*generators, *own] if isinstance(made, tf.keras.random.SeedGenerator)]
     seeds = [seed if is_seed_of_script(seed) else None for seed in map(given_seed_of, of_keras)]
     if any(seed is not None for seed in seeds):

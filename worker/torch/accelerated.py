@@ -23,7 +23,9 @@ def refusal(loader: Any) -> str | None:
     """Why a prepared loader can't be resumed, with what to write; None if it can."""
     module = sys.modules[MODULE]
     samplers = getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)
-    skips = getattr(loader, "skip_batches", 0) or any(isinstance(each, module.SkipBatchSampler) for each in samplers)
+    skips = getattr(loader, "skip_batches", 0) or any(
+        isinstance(sampler, module.SkipBatchSampler) for sampler in samplers
+    )
     if skips or type(loader) is module.SkipDataLoader:
         return (
             "cannot use a loader of accelerate's skip_first_batches: run.batches itself skips what is consumed; give "

@@ -71,7 +71,7 @@ def shown_name(path: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Prints the differences."""
-    one, other = (load_state(Path(each)) for each in arguments)
+    one, other = (load_state(Path(argument)) for argument in arguments)
     found = [(shown_name(path), *values) for path, *values in differing(one, other)]
     sys.stdout.write(json.dumps(found))
     return 0

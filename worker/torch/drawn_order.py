@@ -122,7 +122,7 @@ class DrawnPlan:
             if self.drop_last and groups and len(groups[-1]) < size:
                 groups.pop()
         ends = itertools.accumulate(map(len, groups))
-        return [(SeedingIndices(each, (self.seed, epoch, end)), end) for each, end in zip(groups, ends, strict=True)]
+        return [(SeedingIndices(group, (self.seed, epoch, end)), end) for group, end in zip(groups, ends, strict=True)]
 
     def _draw(self, position: Position) -> list[Any]:
         """Draws an epoch's order, after a restart within the epoch the same again. Raises TypeError."""

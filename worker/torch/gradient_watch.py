@@ -106,7 +106,9 @@ def _trained(part: Any) -> Iterable[torch.Tensor]:
         tensors = [tensor for group in part.param_groups for tensor in group["params"]]
     else:
         return ()
-    return (each for each in tensors if isinstance(each, torch.Tensor) and each.requires_grad and each.is_leaf)
+    return (
+        tensor for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.is_leaf
+    )
 
 
 def _identity(gradient: torch.Tensor) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def find_missing(
     `parts` and `generators`: what it saves. `exempt`: objects that need not be saved, with what they refer to. `known`:
     objects that are not searched; what they refer to is, if the loop reaches it otherwise.
     """
-    saved = {id(each) for each in (*parts.values(), *generators, *known, *GLOBAL_GENERATORS, torch.default_generator)}
+    saved = {id(part) for part in (*parts.values(), *generators, *known, *GLOBAL_GENERATORS, torch.default_generator)}
     tensors = _tensors_of(parts.values())
     visited: set[int] = set()
     for _ in _stateful([("", item) for item in exempt], visited, frozenset()):
@@ -54,7 +54,7 @@ def find_missing(
 
 def _tensors_of(items: Iterable[Any]) -> set[int]:
     """The ids of the parameters and buffers of modules."""
-    modules = [each for each in items if isinstance(each, torch.nn.Module)]
+    modules = [item for item in items if isinstance(item, torch.nn.Module)]
     return {id(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
 
 
@@ -111,7 +111,7 @@ def keep_parts(kept: Kept, parts: Mapping[str, Any]) -> None:
         if isinstance(part, torch.nn.Module):
             kept.identities |= {id(tensor) for tensor in part.state_dict(keep_vars=True).values()}
         elif isinstance(part, torch.optim.Optimizer):
-            kept.identities |= {id(each) for each in (part, part.param_groups, *part.param_groups)}
+            kept.identities |= {id(group) for group in (part, part.param_groups, *part.param_groups)}
         elif class_module(type(part)).startswith("torch."):
             kept.identities.add(id(part))
         else:
@@ -124,7 +124,7 @@ def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_process
     `saved`: generators that a checkpoint has. `in_processes`: whether loader processes read it, with copies of them.
     """
     known = () if in_processes else saved
-    ids = {id(each) for each in (*known, *GLOBAL_GENERATORS, torch.default_generator)}
+    ids = {id(global_generator) for global_generator in (*known, *GLOBAL_GENERATORS, torch.default_generator)}
     return [
         Finding(
             f"the {type(generator).__name__} {place}, from which the dataset draws",

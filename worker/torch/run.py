@@ -168,7 +168,10 @@ class Run(FilesRun):
     )
 
     def _digest_generators(self) -> bytes:
-        generators = [torch.get_rng_state(), *(each.get_state() for each in self._torch_files.generators.values())]
+        generators = [
+            torch.get_rng_state(),
+            *(generator.get_state() for generator in self._torch_files.generators.values()),
+        ]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
     def _keep(self, kept: Kept) -> None:

@@ -49,7 +49,7 @@ class SavedSampler(SavedValue):
 
     def to_state(self) -> dict[str, Any]:
         """What torch.save writes."""
-        return {"json": self.json, "arrays": {name: torch.from_numpy(np.array(each)) for name, each in
+        return {"json": self.json, "arrays": {name: torch.from_numpy(np.array(array)) for name, array in
                                               self.arrays.items()}}  # fmt: skip
 
     def _save_container(self, value: Any, path: str) -> Any:
@@ -104,7 +104,9 @@ class SavedSampler(SavedValue):
             attributes = dict(getattr(value, "__dict__", {}))
             return {
                 "kind": "object",
-                "attributes": {name: self._save_attribute(each, f"{path}.{name}") for name, each in attributes.items()},
+                "attributes": {
+                    name: self._save_attribute(attribute, f"{path}.{name}") for name, attribute in attributes.items()
+                },
             }
         return _SAME
 

@@ -25,7 +25,7 @@ _SUM_TYPES = {
     **{each: each for each in (torch.float64, torch.complex64, torch.complex128)},
 }
 """The types that have NaN and infinity, and the type in which they are summed."""
-_FLOAT8 = frozenset(each for name, each in vars(torch).items() if name.startswith("float8_"))
+_FLOAT8 = frozenset(var for name, var in vars(torch).items() if name.startswith("float8_"))
 """These have NaN too, but not every device can sum them or test them for it."""
 _CHUNK_ELEMENTS = 1 << 24  # tested at once: the result takes one byte each, on a device that may be full
 _NUMPY_CLASSES: list[Any] = [
@@ -48,7 +48,7 @@ def unloadable_classes(path: Path) -> list[str]:
         found = set(inspect(path)) if inspect is not None else set()
     except (OSError, RuntimeError, ValueError):  # the file could not be read now, which says nothing about its content
         return []
-    return sorted(found - {f"{each.__module__}.{each.__qualname__}" for each in _NUMPY_CLASSES})
+    return sorted(found - {f"{class_.__module__}.{class_.__qualname__}" for class_ in _NUMPY_CLASSES})
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def _numpy_allowed() -> Iterator[None]:
     if allow is None:
         yield
         return
-    with allow([each for each in _NUMPY_CLASSES if each not in torch.serialization.get_safe_globals()]):
+    with allow([class_ for class_ in _NUMPY_CLASSES if class_ not in torch.serialization.get_safe_globals()]):
         yield
 
 
@@ -133,7 +133,7 @@ def _lacks_memory(error: RuntimeError) -> bool:
 
 def is_resource_failure(error: RuntimeError) -> bool:
     """Whether memory or the device failed, which says nothing about the checkpoint."""
-    return _lacks_memory(error) or any(each in str(error) for each in _DEVICE_ERRORS)
+    return _lacks_memory(error) or any(device_error in str(error) for device_error in _DEVICE_ERRORS)
 
 
 @contextlib.contextmanager
@@ -222,4 +222,4 @@ def is_finite(tensor: torch.Tensor) -> bool:
         if wide is not None and bool(torch.isfinite(tensor.sum(dtype=wide))):
             return True
         parts = tensor.reshape(-1).split(_CHUNK_ELEMENTS)
-        return all(bool(torch.isfinite(each.float() if is_float8 else each).all()) for each in parts)
+        return all(bool(torch.isfinite(part.float() if is_float8 else part).all()) for part in parts)

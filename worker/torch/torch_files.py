@@ -118,7 +118,7 @@ class TorchFiles:
         return {
             **({} if data is None else {"data": data}),
             "parts": self._state_of_parts(),
-            "generators": {name: each.get_state() for name, each in self.generators.items()},
+            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "cpu": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
@@ -157,8 +157,8 @@ class TorchFiles:
 
     def write_generators(self, state: Mapping[str, Any]) -> None:
         """Restores the script's generators and torch's own from a state."""
-        for name, each in self.generators.items():
-            each.set_state(state["generators"][name])
+        for name, generator in self.generators.items():
+            generator.set_state(state["generators"][name])
         _set_global_generators(state["cpu"], state["cuda"])
 
     def read_foreign(self, prefix: Path) -> int:

@@ -54,15 +54,15 @@ class GroupConfig(SectionModel):
 
 def _events(text: str) -> tuple[str, ...]:
     """Names of event types, separated by commas."""
-    found = tuple(name.upper() for name in texts.name_list(text))
-    for name in found:
+    names = tuple(name.upper() for name in texts.name_list(text))
+    for name in names:
         if name not in TYPES:
             meant = nearest_word(name, TYPES)
             raise ValueError(
                 f"names {name!r:.80}, which is no event type; "
                 + (f"did you mean {meant}?" if meant else "EVENT stands for all of them")
             )
-    return found
+    return names
 
 
 def _handler(text: str) -> str:

@@ -76,12 +76,12 @@ def resource_limit(text: str, is_size: bool) -> int:
 def cores(text: str) -> float:
     """A number of cores, as 2 or 0.5; at least a hundredth, as less is no time at all."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = float("nan")
-    if not 0.01 <= found <= 1e6:
+        number = float("nan")
+    if not 0.01 <= number <= 1e6:
         raise ValueError(f"is {text!r:.80}; write a number of cores, for example 1.5, of at least 0.01")
-    return found
+    return number
 
 
 def seconds(text: str) -> float:

@@ -74,7 +74,7 @@ class Secret:
 def hash_password(password: str) -> str:
     """The password as it may stand in a file: salted and slow to guess."""
     how = _Scrypt(LOG_N, R, P, os.urandom(SALT_BYTES))
-    salt, key = (base64.b64encode(each).decode() for each in (how.salt, how.of(password.encode())))
+    salt, key = (base64.b64encode(part).decode() for part in (how.salt, how.of(password.encode())))
     return f"{{SCRYPT}}{LOG_N}:{R}:{P}${salt}${key}"
 
 

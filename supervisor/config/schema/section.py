@@ -85,7 +85,7 @@ class SectionModel:
     @classmethod
     def described_fields(cls) -> Iterator[tuple[Field[Any], KeyInfo]]:
         """Every field with its description."""
-        return ((each, each.metadata["key"]) for each in fields(cls))
+        return ((attribute, attribute.metadata["key"]) for attribute in fields(cls))
 
     @classmethod
     def ini_keys(cls) -> Mapping[str, str]:
@@ -109,7 +109,7 @@ class SectionModel:
     def build_partial(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
         """The section with None for fields that are wrong or missing, and the names of those."""
         parsed, _ = cls._read(given, folders)
-        needed = {each.name for name, each in cls._by_name.items() if name in given or is_required(each)}
+        needed = {attribute.name for name, attribute in cls._by_name.items() if name in given or is_required(attribute)}
         lost = frozenset(needed - parsed.keys())
         return cls(**dict.fromkeys(lost), **parsed), lost
 
@@ -124,10 +124,10 @@ class SectionModel:
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
         parsed: dict[str, Any] = {}
         wrong: list[KeyProblem] = []
-        for name, each in cls._by_name.items():
+        for name, attribute in cls._by_name.items():
             try:
                 if name in given:
-                    parsed[each.name] = _value(cls._readers[name], given[name], folders.get(each.name))
+                    parsed[attribute.name] = _value(cls._readers[name], given[name], folders.get(attribute.name))
             except ValueError as error:
                 wrong.append((name, f"{name} {error}"))
         return parsed, wrong
@@ -140,11 +140,13 @@ Model = TypeVar("Model", bound=SectionModel)
 def section_model(model: type[Model]) -> type[Model]:
     """Makes a class with keys a SectionModel. It has slots, as every process has a ProgramConfig."""
     made = dataclass(frozen=True, kw_only=True, slots=True)(model)
-    made._by_name = {about.alias or each.name: each for each, about in made.described_fields()}
-    made._readers = {name: _reader(each.type) for name, each in made._by_name.items()}
-    made._required = tuple(name for name, each in made._by_name.items() if is_required(each))
+    made._by_name = {about.alias or attribute.name: attribute for attribute, about in made.described_fields()}
+    made._readers = {name: _reader(attribute.type) for name, attribute in made._by_name.items()}
+    made._required = tuple(name for name, attribute in made._by_name.items() if is_required(attribute))
     made._ini_keys = {
-        about.alias or each.name: each.name for each, about in made.described_fields() if not about.is_internal
+        about.alias or attribute.name: attribute.name
+        for attribute, about in made.described_fields()
+        if not about.is_internal
     }
     return made
 
@@ -152,17 +154,21 @@ def section_model(model: type[Model]) -> type[Model]:
 def _non_defaults(value: Any) -> Any:
     if not is_dataclass(value):
         return value
-    values = {each: getattr(value, each.name) for each in fields(value)}
-    return {each.name: _non_defaults(is_) for each, is_ in values.items() if is_required(each) or is_ != _default(each)}
+    values = {attribute: getattr(value, attribute.name) for attribute in fields(value)}
+    return {
+        attribute.name: _non_defaults(is_)
+        for attribute, is_ in values.items()
+        if is_required(attribute) or is_ != _default(attribute)
+    }
 
 
-def _default(each: Field[Any]) -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
+def _default(attribute: Field[Any]) -> Any:
+    return attribute.default if attribute.default_factory is MISSING else attribute.default_factory()
 
 
-def is_required(each: Field[Any]) -> bool:
+def is_required(attribute: Field[Any]) -> bool:
     """Whether the field has no default."""
-    return each.default is MISSING and each.default_factory is MISSING
+    return attribute.default is MISSING and attribute.default_factory is MISSING
 
 
 def parsed_by(parse: Callable[[str], Any]) -> ValueParser:

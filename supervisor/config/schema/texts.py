@@ -79,10 +79,10 @@ def best_rule(text: str) -> tuple[Literal["min", "max"], str]:
 
 def name_list(text: str) -> tuple[str, ...]:
     """Names, separated by commas."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
         raise ValueError("is empty; write names, separated by commas")
-    return found
+    return names
 
 
 def address(text: str) -> tuple[str | None, int]:
@@ -113,7 +113,7 @@ def stop_signal(text: str) -> signal.Signals:
             return signal.Signals(int(name[:10]))
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except (KeyError, ValueError):
-        meant = nearest_word(f"SIG{name.removeprefix('SIG')}", [each.name for each in signal.Signals])
+        meant = nearest_word(f"SIG{name.removeprefix('SIG')}", [signal_.name for signal_ in signal.Signals])
         hint = f"did you mean {meant[3:]}?" if meant else "write for example TERM, INT, HUP, QUIT or USR1"
         raise ValueError(f"is {text!r:.80}, which is no signal; {hint}") from None
 

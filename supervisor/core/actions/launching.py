@@ -186,7 +186,7 @@ def _set_aside_newer(facts: ProgramFacts) -> Effects:
     newer = tuple((name, why) for name, why in facts.suspects.unfit if _is_older(own, name))
     if not newer:
         return []
-    facts.suspects.unfit = tuple(each for each in facts.suspects.unfit if each not in newer)
+    facts.suspects.unfit = tuple(checkpoint for checkpoint in facts.suspects.unfit if checkpoint not in newer)
     return [QuarantineCheckpoints(facts.attempt, newer)]
 
 

@@ -58,10 +58,10 @@ def running_deadline(facts: ProgramFacts, now: float) -> float | None:
 
 def hang_deadline(facts: ProgramFacts) -> float | None:
     """When silence, or a save that does not end, becomes a hang; None for a plain program."""
-    found = hang_due_in_section(facts)
-    if found is None:
+    due = hang_due_in_section(facts)
+    if due is None:
         return None
-    return found[0] if facts.freeze_until is None else max(found[0], facts.freeze_until)
+    return due[0] if facts.freeze_until is None else max(due[0], facts.freeze_until)
 
 
 def hang_due_in_section(facts: ProgramFacts) -> tuple[float, LoopSection] | None:

@@ -85,8 +85,8 @@ class HangDetector:
     def recall_longest(self, longest: Mapping[LoopSection, float]) -> None:
         """Restores what the ledger has of earlier attempts."""
         self.persisted = dict(longest)
-        self.longest = {each: max(s, self.longest.get(each, 0.0)) for each, s in longest.items()} | {
-            each: s for each, s in self.longest.items() if each not in longest
+        self.longest = {section: max(s, self.longest.get(section, 0.0)) for section, s in longest.items()} | {
+            section: s for section, s in self.longest.items() if section not in longest
         }
 
     def start_attempt(self, now: float) -> None:
@@ -151,7 +151,7 @@ class HangDetector:
     def changes_to_persist(self) -> dict[LoopSection, float]:
         """Silences that differ by a tenth from those in the ledger; the caller has to store them."""
         known = self.persisted
-        news = {each: s for each, s in self.longest.items() if not s / 1.1 <= known.get(each, 0.0) <= s * 1.1}
+        news = {section: s for section, s in self.longest.items() if not s / 1.1 <= known.get(section, 0.0) <= s * 1.1}
         self.persisted = {**self.persisted, **news}
         return news
 

@@ -144,7 +144,7 @@ def describe_exit(code: int | None, signal: int | None) -> str:
         return f"terminated by {_signal_name(signal)}"
     if code is None:
         return "exit status unknown"
-    known = next((each for each in WorkerExit if each == code and each > 1), None)
+    known = next((worker_exit for worker_exit in WorkerExit if worker_exit == code and worker_exit > 1), None)
     return f"exit status {code}" + (f" ({known.name.lower().replace('_', ' ')})" if known else "")
 
 

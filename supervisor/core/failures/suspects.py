@@ -60,13 +60,13 @@ class Suspects:
             self._clear()
             return killer
         if self.avoid:
-            older = [each for each in self.deaths if each.name not in self.avoid]
+            older = [recent for recent in self.deaths if recent.name not in self.avoid]
             if len(older) >= SECOND_DEATHS:
                 names = ", ".join(sorted(self.avoid))
                 self._clear()
                 return f"attempts from older checkpoints die too; {names} is tried again"
             return None
-        near = [each for each in self.deaths if each.is_near and each.name == death.name]
+        near = [recent for recent in self.deaths if recent.is_near and recent.name == death.name]
         if len(near) < DEATHS or death.name in self.cleared:
             return None
         self.avoid = frozenset({death.name})
@@ -80,11 +80,11 @@ class Suspects:
 
     def _killer(self) -> str | None:
         """Describes the step that the last death shares with those from other checkpoints; None if there is none."""
-        same = [each for each in self.deaths if each.step == self.deaths[-1].step]
-        origins = {each.name: each for each in same}
+        same = [death for death in self.deaths if death.step == self.deaths[-1].step]
+        origins = {death.name: death for death in same}
         if len(origins) < KILLS:
             return None
-        nearest = max(origins.values(), key=lambda each: (each.place is not None, each.from_step))
+        nearest = max(origins.values(), key=lambda death: (death.place is not None, death.from_step))
         batch = f", the {_ordinal(nearest.step + 1 - nearest.from_step)} after {nearest.name}"
         batch += f" ({nearest.place})" if nearest.place else ""
         return f"step {nearest.step + 1} kills it: {len(same)} deaths there, from {', '.join(sorted(origins))}{batch}"

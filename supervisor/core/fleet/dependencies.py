@@ -17,7 +17,7 @@ def resolve_name(name: str, groups: Mapping[str, str]) -> frozenset[str]:
     if name in groups:
         return frozenset({name})
     group = name.removesuffix("*").removesuffix(":")
-    return frozenset(each for each, its_group in groups.items() if its_group == group)
+    return frozenset(program for program, its_group in groups.items() if its_group == group)
 
 
 def find_cycle(graph: Graph) -> tuple[str, ...] | None:
@@ -31,23 +31,23 @@ def find_cycle(graph: Graph) -> tuple[str, ...] | None:
 
 def dependents(graph: Graph) -> dict[str, frozenset[str]]:
     """By program: those that depend on it."""
-    found: dict[str, set[str]] = {name: set() for name in graph}
+    dependent_names: dict[str, set[str]] = {name: set() for name in graph}
     for name, needed in graph.items():
-        for each in needed:
-            found.setdefault(each, set()).add(name)
-    return {name: frozenset(each) for name, each in found.items()}
+        for needed_name in needed:
+            dependent_names.setdefault(needed_name, set()).add(name)
+    return {name: frozenset(names) for name, names in dependent_names.items()}
 
 
 def all_needed(graph: Graph, name: str) -> frozenset[str]:
     """Everything that a program depends on, directly or not."""
-    found: set[str] = set()
+    needed: set[str] = set()
     ahead = list(graph.get(name, ()))
     while ahead:
-        each = ahead.pop()
-        if each not in found:
-            found.add(each)
-            ahead += graph.get(each, ())
-    return frozenset(found - {name})
+        program = ahead.pop()
+        if program not in needed:
+            needed.add(program)
+            ahead += graph.get(program, ())
+    return frozenset(needed - {name})
 
 
 def is_ready(state: State, was_done: bool) -> bool:

@@ -43,15 +43,15 @@ def daemon_exit(exit_on: Collection[ExitOn], programs: Collection[ProgramOutcome
 
     A program that an operator stopped may be started again, so it keeps the daemon; one that was never started doesn't.
     """
-    if ExitOn.FATAL in exit_on and any(each.state is State.FAILED for each in programs):
+    if ExitOn.FATAL in exit_on and any(program.state is State.FAILED for program in programs):
         return DaemonExit.FATAL
     if ExitOn.DONE not in exit_on:
         return None
-    idle = [each for each in programs if each.state is State.STOPPED and not each.ran]
-    ended = [each for each in programs if each.state in _ENDED]
-    if len(idle) + len(ended) < len(programs) or not (ended or any(each.was_done for each in idle)):
+    idle = [program for program in programs if program.state is State.STOPPED and not program.ran]
+    ended = [program for program in programs if program.state in _ENDED]
+    if len(idle) + len(ended) < len(programs) or not (ended or any(outcome.was_done for outcome in idle)):
         return None
-    return DaemonExit.FATAL if any(each.state in _AMISS for each in ended) else DaemonExit.DONE
+    return DaemonExit.FATAL if any(outcome.state in _AMISS for outcome in ended) else DaemonExit.DONE
 
 
 def exit_status(requested: int, exit_on: Collection[ExitOn], programs: Collection[ProgramOutcome]) -> int:

@@ -59,7 +59,7 @@ class GangView:
         if self.has_begun or self.end is not None or len(self._addresses) < self.allocation.size - 1:
             return []
         self.has_begun = True
-        return [BeginTraining((self.address, *(self._addresses[each] for each in self._peers)))]
+        return [BeginTraining((self.address, *(self._addresses[peer] for peer in self._peers)))]
 
     def begun(self, addresses: tuple[str, ...], now: float) -> list[GangEffect]:
         """To the others: the chief has named the cluster."""
@@ -96,7 +96,7 @@ class GangView:
         if not self.has_begun:
             silent_by = [at + SILENCE_S for at in self._heard_at.values()]
             return min([self.began_at + self.rendezvous_s, *silent_by])
-        watched = [self._heard_at[each] + SILENCE_S for each in self._peers if each not in self._left]
+        watched = [self._heard_at[peer] + SILENCE_S for peer in self._peers if peer not in self._left]
         return min([*watched, *([self._leave_by] if self._leave_by is not None else [])], default=None)
 
     def expire(self, now: float) -> list[GangEffect]:
@@ -120,7 +120,7 @@ class GangView:
                     f"the gang was not complete {within}; the log of {self.allocation.describe(0)} names who is missing"
                 )
             return f"{self.allocation.describe(0)}, the chief, could not be reached {within}"
-        missing = [self.allocation.describe(each) for each in self._peers if each not in self._addresses]
+        missing = [self.allocation.describe(peer) for peer in self._peers if peer not in self._addresses]
         return f"{', '.join(missing)} did not join {within}"
 
     def _over(self, status: StepExit, text: str) -> list[GangEffect]:

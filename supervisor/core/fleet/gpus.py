@@ -39,24 +39,24 @@ def judge_gpus(
     CUDA_VISIBLE_DEVICES; `mine`: processes of its earlier attempts, dead or dying; `least`: with how many of its GPUs
     it trains if others are missing or broken, None: only with all.
     """
-    found = list(gpus)
-    missing = set(known) - {each.uuid for each in found}
+    devices = list(gpus)
+    missing = set(known) - {gpu.uuid for gpu in devices}
     chosen = _chosen(visible)
     if chosen is not None:
-        found = [each for each in found if _is_in(each, chosen)]
-        missing = {each for each in missing if any(_names(word, each) for word in chosen)}
-    ill = [f"GPU {each.index} ({each.uuid or 'no id'}): {each.trouble}" for each in found if each.trouble is not None]
-    ill += [f"GPU {each} is gone" for each in sorted(missing)]
+        devices = [gpu for gpu in devices if _is_in(gpu, chosen)]
+        missing = {uuid for uuid in missing if any(_names(word, uuid) for word in chosen)}
+    ill = [f"GPU {gpu.index} ({gpu.uuid or 'no id'}): {gpu.trouble}" for gpu in devices if gpu.trouble is not None]
+    ill += [f"GPU {uuid} is gone" for uuid in sorted(missing)]
     without = visible_then = None
-    sound = [each for each in found if each.trouble is None]
+    sound = [gpu for gpu in devices if gpu.trouble is None]
     if ill and least is not None and len(sound) >= least and not _has_parts(chosen):
-        found, without, visible_then = sound, "; ".join(ill), ",".join(each.uuid for each in sound)
+        devices, without, visible_then = sound, "; ".join(ill), ",".join(gpu.uuid for gpu in sound)
     elif ill:
         if least is not None:
             ill.append(f"{len(sound)} left, and replicas_min is {least}")
         remedy = "reset it (nvidia-smi --gpu-reset) or restart the host; if it comes back, have it replaced"
         return GpuVerdict(unusable_because=f"{'; '.join(ill)}; {remedy}, or leave it out with CUDA_VISIBLE_DEVICES")
-    held = {each.index: sorted(each.pids & frozenset(mine)) for each in found if each.pids & frozenset(mine)}
+    held = {gpu.index: sorted(gpu.pids & frozenset(mine)) for gpu in devices if gpu.pids & frozenset(mine)}
     if held:
         words = ", ".join(f"GPU {index} by pid {', '.join(map(str, pids))}" for index, pids in held.items())
         why = f"memory of the last attempt is still held: {words}"
@@ -67,7 +67,7 @@ def judge_gpus(
 def chosen_gpus(gpus: Iterable[Gpu], visible: str | None) -> list[Gpu]:
     """Those of them that a job may use, by its CUDA_VISIBLE_DEVICES."""
     chosen = _chosen(visible)
-    return [each for each in gpus if chosen is None or _is_in(each, chosen)]
+    return [gpu for gpu in gpus if chosen is None or _is_in(gpu, chosen)]
 
 
 def _has_parts(chosen: list[str] | None) -> bool:
@@ -80,7 +80,7 @@ def _chosen(visible: str | None) -> list[str] | None:
     if visible is None:
         return None
     chosen = []
-    for word in (each.strip() for each in visible.split(",")):
+    for word in (part.strip() for part in visible.split(",")):
         if not (word.isascii() and word.isdecimal()) and not word.startswith(("GPU-", "MIG-")):
             break
         chosen.append(word)

@@ -113,9 +113,9 @@ def program_event(name: str, program: str, group: str, **facts: EventValue) -> P
 
 def output_event(name: str, process: str, program: str, group: str, pid: int, data: bytes) -> PublishedEvent:
     """A program's output for listeners: all of it (PROCESS_LOG), or what was between capture marks."""
-    told: dict[str, EventValue] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
+    fields: dict[str, EventValue] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
     words = f"processname:{process} groupname:{group} pid:{pid}"
     is_log = is_kind_of(name, [_LOG])
     if is_log:
         words += f" channel:{name.removeprefix(f'{_LOG}_').lower()}"
-    return PublishedEvent(name, f"{words}\n".encode() + data, told, program, group, is_for_all=not is_log)
+    return PublishedEvent(name, f"{words}\n".encode() + data, fields, program, group, is_for_all=not is_log)

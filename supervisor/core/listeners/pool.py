@@ -120,7 +120,7 @@ class ListenerPool:
     @property
     def unanswered(self) -> int:
         """How many events wait, or are with a listener that has not answered."""
-        return self.waiting + sum(each.event is not None for each in self._listeners.values())
+        return self.waiting + sum(listener.event is not None for listener in self._listeners.values())
 
     @property
     def listeners(self) -> Iterable[Listener]:
@@ -253,7 +253,7 @@ class ListenerPool:
         event, listener.event = listener.event, None
         if event is None:
             return
-        place = sum(1 for each in self._waiting if each.pool_serial < event.pool_serial)
+        place = sum(1 for pool_event in self._waiting if pool_event.pool_serial < event.pool_serial)
         self._waiting.insert(place, event)
         self._waiting_of[event.program] += 1
         self._bytes += len(event.payload)
@@ -267,13 +267,17 @@ class ListenerPool:
         return effects
 
     def _free(self) -> Listener | None:
-        ready = (each for each in self._listeners.values() if each.state is ListenerState.READY and each.is_up)
+        ready = (
+            listener
+            for listener in self._listeners.values()
+            if listener.state is ListenerState.READY and listener.is_up
+        )
         return next(ready, None)
 
     def _most_crowded(self) -> int:
         """The place of the oldest event of the program with the most events; of several such, the oldest of all."""
         most = max(self._waiting_of.values())
-        return next(place for place, each in enumerate(self._waiting) if self._waiting_of[each.program] == most)
+        return next(place for place, event in enumerate(self._waiting) if self._waiting_of[event.program] == most)
 
     def _take(self, place: int) -> PoolEvent:
         event = self._waiting[place]

@@ -20,7 +20,7 @@ _BETWEEN: Mapping[tuple[WireState, WireState], WireState] = {
 }
 """The state between, where we go in one step and Supervisor in two. The exit of a process is always reported."""
 
-_NAMES: Mapping[WireState, str] = {each: f"PROCESS_STATE_{each.name}" for each in WireState}
+_NAMES: Mapping[WireState, str] = {wire_state: f"PROCESS_STATE_{wire_state.name}" for wire_state in WireState}
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class SupervisorStateTrail:
         if to in (WireState.BACKOFF, WireState.EXITED, WireState.STOPPED, WireState.FATAL):
             self._pid = 0
         words = {"processname": self.process, "groupname": self.group, "from_state": self.state.name, **said}
-        told = {"process": self.process, "from_state": self.state.name, **said, **facts}
+        fields = {"process": self.process, "from_state": self.state.name, **said, **facts}
         self.state = to
         payload = " ".join(f"{key}:{value}" for key, value in words.items())
-        return PublishedEvent(_NAMES[to], payload, told, self.program, self.group)
+        return PublishedEvent(_NAMES[to], payload, fields, self.program, self.group)

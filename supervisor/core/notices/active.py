@@ -84,11 +84,11 @@ class ActiveNotices:
     @property
     def by_severity(self) -> tuple[ActiveNotice, ...]:
         """The notices that hold, the most severe first."""
-        return tuple(sorted(self._active.values(), key=lambda each: _severity(each.notice)))
+        return tuple(sorted(self._active.values(), key=lambda active: _severity(active.notice)))
 
     def most_severe(self, program: str) -> Notice | None:
         """The notice that decides for a program; None: no notice concerns it."""
-        return next((each.notice for each in self.by_severity if each.program in (None, program)), None)
+        return next((notice.notice for notice in self.by_severity if notice.program in (None, program)), None)
 
     def is_restored(self, notice: Notice) -> bool:
         """Whether an earlier daemon already acted on it."""
@@ -96,7 +96,9 @@ class ActiveNotices:
 
     def confirmed(self, source: str) -> list[Notice]:
         """The notices of a source that hold and that it reported to this daemon."""
-        return [each.notice for key, each in self._active.items() if key[0] == source and key not in self._unconfirmed]
+        return [
+            notice.notice for key, notice in self._active.items() if key[0] == source and key not in self._unconfirmed
+        ]
 
     def has_unconfirmed(self, source: str) -> bool:
         """Whether a restored notice of this source was not reported again yet."""
@@ -111,7 +113,7 @@ class ActiveNotices:
             id, raw = self._slots.pop(slot)
             if raw.is_cancellable:
                 changes.append(self.withdraw(source, id))
-        return [each for each in changes if each is not None]
+        return [change for change in changes if change is not None]
 
     def add(self, notice: Notice, now: float, program: str | None = None) -> NoticeChange | None:
         """Adds a notice, or updates it; None if that changes nothing."""
@@ -140,7 +142,7 @@ class ActiveNotices:
 
     def expire(self, now: float) -> list[NoticeChange]:
         """Removes the notices that have expired at `now`."""
-        keys = [key for key, each in self._active.items() if self._expires_at(each) <= now]
+        keys = [key for key, notice in self._active.items() if self._expires_at(notice) <= now]
         for key in keys:
             self._expired[key] = self._active.pop(key)
         return [NoticeChange(NoticeChangeKind.EXPIRED, self._expired[key].notice) for key in keys]
@@ -156,17 +158,19 @@ class ActiveNotices:
         """What the next daemon needs to know of the notices of `sources`."""
         names = set(sources)
         return [
-            RememberedNotice(each.notice, each.received_at, is_expired)
+            RememberedNotice(notice.notice, notice.received_at, is_expired)
             for notices, is_expired in ((self._active, False), (self._expired, True))
-            for each in notices.values()
-            if each.notice.source in names
+            for notice in notices.values()
+            if notice.notice.source in names
         ]
 
     def restore(self, remembered: Iterable[RememberedNotice]) -> None:
         """Continues with what an earlier daemon knew; none of it counts as a change."""
-        for each in remembered:
-            key = (each.notice.source, each.notice.id)
-            (self._expired if each.is_expired else self._active)[key] = ActiveNotice(each.notice, each.received_at)
+        for notice in remembered:
+            key = (notice.notice.source, notice.notice.id)
+            (self._expired if notice.is_expired else self._active)[key] = ActiveNotice(
+                notice.notice, notice.received_at
+            )
             self._restored.add(key)
             self._unconfirmed.add(key)
 

@@ -71,7 +71,7 @@ class Pause:
 def remember_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
     """The pauses to remember, longest first, so that the longest one of the last hour is known at any later time."""
     since = pause.ended_at - PAUSE_MEMORY_S
-    return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
+    return (*(earlier for earlier in pauses if earlier.ended_at > since and earlier.pause_s > pause.pause_s), pause)
 
 
 def unshared_saves_s(saves: Sequence[MeasuredSave], credited_s: Sequence[float] | None = None) -> list[float]:
@@ -82,11 +82,11 @@ def unshared_saves_s(saves: Sequence[MeasuredSave], credited_s: Sequence[float] 
 
     `credited_s`: for how long, up to its end, each is believed to have written beside the others; None: all the time.
     """
-    credited = [each.save_s for each in saves] if credited_s is None else credited_s
+    credited = [save.save_s for save in saves] if credited_s is None else credited_s
     spans = [
-        (each.began_at, max(each.began_at, each.ended_at - span_s), each.ended_at)
-        for each, span_s in zip(saves, credited, strict=True)
-        if each.ended_at > -math.inf
+        (save.began_at, max(save.began_at, save.ended_at - span_s), save.ended_at)
+        for save, span_s in zip(saves, credited, strict=True)
+        if save.ended_at > -math.inf
     ]
     changes = sorted(
         [
@@ -108,7 +108,7 @@ def unshared_saves_s(saves: Sequence[MeasuredSave], credited_s: Sequence[float] 
         beside_until[credited_at] - beside_until[began_at] + among_until[ended_at] - among_until[credited_at]
         for began_at, credited_at, ended_at in spans
     )
-    return [next(alone) if each.ended_at > -math.inf else each.save_s for each in saves]
+    return [next(alone) if save.ended_at > -math.inf else save.save_s for save in saves]
 
 
 def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Collection[str]) -> dict[str, float]:
@@ -117,7 +117,7 @@ def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Coll
     `saves`: recent saves on one disk by job. With even shares, each other job delays a save by no more than the shorter
     of the two saves; one that was never measured, by as long as the save itself.
     """
-    every = iter(unshared_saves_s([each for own in saves.values() for each in own]))
+    every = iter(unshared_saves_s([save for own in saves.values() for save in own]))
     alone = {job: max(islice(every, len(own))) for job, own in saves.items() if own}
     beside = sorted(alone[job] for job in set(finishing) if job in alone)
     sums, unmeasured = [0.0, *accumulate(beside)], len(set(finishing)) - len(beside)
@@ -143,9 +143,9 @@ def expected_claimed_save_s(
     job would be asked to save too late. So others are believed to have written for no longer than their bytes take on a
     very slow disk, and a save alone is taken to need no less than its share by bytes would say.
     """
-    every = [(job, each) for job, own in saves.items() for each in own]
-    believed = [min(each.save_s, sizes.get(job, 0.0) / SLOWEST_BYTES_A_SECOND) for job, each in every]
-    unshared = iter(unshared_saves_s([each for _, each in every], believed))
+    every = [(job, save) for job, own in saves.items() for save in own]
+    believed = [min(save.save_s, sizes.get(job, 0.0) / SLOWEST_BYTES_A_SECOND) for job, save in every]
+    unshared = iter(unshared_saves_s([save for _, save in every], believed))
     on_disk = _Shares([size for job, size in sizes.items() if saves.get(job)])
     ends = set(finishing)
     beside = _Shares([sizes[job] for job in ends if job in sizes])
@@ -156,7 +156,7 @@ def expected_claimed_save_s(
             continue
         size = sizes.get(name)
         others = on_disk.sum_for(size) - 1.0 if size is not None else 0.0
-        own_s = max(max(alone_s, each.save_s / (1.0 + others)) for each, alone_s in zip(own, unshared, strict=False))
+        own_s = max(max(alone_s, save.save_s / (1.0 + others)) for save, alone_s in zip(own, unshared, strict=False))
         delays = beside.sum_for(size) + unmeasured - (name in ends)
         expected[name] = SAVE_SPREAD * own_s * (1.0 + delays)
     return expected

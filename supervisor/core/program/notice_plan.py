@@ -94,7 +94,7 @@ def flush_takes_s(facts: ProgramFacts) -> float | None:
 
 def longest_pause_s(facts: ProgramFacts) -> float:
     """The longest time without a step in the last hour, such as an evaluation; 0 if there was none."""
-    return max((each.pause_s for each in facts.pauses), default=0.0)
+    return max((pause.pause_s for pause in facts.pauses), default=0.0)
 
 
 def wait_for_step_s(facts: ProgramFacts) -> float:

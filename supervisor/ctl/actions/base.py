@@ -49,9 +49,9 @@ def no_arguments(action: str, arguments: Arguments) -> None:
 
 def no_options(arguments: Arguments) -> None:
     """Raises UsageError if one of them begins with a hyphen."""
-    for each in arguments:
-        if each.startswith("-"):
-            raise UsageError(f"Error: bad argument {each}")
+    for argument in arguments:
+        if argument.startswith("-"):
+            raise UsageError(f"Error: bad argument {argument}")
 
 
 def one_name(action: str, arguments: Arguments) -> str:

@@ -49,9 +49,9 @@ def _saved(outcome: Outcome) -> str:
 def checkpoints(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Lists a job's checkpoints, newest first, and verifies them unless told otherwise."""
     if "--verify" in arguments:
-        return _verify_folder(terminal, [each for each in arguments if each != "--verify"])
+        return _verify_folder(terminal, [argument for argument in arguments if argument != "--verify"])
     verify = "--no-verify" not in arguments
-    name = one_name("checkpoints", [each for each in arguments if each != "--no-verify"])
+    name = one_name("checkpoints", [argument for argument in arguments if argument != "--no-verify"])
     answer = call_for_program(terminal, "checkpoints", name, verify=verify)
     if answer is None:
         return ExitStatus.ERROR
@@ -65,13 +65,13 @@ def _verify_folder(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         raise UsageError("Error: checkpoints --verify requires one folder, checkpoint or URL")
     place = arguments[0]
     try:
-        found = [asdict(each) for each in _verified(place)]
+        listed = [asdict(verified_checkpoint) for verified_checkpoint in _verified(place)]
     except _CannotVerify as error:
         terminal.print_line(f"{place}: ERROR ({error})")
         return ExitStatus.ERROR
-    terminal.print_result({"checkpoints": found}, _table(found) or [f"{place}: ERROR (no checkpoints there)"])
-    proven = [each for each in found if not each["quarantined"]]
-    is_proven = any(each["counts"] for each in proven) and all(each["valid"] for each in proven)
+    terminal.print_result({"checkpoints": listed}, _table(listed) or [f"{place}: ERROR (no checkpoints there)"])
+    proven = [entry for entry in listed if not entry["quarantined"]]
+    is_proven = any(entry["counts"] for entry in proven) and all(entry["valid"] for entry in proven)
     return ExitStatus.OK if is_proven else ExitStatus.ERROR
 
 
@@ -116,17 +116,17 @@ def _table(checkpoints: Iterable[dict[str, Any]], mirror: Sequence[str] | None =
     now, checkpoints = time.time(), list(checkpoints)
     rows = [
         (
-            render.number(each["step"]),
-            each["name"],
-            render.age(each["created_wall_at"], now),
-            render.size(each["size_bytes"]),
-            _verdict(each)
-            + (", mirrored" if not each["quarantined"] and each["name"] in (mirror or ()) else "")
-            + (", replayed" if each.get("replayed") else ""),
+            render.number(entry["step"]),
+            entry["name"],
+            render.age(entry["created_wall_at"], now),
+            render.size(entry["size_bytes"]),
+            _verdict(entry)
+            + (", mirrored" if not entry["quarantined"] and entry["name"] in (mirror or ()) else "")
+            + (", replayed" if entry.get("replayed") else ""),
         )
-        for each in checkpoints
+        for entry in checkpoints
     ]
-    here = {each["name"] for each in checkpoints if not each["quarantined"]}
+    here = {entry["name"] for entry in checkpoints if not entry["quarantined"]}
     rows += [
         (render.number(name.step), str(name), "unknown", "unknown", "in the mirror only")
         for name in map(parse_name, mirror or ())
@@ -135,9 +135,9 @@ def _table(checkpoints: Iterable[dict[str, Any]], mirror: Sequence[str] | None =
     return render.table(("STEP", "CHECKPOINT", "AGE", "SIZE", "STATE"), rows) if rows else []
 
 
-def _verdict(each: dict[str, Any]) -> str:
-    if each["quarantined"]:
-        return f"quarantined: {each['reason'] or 'reason not recorded'}"
-    whole = f"whole, {each['reason']}" if each["reason"] else "whole"
-    words = {True: whole, False: f"damaged: {each['reason']}", None: "not verified"}
-    return words[each["valid"]]
+def _verdict(entry: dict[str, Any]) -> str:
+    if entry["quarantined"]:
+        return f"quarantined: {entry['reason'] or 'reason not recorded'}"
+    whole = f"whole, {entry['reason']}" if entry["reason"] else "whole"
+    words = {True: whole, False: f"damaged: {entry['reason']}", None: "not verified"}
+    return words[entry["valid"]]

@@ -30,9 +30,9 @@ def avail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     no_arguments("avail", arguments)
     answer = terminal.client.call("avail")
     lines = []
-    for each in answer["programs"]:
-        used, start = "in use" if each["in_use"] else "avail", "auto" if each["autostart"] else "manual"
-        lines.append(f"{each['name']:<32} {used:<9} {start:<9} {each['group_priority']}:{each['priority']}")
+    for program in answer["programs"]:
+        used, start = "in use" if program["in_use"] else "avail", "auto" if program["autostart"] else "manual"
+        lines.append(f"{program['name']:<32} {used:<9} {start:<9} {program['group_priority']}:{program['priority']}")
     terminal.print_result(answer, lines)
     return ExitStatus.OK
 
@@ -52,24 +52,24 @@ def reread(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 def _broken_lines(answer: Mapping[str, Any]) -> list[str]:
     """The sections that were left out, with what is wrong with each."""
     lines = list[str]()
-    for each in answer.get("broken", ()):
-        kept = f"; {', '.join(each['kept'])} as before" if each["kept"] else ""
-        lines += [f"ERROR: [{each['section']}] is left out{kept}", *(f"  {text}" for text in each["problems"])]
+    for section in answer.get("broken", ()):
+        kept = f"; {', '.join(section['kept'])} as before" if section["kept"] else ""
+        lines += [f"ERROR: [{section['section']}] is left out{kept}", *(f"  {text}" for text in section["problems"])]
     return lines
 
 
 def _print_remarks(terminal: Terminal, answer: Mapping[str, Any]) -> None:
     """What is new of what `supervisord --check-config` says of a file that can be used."""
-    for each in answer.get("remarks", ()) if not terminal.as_json else ():
-        terminal.print_remark(each)
+    for remark in answer.get("remarks", ()) if not terminal.as_json else ():
+        terminal.print_remark(remark)
 
 
 def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Applies the configuration; programs whose section did not change keep running."""
-    discard, chosen = DISCARD in arguments, [each for each in arguments if each != DISCARD]
+    discard, chosen = DISCARD in arguments, [argument for argument in arguments if argument != DISCARD]
     request: dict[str, object] = {"discard": True} if discard else {}
     if chosen and ALL not in chosen:
-        request["names"] = [program_of(each) for each in chosen]
+        request["names"] = [program_of(name) for name in chosen]
     try:
         answer = terminal.client.call("update", **request)
     except Refusal as error:
@@ -78,11 +78,11 @@ def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         is_leaving = error.code == "SHUTDOWN_STATE"
         terminal.print_line("ERROR: already shutting down" if is_leaving else f"ERROR: no such group: {error}")
         return ExitStatus.ERROR
-    lines = [line for each in answer["actions"] for line in _action_lines(each)]
+    lines = [line for action in answer["actions"] for line in _action_lines(action)]
     terminal.print_result(answer, [*lines, *_broken_lines(answer)])
     _print_remarks(terminal, answer)
-    is_refused = any(each["action"] == "refused" for each in answer["actions"])
-    has_lost = any(each.get("is_loss") for each in answer["actions"])
+    is_refused = any(action["action"] == "refused" for action in answer["actions"])
+    has_lost = any(action.get("is_loss") for action in answer["actions"])
     is_failure = answer.get("broken") or is_refused or (has_lost and not discard)
     return ExitStatus.ERROR if is_failure else ExitStatus.OK
 

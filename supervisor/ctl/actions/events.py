@@ -54,7 +54,7 @@ def _warn_unknown(terminal: Terminal, names: tuple[str, ...]) -> None:
         return
     programs = terminal.client.call("status")["programs"]
     for name in select_programs(list(names), programs)[1]:
-        if all(each["group"] != name for each in programs):
+        if all(program["group"] != name for program in programs):
             meant = f"; to select a type of event, write --kind {name}" if name.isupper() else ""
             terminal.print_detail(f"there is no program or group {name} now{meant}")
 

@@ -51,15 +51,15 @@ def fg(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     try:
         _send_lines(terminal, name, program["pid"], streams)
     finally:
-        for each in streams:
-            each.close()
+        for stream in streams:
+            stream.close()
     terminal.print_line("Exiting foreground")
     return ExitStatus.OK
 
 
 def _status(terminal: Terminal, name: str) -> Program | None:
     programs: list[Program] = terminal.client.call("status")["programs"]
-    return next((each for each in programs if each["name"] == name), None)
+    return next((program for program in programs if program["name"] == name), None)
 
 
 def _send_lines(terminal: Terminal, name: str, pid: int, streams: list["_Stream"]) -> None:
@@ -97,14 +97,14 @@ def _print_end(terminal: Terminal, streams: list["_Stream"]) -> None:
 
 def _wait_for_first_output(streams: list["_Stream"]) -> None:
     """Waits until the logs are shown as they are, so that later output can be recognised as new."""
-    for each in streams:
-        each.has_begun.wait(POLL_S)
+    for stream in streams:
+        stream.has_begun.wait(POLL_S)
 
 
 def _wait_for_output(streams: list["_Stream"], sent_at: float | None) -> None:
     """Waits for output after the line that was sent last, if one was, and then until no more comes."""
     while sent_at is not None and streams and time.monotonic() < sent_at + ANSWER_S:
-        if any(each.shown_at > sent_at for each in streams):
+        if any(stream.shown_at > sent_at for stream in streams):
             break
         time.sleep(POLL_S / 10)
     _wait_until_quiet(streams)
@@ -113,7 +113,7 @@ def _wait_for_output(streams: list["_Stream"], sent_at: float | None) -> None:
 def _wait_until_quiet(streams: list["_Stream"]) -> None:
     """Waits a moment for the last output."""
     until = time.monotonic() + LAST_OUTPUT_S
-    while time.monotonic() < until and any(each.is_busy for each in streams):
+    while time.monotonic() < until and any(stream.is_busy for stream in streams):
         time.sleep(POLL_S / 10)
 
 

@@ -31,27 +31,27 @@ def history(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     answer = call_for_program(terminal, "history", name, limit=limit)
     if answer is None:
         return ExitStatus.ERROR
-    rows = [row for each in answer["attempts"] for row in _attempt_rows(each)]
+    rows = [row for attempt in answer["attempts"] for row in _attempt_rows(attempt)]
     head = ("ATTEMPT", "STARTED", "LASTED", "FROM", "TO", "SAVED", "LOST", "ENDED")
     terminal.print_result(answer, render.table(head, rows) if rows else ["no attempts yet"])
     return ExitStatus.OK
 
 
-def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
+def _attempt_rows(attempt: dict[str, Any]) -> list[tuple[str, ...]]:
     """A row for the attempt; above it, one for each checkpoint that was refused at its start, one if it began from an
     older checkpoint than the newest, and one for each condition that had changed since the checkpoint it began from."""
-    remarks = [f"refused {name}: {reason}" for name, reason in each["refused"]]
-    remarks += [f"{each['older_because']}: {each['older_text']}"] if each["older_because"] is not None else []
-    remarks += [f"conditions changed: {text}" for text in each["changed"]]
+    remarks = [f"refused {name}: {reason}" for name, reason in attempt["refused"]]
+    remarks += [f"{attempt['older_because']}: {attempt['older_text']}"] if attempt["older_because"] is not None else []
+    remarks += [f"conditions changed: {text}" for text in attempt["changed"]]
     row = (
-        str(each["attempt"]),
-        render.moment(each["started_wall_at"]),
-        render.span(each["ran_s"] or 0.0) if each["ended_wall_at"] is not None else "running",
-        "-" if each["from_step"] is None else str(each["from_step"]),
-        "-" if each["to_step"] is None else str(each["to_step"]),
-        str(each["checkpoints"]),
-        "-" if each["lost_steps"] is None else str(each["lost_steps"]),
-        each["text"] or each["cause"] or "",
+        str(attempt["attempt"]),
+        render.moment(attempt["started_wall_at"]),
+        render.span(attempt["ran_s"] or 0.0) if attempt["ended_wall_at"] is not None else "running",
+        "-" if attempt["from_step"] is None else str(attempt["from_step"]),
+        "-" if attempt["to_step"] is None else str(attempt["to_step"]),
+        str(attempt["checkpoints"]),
+        "-" if attempt["lost_steps"] is None else str(attempt["lost_steps"]),
+        attempt["text"] or attempt["cause"] or "",
     )
     return [*(("",) * 7 + (remark,) for remark in remarks), row]
 
@@ -62,7 +62,7 @@ def timeline(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     answer = call_for_program(terminal, "timeline", name, limit=limit)
     if answer is None:
         return ExitStatus.ERROR
-    rows = [_event_row(each) for each in answer["scenes"]]
+    rows = [_event_row(scene) for scene in answer["scenes"]]
     head = ("WHEN", "ATTEMPT", "STATE", "EVENT AND WHAT FOLLOWED")
     terminal.print_result(
         answer, render.table(head, rows) if rows else ["nothing has happened since the daemon started"]
@@ -70,22 +70,22 @@ def timeline(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _event_row(each: dict[str, Any]) -> tuple[str, ...]:
-    change = each["state"] if each["was"] == each["state"] else f"{each['was']} -> {each['state']}"
-    text = "; ".join([each["event"], *each["effects"]])
-    reason = f" [{each['reason']}]" if each["reason"] else ""
-    return render.moment(each["wall_at"]), str(each["attempt"]), change, text + reason
+def _event_row(scene: dict[str, Any]) -> tuple[str, ...]:
+    change = scene["state"] if scene["was"] == scene["state"] else f"{scene['was']} -> {scene['state']}"
+    text = "; ".join([scene["event"], *scene["effects"]])
+    reason = f" [{scene['reason']}]" if scene["reason"] else ""
+    return render.moment(scene["wall_at"]), str(scene["attempt"]), change, text + reason
 
 
 def _count_and_name(action: str, arguments: Arguments, most: int) -> tuple[int, str]:
     """The COUNT of an argument `-COUNT`, and the one program that is named. Raises UsageError."""
     count = DEFAULT_COUNT
-    for option in (each for each in arguments if each.startswith("-")):
+    for option in (argument for argument in arguments if argument.startswith("-")):
         digits = option[1:]
         if not (digits.isascii() and digits.isdecimal() and 1 <= int(digits[:7]) <= most):
             raise UsageError(f"Error: bad argument {option}")
         count = int(digits)
-    return count, one_name(action, [each for each in arguments if not each.startswith("-")])
+    return count, one_name(action, [argument for argument in arguments if not argument.startswith("-")])
 
 
 def goodput(terminal: Terminal, arguments: Arguments) -> ExitStatus:
@@ -124,9 +124,9 @@ def series(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     answer = call_for_program(terminal, "series", arguments[0], **wanted)
     if answer is None:
         return ExitStatus.ERROR
-    metrics = {each["name"]: each["buckets"] for each in answer["metrics"]}
+    metrics = {metric["name"]: metric["buckets"] for metric in answer["metrics"]}
     if len(arguments) == 1:
-        rows = [_metric_row(each) for each in answer["metrics"]]
+        rows = [_metric_row(metric) for metric in answer["metrics"]]
         head = ("METRIC", "FROM STEP", "TO STEP", "FIRST", "LAST", "LEAST", "GREATEST")
         terminal.print_result(answer, render.table(head, rows) if rows else ["nothing is recorded yet"])
         return ExitStatus.OK
@@ -135,7 +135,7 @@ def series(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         terminal.print_line(f"{arguments[0]}: ERROR (there is no metric {arguments[1]}; recorded: {recorded})")
         return ExitStatus.ERROR
     keys = ("attempt", "first_step", "step", "wall_at", "count", "mean", "least", "greatest")
-    lines = [",".join(str(each[key]) for key in keys) for each in metrics[arguments[1]]]
+    lines = [",".join(str(metric[key]) for key in keys) for metric in metrics[arguments[1]]]
     terminal.print_result(answer, [",".join(keys), *lines])
     return ExitStatus.OK
 

@@ -44,8 +44,8 @@ def maintail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 def _attempt_of(arguments: Arguments) -> tuple[int | None, Arguments]:
     """The number after `--attempt`, and the other arguments."""
     others = list(arguments)
-    for position, each in enumerate(others):
-        name, equals, value = each.partition("=")
+    for position, other in enumerate(others):
+        name, equals, value = other.partition("=")
         if name != "--attempt":
             continue
         del others[position]
@@ -60,14 +60,14 @@ def _attempt_of(arguments: Arguments) -> tuple[int | None, Arguments]:
 def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
     """How many bytes (None: follow), and the arguments that are not options."""
     count: int | None = DEFAULT_BYTES
-    for option in (each for each in arguments if each.startswith("-")):
+    for option in (argument for argument in arguments if argument.startswith("-")):
         if option == "-f":
             count = None
         elif option[1:].isascii() and option[1:].isdecimal():
             count = int(option[1:12])
         else:
             raise UsageError(f"Error: bad argument {option}")
-    return count, [each for each in arguments if not each.startswith("-")]
+    return count, [argument for argument in arguments if not argument.startswith("-")]
 
 
 def _show(terminal: Terminal, name: str, channel: str, count: int | None, attempt: int | None = None) -> ExitStatus:

@@ -19,23 +19,23 @@ def notices(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Lists the notices that this host is going away, and the state of their sources."""
     no_arguments("notices", arguments)
     answer = terminal.client.call("notices")
-    rows = [_row(each) for each in answer["notices"]]
+    rows = [_row(notice) for notice in answer["notices"]]
     head = ("SOURCE", "KIND", "CERTAINTY", "IN", "AT", "FOR", "TEXT")
     listed = render.table(head, rows) if rows else ["no notices"]
     terminal.print_result(answer, [*listed, "", *_sources(answer)])
     return ExitStatus.OK
 
 
-def _row(each: dict[str, Any]) -> tuple[str, ...]:
-    left_s = each["deadline_s"]
+def _row(notice: dict[str, Any]) -> tuple[str, ...]:
+    left_s = notice["deadline_s"]
     return (
-        each["source"],
-        each["kind"],
-        each["certainty"],
+        notice["source"],
+        notice["kind"],
+        notice["certainty"],
         "unknown" if left_s is None else f"{max(0.0, left_s):.0f} s",
-        render.moment(each["deadline_wall_at"]),
-        each["program"] or "all",
-        each["text"],
+        render.moment(notice["deadline_wall_at"]),
+        notice["program"] or "all",
+        notice["text"],
     )
 
 
@@ -44,11 +44,11 @@ def _sources(answer: dict[str, Any]) -> list[str]:
         return ["no sources: this daemon is not told when its host is going away (notices = off)"]
     rows = [
         (
-            each["name"],
-            "unknown" if each["shortest_s"] is None else f"{each['shortest_s']:g} s",
-            each["trouble"] or "listening",
+            source["name"],
+            "unknown" if source["shortest_s"] is None else f"{source['shortest_s']:g} s",
+            source["trouble"] or "listening",
         )
-        for each in answer["sources"]
+        for source in answer["sources"]
     ]
     return render.table(("SOURCE", "WARNS BEFORE", "STATE"), rows)
 
@@ -84,19 +84,19 @@ def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
     """Names, options with a value, and flags. Raises UsageError."""
     names, values, flags = list[str](), dict[str, str](), set[str]()
     rest = iter(arguments)
-    for each in rest:
-        option, equals, value = each.partition("=")
+    for argument in rest:
+        option, equals, value = argument.partition("=")
         if option in _VALUES:
             value = value if equals else next(rest, "")
             if not value:
                 raise UsageError(f"Error: {option} requires a value")
             values[option] = value
-        elif each in _FLAGS:
-            flags.add(each)
-        elif each.startswith("-"):
-            raise UsageError(f"Error: bad argument {each}")
+        elif argument in _FLAGS:
+            flags.add(argument)
+        elif argument.startswith("-"):
+            raise UsageError(f"Error: bad argument {argument}")
         else:
-            names.append(each)
+            names.append(argument)
     return names, values, flags
 
 

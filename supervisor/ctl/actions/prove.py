@@ -25,7 +25,7 @@ def prove(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Proves a job and shows how far that is; Ctrl-C ends the proof."""
     try:
         rest, numbers = _take_numbers(arguments)
-        name = one_name("prove", [each for each in rest if each not in (ANYWAY, CANCEL)])
+        name = one_name("prove", [argument for argument in rest if argument not in (ANYWAY, CANCEL)])
     except UsageError as error:
         raise UsageError(str(error), NO_VERDICT) from error
     try:

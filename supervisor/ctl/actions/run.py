@@ -19,11 +19,11 @@ def run_action(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatu
     Raises LoginNeeded if the terminal can ask the user for a login.
     """
     if RAW in arguments:
-        terminal, arguments = replace(terminal, is_raw=True), [each for each in arguments if each != RAW]
+        terminal, arguments = replace(terminal, is_raw=True), [argument for argument in arguments if argument != RAW]
     if not terminal.as_json and JSON not in arguments:
         return _run(terminal, name, arguments)
     terminal = replace(terminal, as_json=True, lines=[], objects=[])
-    status = _run(terminal, name, [each for each in arguments if each != JSON])
+    status = _run(terminal, name, [argument for argument in arguments if argument != JSON])
     if not terminal.objects:
         text = "\n".join(terminal.lines)
         terminal.print_json({"text": text} if status is ExitStatus.OK else {"error": text})
@@ -37,7 +37,7 @@ def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
         meant = nearest_word(name, TABLE)
         terminal.print_detail(f"did you mean {meant!r}?" if meant else "supervisorctl help lists the actions")
         return ExitStatus.ERROR
-    if any(each in HELP for each in arguments):
+    if any(argument in HELP for argument in arguments):
         print_usage(terminal, action)
         return ExitStatus.OK
     try:

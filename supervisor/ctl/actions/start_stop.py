@@ -79,7 +79,7 @@ def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     as it is, unless its last steps may be lost (--discard).
     """
     discard, is_rolling = DISCARD in arguments, ROLLING in arguments
-    names = [each for each in arguments if each not in (DISCARD, ROLLING)]
+    names = [argument for argument in arguments if argument not in (DISCARD, ROLLING)]
     if not names:
         raise UsageError("Error: restart requires a process name")
     if is_rolling:
@@ -105,7 +105,9 @@ def _stop_saved(terminal: Terminal, names: Arguments, discard: bool) -> tuple[Ex
 
 def _not_saved(stops: list[dict[str, Any]]) -> set[str]:
     """The jobs that were not stopped, as they can't save."""
-    return {each["name"] for each in stops if each["error"] is not None and each["error"]["code"] == "NOT_SAVED"}
+    return {
+        outcome["name"] for outcome in stops if outcome["error"] is not None and outcome["error"]["code"] == "NOT_SAVED"
+    }
 
 
 def _restart_rolling(terminal: Terminal, names: Arguments, discard: bool) -> ExitStatus:
@@ -114,13 +116,13 @@ def _restart_rolling(terminal: Terminal, names: Arguments, discard: bool) -> Exi
     left = list(dict.fromkeys(_select(terminal, names, UP_CODES)))
     while left and status is ExitStatus.OK:
         name = left.pop(0)
-        status, told = _stop_saved(terminal, [name], discard)
-        stopped += told
-        if _not_saved(told):
+        status, outcomes = _stop_saved(terminal, [name], discard)
+        stopped += outcomes
+        if _not_saved(outcomes):
             left.insert(0, name)
         if status is ExitStatus.OK:
-            status, told = collect_outcomes(terminal, BulkCommand("start", lambda _: "started", _RACE), [name])
-            started += told
+            status, outcomes = collect_outcomes(terminal, BulkCommand("start", lambda _: "started", _RACE), [name])
+            started += outcomes
     if terminal.as_json:
         terminal.print_json({"stopped": stopped, "started": started, "left": left})
     else:
@@ -184,6 +186,6 @@ def expand_names(
         programs.reverse()
     expanded: Arguments = []
     for name in [ALL] if ALL in names else names:
-        found, unknown = select_programs([name], programs)
-        expanded += unknown or [each["name"] for each in found if is_meant(each) or not is_many(name)]
+        matches, unknown = select_programs([name], programs)
+        expanded += unknown or [program["name"] for program in matches if is_meant(program) or not is_many(name)]
     return expanded

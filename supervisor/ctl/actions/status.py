@@ -13,7 +13,7 @@ DOWN_CODES = (0, 100, 200, 1000)  # STOPPED, EXITED, FATAL, UNKNOWN
 
 def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Shows the status of programs; with `--watch`, until Ctrl-C."""
-    names = [each for each in arguments if each not in ("--watch", "-w")]
+    names = [argument for argument in arguments if argument not in ("--watch", "-w")]
     no_options(names)
     if len(names) != len(arguments):
         return _watch(terminal, names)
@@ -24,17 +24,17 @@ def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     except Unreachable as error:
         terminal.print_unreachable(error)
         return ExitStatus.UNKNOWN
-    found, unknown = naming.select_programs(names, answer["programs"])
-    lines = [*map(naming.unknown_line, unknown), *render.status_lines(found)]
-    terminal.print_result({**answer, "programs": found, "unknown": unknown}, lines)
-    for text in () if terminal.as_json else _proofs(found if names else []):
+    programs, unknown = naming.select_programs(names, answer["programs"])
+    lines = [*map(naming.unknown_line, unknown), *render.status_lines(programs)]
+    terminal.print_result({**answer, "programs": programs, "unknown": unknown}, lines)
+    for text in () if terminal.as_json else _proofs(programs if names else []):
         terminal.print_remark(text)
-    for text in () if terminal.as_json else _escapes(found):
+    for text in () if terminal.as_json else _escapes(programs):
         terminal.print_remark(text)
     for trouble in () if terminal.as_json else (answer.get("ledger_error"), answer.get("hooks_error")):
         if trouble is not None:
             terminal.print_trouble(trouble)
-    down = any(program["wire_code"] in DOWN_CODES for program in found)
+    down = any(program["wire_code"] in DOWN_CODES for program in programs)
     return max(ExitStatus.UNKNOWN if unknown else ExitStatus.OK, ExitStatus.DOWN if down else ExitStatus.OK)
 
 
@@ -57,7 +57,7 @@ def _escapes(programs: list[dict[str, Any]]) -> list[str]:
     for program in programs:
         if program.get("can_outlive"):
             names.setdefault(program["can_outlive"], []).append(program["name"])
-    return [f"{listed(each, ', ')} can be outlived by {what}" for what, each in names.items()]
+    return [f"{listed(name, ', ')} can be outlived by {what}" for what, name in names.items()]
 
 
 def _watch(terminal: Terminal, names: Arguments) -> ExitStatus:
@@ -75,14 +75,14 @@ def pid(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         terminal.print_result(answer, [str(answer["pid"])])
         return ExitStatus.OK
     programs = terminal.client.call("status")["programs"]
-    found, unknown = naming.select_programs(arguments, programs)
+    matches, unknown = naming.select_programs(arguments, programs)
     lines = []
     for name in [naming.ALL] if naming.ALL in arguments else arguments:
-        pids = [str(each["pid"] or 0) for each in naming.select_programs([name], programs)[0]]
+        pids = [str(program["pid"] or 0) for program in naming.select_programs([name], programs)[0]]
         lines += [f"No such process {name}"] if name in unknown else pids
-    listed = [{"name": each["name"], "pid": each["pid"]} for each in found]
+    listed = [{"name": program["name"], "pid": program["pid"]} for program in matches]
     terminal.print_result({"programs": listed, "unknown": unknown}, lines)
-    down = naming.ALL not in arguments and any(not each["pid"] for each in found)
+    down = naming.ALL not in arguments and any(not program["pid"] for program in matches)
     return max(ExitStatus.ERROR if unknown else ExitStatus.OK, ExitStatus.NOT_RUNNING if down else ExitStatus.OK)
 
 

@@ -77,13 +77,13 @@ class DaemonLog:
         if syslog_tag is not None:
             handlers.append(SyslogHandler(syslog_tag, syslog_at))
         lines = _CachedFormatter(_formatter(SupervisorLogFormatter() if supervisor_format else _json_renderer()))
-        for each in handlers:
-            each.setFormatter(lines)
+        for handler in handlers:
+            handler.setFormatter(lines)
         if foreground or not handlers:
             handlers.append(_foreground_handler(journal_stream, supervisor_format, lines))
         if changes is not None:
             handlers.append(_changes_handler(changes))
-        self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
+        self._file_handlers = [handler for handler in handlers if isinstance(handler, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
         self._listener = logging.handlers.QueueListener(waiting, *handlers)

@@ -94,16 +94,16 @@ def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _quoted(value: str) -> str:
-    is_plain = value and value.isprintable() and not any(each in value for each in ' "=')
+    is_plain = value and value.isprintable() and not any(character in value for character in ' "=')
     return value if is_plain else json.dumps(value, ensure_ascii=not value.isprintable(), allow_nan=False)
 
 
 def _upper(key: str) -> str:
     """`key` as the end of a field's name: keys are our own constant texts, with the odd dot."""
-    kept = "".join(each if each.isascii() and each.isalnum() else "_" for each in key.upper())
+    kept = "".join(character if character.isascii() and character.isalnum() else "_" for character in key.upper())
     return kept[: 64 - len(_PREFIX)]

@@ -36,11 +36,11 @@ class SupervisorLogFormatter:
     def __call__(self, logger: object, method: str, record: MutableMapping[str, Any]) -> str:
         """One record as one line; a traceback follows on lines of its own."""
         tell, program = _LINES.get(str(record.get("event"))), record.get("program")
-        told: list[Said] = []
+        entries: list[Said] = []
         if tell is not None:  # else what it calls a program may be any text that a client sent
-            told = tell(record, self._workers.setdefault(program, _Worker()) if program is not None else _Worker())
+            entries = tell(record, self._workers.setdefault(program, _Worker()) if program is not None else _Worker())
         moment = _moment(str(record.get("timestamp", "")))
-        lines = told or [(str(record.get("level", "info")), format_record(record))]
+        lines = entries or [(str(record.get("level", "info")), format_record(record))]
         exception = f"\n{record['exception']}" if record.get("exception") else ""
         return "\n".join(f"{moment} {_LEVELS.get(level, 'INFO')} {line}" for level, line in lines) + exception
 

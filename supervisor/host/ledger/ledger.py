@@ -63,12 +63,12 @@ class Ledger:
         self._path = path
         was_there = path.exists() and path.stat().st_size > 0
         wanted_path = path.with_name(FILE)
-        found = read_wanted(wanted_path)  # first: if a newer version wrote it, the ledger stays as it is
+        wanted = read_wanted(wanted_path)  # first: if a newer version wrote it, the ledger stays as it is
         connection, self.set_aside = open_or_create(path)
         self._boot_id = read_boot_id()
         self.repaired = remove_impossible_attempts(connection)
         """How many attempts with a number that no attempt can have were deleted."""
-        self._wanted = WantedFile(wanted_path, _stored_wanted(connection), found)
+        self._wanted = WantedFile(wanted_path, _stored_wanted(connection), wanted)
         self.is_lost = not was_there and self._wanted.was_there
         self._live: dict[str, Statement] = {
             row[0]: (_INSERT_ATTEMPT, tuple(row))
@@ -373,10 +373,10 @@ class Ledger:
             TEN_YEARS_S,
             limit,
         )
-        found: dict[str, list[tuple[float, int]]] = {}
+        saves: dict[str, list[tuple[float, int]]] = {}
         for row in rows:
-            found.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
-        return found
+            saves.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
+        return saves
 
     def hang_history(self, program: str) -> dict[str, float]:
         """The longest silence (s) of each section, as `record_hang_history` stored it."""
@@ -412,7 +412,10 @@ class Ledger:
             ("DELETE FROM programs", ()),
             ("DELETE FROM removed_programs", ()),
             ("DELETE FROM progress", ()),
-            *[("INSERT INTO programs VALUES (?, ?)", (name, int(each))) for name, each in wanted.programs.items()],
+            *[
+                ("INSERT INTO programs VALUES (?, ?)", (name, int(program)))
+                for name, program in wanted.programs.items()
+            ],
             *[("INSERT INTO removed_programs VALUES (?)", (name,)) for name in sorted(wanted.removed)],
             *[
                 ("INSERT INTO progress VALUES (?, ?)", (name, encode_record(account)))

@@ -59,13 +59,13 @@ class ProofTable:
     def load_under_way(self) -> dict[str, ScratchFolder]:
         """By job: what an earlier daemon did not come to clean up. Raises LedgerError."""
         rows = self._select("SELECT program, under_way FROM proofs WHERE typeof(under_way) = 'text'")
-        found = dict[str, ScratchFolder]()
+        folders = dict[str, ScratchFolder]()
         for row in rows:
             try:
-                found[row["program"]] = decode_record(parse_object(row["under_way"]), ScratchFolder, "scratch")
+                folders[row["program"]] = decode_record(parse_object(row["under_way"]), ScratchFolder, "scratch")
             except ProtocolError as error:
                 log.warning("ledger.proof_damaged", damaged=[str(error)], effect="nothing is cleaned up after it")
-        return found
+        return folders
 
 
 def decode_proof(text: str) -> ProofReport | None:

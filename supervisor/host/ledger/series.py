@@ -59,7 +59,7 @@ Snapshot = list[tuple[str, int, tuple[Bucket, ...]]]
 
 def snapshot(series: MetricSeries) -> Snapshot:
     """The series as they are now, for another thread."""
-    return [(name, each.per_bucket, tuple(each.buckets)) for name, each in series.by_name.items()]
+    return [(name, metric.per_bucket, tuple(metric.buckets)) for name, metric in series.by_name.items()]
 
 
 def to_json(series: Snapshot) -> str:

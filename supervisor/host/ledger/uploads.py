@@ -30,7 +30,7 @@ class UploadTable:
             "SELECT program, limited, upload_s FROM uploads WHERE typeof(upload_s) = 'real' AND upload_s >= 0"
             " AND upload_s < 1e9 ORDER BY rowid"
         )
-        found = defaultdict[str, list[tuple[float, bool]]](list)
+        uploads = defaultdict[str, list[tuple[float, bool]]](list)
         for row in rows:
-            found[row["program"]].append((row["upload_s"], bool(row["limited"])))
-        return dict(found)
+            uploads[row["program"]].append((row["upload_s"], bool(row["limited"])))
+        return dict(uploads)

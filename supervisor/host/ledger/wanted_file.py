@@ -44,17 +44,17 @@ class Wanted:
 class WantedFile:
     """The content of the file, which any thread may change, and one thread writes. `known`: what the ledger has.
 
-    `found`: what an earlier daemon left in the file. If there is any, it counts instead of `known`; of an account of
+    `wanted`: what an earlier daemon left in the file. If there is any, it counts instead of `known`; of an account of
     progress the later of the two counts.
     """
 
-    def __init__(self, path: Path, known: Wanted, found: Wanted | None) -> None:
+    def __init__(self, path: Path, known: Wanted, wanted: Wanted | None) -> None:
         self._path = path
-        self.was_there = found is not None
-        self._programs = dict((found or known).programs)
-        self._removed = set((found or known).removed)
+        self.was_there = wanted is not None
+        self._programs = dict((wanted or known).programs)
+        self._removed = set((wanted or known).removed)
         self._progress = dict(known.progress)
-        for program, account in found.progress.items() if found is not None else ():
+        for program, account in wanted.progress.items() if wanted is not None else ():
             if program not in self._progress or account.revision >= self._progress[program].revision:
                 self._progress[program] = account
         self._lock = threading.Lock()

@@ -123,7 +123,7 @@ class LedgerWriter:
         which there is always room.
         """
         stored = tuple(_storable(value) for value in values)
-        size = sum(len(each) for each in stored if isinstance(each, str))
+        size = sum(len(text) for text in stored if isinstance(text, str))
         with self._changed:
             share = self._shares[of] if of is not None else None
             if share is not None and not share.has_room(size):
@@ -199,8 +199,8 @@ class LedgerWriter:
                 self._changed.notify_all()
                 if error is None:  # also who came during the write may wait for nothing but what it wrote
                     waiting += self._waiting
-                    self._waiting = [each for each in waiting if each[0] > self._settled]
-                    waiting = [each for each in waiting if each[0] <= self._settled]
+                    self._waiting = [waiter for waiter in waiting if waiter[0] > self._settled]
+                    waiting = [waiter for waiter in waiting if waiter[0] <= self._settled]
                 for _, future in waiting:
                     if not future.cancelled():
                         future.set_result(None)
@@ -298,7 +298,7 @@ class LedgerWriter:
                 for sql, values, _, _ in batch:
                     try:
                         with decodable_errors():
-                            self._connection.execute(sql, [each() if callable(each) else each for each in values])
+                            self._connection.execute(sql, [value() if callable(value) else value for value in values])
                     except (sqlite3.Error, OverflowError, ValueError) as error:  # the last: what is no JSON
                         if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
                             raise

@@ -27,7 +27,7 @@ from supervisor.host.logs.output_events import OutputSubscribers
 CLEAR_TIMEOUT_S = 10.0  # for a disk
 
 DAEMON_STREAMS = {
-    Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")
+    Path(name): number for number in (1, 2) for name in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")
 } | {Path("/dev/stdout"): 1, Path("/dev/stderr"): 2}
 """Log files that are the daemon's own output, as in a container: programs get the descriptor itself."""
 

@@ -29,8 +29,8 @@ class CaptureModeParser:
         data, self._rest = self._rest + data, b""
         while data:
             mark = BEGIN if self._captured is None else END
-            before, found, after = data.partition(mark)
-            if not found:
+            before, separator, after = data.partition(mark)
+            if not separator:
                 held = _partial_mark_bytes(mark, before)
                 before, self._rest = before[: len(before) - held], before[len(before) - held :]
             if self._captured is not None:
@@ -38,10 +38,10 @@ class CaptureModeParser:
                 del self._captured[: -self._maxbytes]
             if before:
                 yield LOG if self._captured is None else CAPTURED, before
-            if found and self._captured is not None:
+            if separator and self._captured is not None:
                 yield COMMUNICATION, bytes(self._captured)
                 self._captured = None
-            elif found:
+            elif separator:
                 self._captured = bytearray()
             data = after
 

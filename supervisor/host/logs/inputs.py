@@ -73,18 +73,18 @@ class LogInputs:
     @property
     def are_finished(self) -> bool:
         """Whether no pipe is open and all output is written, as far as log daemons accept it."""
-        return not self._inputs and not self._writers and all(each.is_idle for each in self._system_logs.values())
+        return not self._inputs and not self._writers and all(log.is_idle for log in self._system_logs.values())
 
     @property
     def are_idle(self) -> bool:
         """Whether no disk and no log daemon is being waited for."""
-        logs_are_idle = all(each.is_idle for each in self._system_logs.values())
-        return logs_are_idle and all(each.is_idle for each in self._writers.values())
+        logs_are_idle = all(log.is_idle for log in self._system_logs.values())
+        return logs_are_idle and all(writer.is_idle for writer in self._writers.values())
 
     def add_pipe(self, pipe: CapturePipe, descriptor: int | None) -> None:
         """Reads one more pipe from now on, or refuses it."""
         why = refusal_of(pipe, descriptor)
-        is_known = any(each.request.id == pipe.id for each in self._inputs.values())
+        is_known = any(log_input.request.id == pipe.id for log_input in self._inputs.values())
         if why:
             self._send(("pipe", pipe.id), CaptureRefused(pipe.id, why))
         if descriptor is None:
@@ -253,7 +253,7 @@ class LogInputs:
     def _resume_inputs(self, writer: LogFileWriter, has_failed: bool) -> None:
         is_full = writer.is_full
         if not is_full:
-            for descriptor in [each for each in self._paused if self._inputs[each].writer is writer]:
+            for descriptor in [paused for paused in self._paused if self._inputs[paused].writer is writer]:
                 self._paused.discard(descriptor)
                 self._epoll.register(descriptor, select.EPOLLIN)
         writer.is_watched = is_full or has_failed
@@ -273,5 +273,5 @@ class LogInputs:
         os.close(descriptor)
         log_input.end()
         writer = log_input.writer
-        if writer is not None and all(each.writer is not writer for each in self._inputs.values()):
+        if writer is not None and all(other.writer is not writer for other in self._inputs.values()):
             writer.release()

@@ -74,8 +74,8 @@ class Link:
                 raise LinkLost("closed")
             message = decode(packet)
         except BaseException:
-            for each in descriptors:
-                os.close(each)
+            for descriptor in descriptors:
+                os.close(descriptor)
             raise
         return message, descriptors[0] if descriptors else None
 
@@ -102,15 +102,15 @@ class Outbox:
 
     def put_output(self, messages: list[OutputPrinted]) -> None:
         """Adds all messages of one event, or none if there is no room; `OutputMissed` then counts the event."""
-        size = sum(len(each.data) for each in messages)
+        size = sum(len(message.data) for message in messages)
         if self._held_bytes and self._held_bytes + size > OUTBOX_BYTES:
             self._missed_events += 1
             # keeps its place, so that it is sent even during a flood
             self._waiting["missed"] = (OutputMissed(self._missed_events), None)
             return
-        for each in messages:
+        for message in messages:
             self._output_count += 1
-            self.put(("printed", self._output_count), each)
+            self.put(("printed", self._output_count), message)
         self._held_bytes += size
 
     def send_to(self, link: Link) -> None:

@@ -67,8 +67,8 @@ class LinePrefix:
     def __init__(self, template: str, program: str, attempt: int, channel: str) -> None:
         words = {"program": program, "attempt": str(attempt), "channel": channel}
         parts = f"{template} ".split("{time}")
-        filled = (re.sub(r"\{(program|attempt|channel)\}", lambda found: words[found[1]], each) for each in parts)
-        self._parts = [each.encode(errors="replace") for each in filled]  # the time stands between two of them
+        filled = (re.sub(r"\{(program|attempt|channel)\}", lambda match: words[match[1]], part) for part in parts)
+        self._parts = [part.encode(errors="replace") for part in filled]  # the time stands between two of them
         self._is_line_start = True
 
     def add_to(self, data: bytes) -> bytes:

@@ -83,15 +83,15 @@ class Logger:
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
         self._inputs = LogInputs(self._epoll, self._wake, self._queue_message, self._queue_output)
-        for each in (listener.fileno(), self._wakeup):
-            self._epoll.register(each, select.EPOLLIN)
+        for descriptor in (listener.fileno(), self._wakeup):
+            self._epoll.register(descriptor, select.EPOLLIN)
 
     def run(self) -> None:
         """Reads pipes and the daemon's messages until it is finished."""
         alive_sent_at = time.monotonic()
         while not self._is_finished():
             ready = [descriptor for descriptor, _ in self._epoll.poll(self._poll_timeout_s())]
-            for descriptor in sorted(ready, key=lambda each: not self._is_link(each)):
+            for descriptor in sorted(ready, key=lambda number: not self._is_link(number)):
                 self._on_readable(descriptor)
             if time.monotonic() - alive_sent_at >= CHECK_EVERY_S:
                 alive_sent_at, self._needs_check = time.monotonic(), True

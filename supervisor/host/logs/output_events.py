@@ -58,7 +58,7 @@ class OutputSubscribers:
             return
         parts, self._parts = self._parts, []
         try:
-            data = b"".join(base64.b64decode(each, validate=True) for each in parts)
+            data = b"".join(base64.b64decode(part, validate=True) for part in parts)
         except ValueError as error:
             raise LogProtocolError(f"cannot decode the output of {message.program:.80}: {error}") from error
         self.on_output(ProgramOutput(message.event, message.program, message.attempt, data))

@@ -32,8 +32,8 @@ class CapturedPipes:
     @property
     def paths(self) -> set[Path]:
         """The files and log daemons that they lead to."""
-        requests = [each.request for each in list(self._pipes.values())]
-        return {Path(each) for request in requests for each in (request.path, request.syslog, request.journal) if each}
+        requests = [pipe.request for pipe in list(self._pipes.values())]
+        return {Path(path) for request in requests for path in (request.path, request.syslog, request.journal) if path}
 
     def add(self, descriptor: int, request: CapturePipe) -> None:
         """Adds a new pipe, which no logger has."""
@@ -55,7 +55,7 @@ class CapturedPipes:
 
     def not_handed_over(self) -> Iterator[CapturedPipe]:
         """The pipes that the logger does not have yet."""
-        return (each for each in self._pipes.values() if not each.is_handed_over)
+        return (pipe for pipe in self._pipes.values() if not pipe.is_handed_over)
 
     def mark_not_handed_over(self, id_: int) -> Path | None:
         """The logger can't read this one at present; returns its path, None if it has ended."""

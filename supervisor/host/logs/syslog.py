@@ -26,7 +26,8 @@ PRIORITIES: Mapping[int, int] = {
 
 def identifier(program: str) -> str:
     """A program's name as a tag: a colon, a slash or a bracket would end the tag."""
-    return "".join(each if each.isalnum() or each in "._-" else "." for each in program)[:TAG_CHARACTERS]
+    name = program[:TAG_CHARACTERS]
+    return "".join(character if character.isalnum() or character in "._-" else "." for character in name)
 
 
 def datagram(tag: str, line: bytes, wall_at: float, severity: int = INFO, pid: int | None = None) -> bytes:

@@ -27,10 +27,10 @@ LineFormat = Callable[[bytes, float], bytes]
 
 def line_formats(pipe: CapturePipe) -> list[tuple[str, LineFormat]]:
     """The log daemons that get a pipe's lines: their addresses, each with its format."""
-    found: list[tuple[str, LineFormat]] = []
+    formats: list[tuple[str, LineFormat]] = []
     if pipe.syslog:
         tag = syslog.identifier(pipe.program)
-        found.append((pipe.syslog, lambda line, wall_at: syslog.datagram(tag, line, wall_at)))
+        formats.append((pipe.syslog, lambda line, wall_at: syslog.datagram(tag, line, wall_at)))
     if pipe.journal:
         fields = {
             "PRIORITY": str(syslog.INFO),
@@ -40,8 +40,8 @@ def line_formats(pipe: CapturePipe) -> list[tuple[str, LineFormat]]:
             "ATTEMPT": str(pipe.attempt),
             "STEPKEEPER_STREAM": pipe.channel,
         }
-        found.append((pipe.journal, lambda line, _: _entry(line, fields)))
-    return found
+        formats.append((pipe.journal, lambda line, _: _entry(line, fields)))
+    return formats
 
 
 def _entry(line: bytes, fields: dict[str, str]) -> bytes:

@@ -126,19 +126,19 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
         case messages.FetchRequest():
             if question.epoch > 0 and not question.only_look:
                 run.keep_held(question.epoch)
-            found = run.fetch(
+            result = run.fetch(
                 _name(question.newer_than), question.below, frozenset(question.unwanted), question.only_look
             )
             return messages.FetchAnswer(
                 question.id,
-                name=_text(found.fetched),
-                epoch=found.epoch,
-                attempt=found.attempt,
-                newest=_text(found.newest),
-                left_behind=tuple(map(str, found.left_behind))[: messages.MAX_NAMES],
-                bad=tuple(f"{each}: {why:.200}" for each, why in found.bad[:20]),
-                seen=_text(found.seen),
-                is_held=found.epoch > 0 and found.is_held,
+                name=_text(result.fetched),
+                epoch=result.epoch,
+                attempt=result.attempt,
+                newest=_text(result.newest),
+                left_behind=tuple(map(str, result.left_behind))[: messages.MAX_NAMES],
+                bad=tuple(f"{checkpoint}: {why:.200}" for checkpoint, why in result.bad[:20]),
+                seen=_text(result.seen),
+                is_held=result.epoch > 0 and result.is_held,
             )
         case messages.NewestLocalRequest():
             return messages.NewestLocalAnswer(question.id, _text(max(local_checkpoints(run.folder), default=None)))
@@ -153,7 +153,7 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             name = _name(question.name)
             assert name is not None
             size, line = run.upload(name, question.epoch)
-            remote = tuple(str(each.name) for each in line[: messages.MAX_NAMES])
+            remote = tuple(str(checkpoint.name) for checkpoint in line[: messages.MAX_NAMES])
             return messages.UploadAnswer(question.id, question.name, size, time.monotonic() - began_at, remote)
         case messages.WatchRequest():
             raise AssertionError("the other thread answers these")

@@ -119,8 +119,8 @@ class MirroredRun(RemoteRun):
         """The newest checkpoint on the line of these epochs, if it is newer than all the names."""
         limit = max((name for name in names if name is not None), default=None)
         line = checkpoints_on_line(epochs, committed(self.files()))
-        newer = (each for each in line if limit is None or each.name > limit)
-        return next((each for each in newer if self._exists(each)), None)
+        newer = (checkpoint for checkpoint in line if limit is None or checkpoint.name > limit)
+        return next((checkpoint for checkpoint in newer if self._exists(checkpoint)), None)
 
     def begin_epoch(self, start: CheckpointName | None, known: int) -> int:
         """Begins an epoch that goes on from `start`, whatever there is beyond it; its number.
@@ -183,7 +183,7 @@ class MirroredRun(RemoteRun):
         self._mark(epoch, name)
         files = self.files()
         line = checkpoints_on_line(self._epochs, committed(files) | {remote})
-        line = tuple(each for each in line if each <= remote or self._exists(each))
+        line = tuple(checkpoint for checkpoint in line if checkpoint <= remote or self._exists(checkpoint))
         self._tidy(files, line, epoch)
         return manifest.size_bytes, line
 
@@ -222,14 +222,14 @@ class MirroredRun(RemoteRun):
 
         `before`: what this host was about to begin earlier. If it is that, StoreError: the next try goes on from it.
         """
-        found = self.read_epoch(epoch.number)
-        if found is None:
+        stored = self.read_epoch(epoch.number)
+        if stored is None:
             raise StoreError(f"cannot begin epoch {epoch.number}: the store has and has not an object of that name")
-        if found == before != epoch:
-            hold_epoch(self.folder, found.number)
+        if stored == before != epoch:
+            hold_epoch(self.folder, stored.number)
             raise StoreError(f"cannot begin epoch {epoch.number}: an earlier try of this host came through late")
-        if found != epoch:
-            raise TakenOver(found)
+        if stored != epoch:
+            raise TakenOver(stored)
 
     def _require(self, epoch: int) -> None:
         """Raises TakenOver if there is a later epoch, EpochLost if this one is gone, which no list proves."""
@@ -252,14 +252,14 @@ class MirroredRun(RemoteRun):
         Nothing is deleted because a list names checkpoints that are not there, or leaves out a manifest that is.
         """
         oldest = datetime.now(UTC) - UNFINISHED_AGE
-        unfinished = {each for each, names in files.items() if layout.MANIFEST not in names}
-        abandoned = {each for each in unfinished if max(files[each].values()) < oldest}
+        unfinished = {checkpoint for checkpoint, names in files.items() if layout.MANIFEST not in names}
+        abandoned = {checkpoint for checkpoint in unfinished if max(files[checkpoint].values()) < oldest}
         with contextlib.suppress(StoreError):  # the next upload tries again
             if len(line) > self.keep:
-                line = tuple(each for each in line if self._exists(each))
-            for each in sorted(abandoned.union(to_delete(line, epoch, self.keep))):
-                if each in abandoned and self._exists(each):
+                line = tuple(checkpoint for checkpoint in line if self._exists(checkpoint))
+            for checkpoint in sorted(abandoned.union(to_delete(line, epoch, self.keep))):
+                if checkpoint in abandoned and self._exists(checkpoint):
                     continue
-                self._proven.discard(each)
-                names = sorted(files.get(each, ()), key=lambda name: name != layout.MANIFEST)
-                self.store.delete(each.key(name) for name in names)
+                self._proven.discard(checkpoint)
+                names = sorted(files.get(checkpoint, ()), key=lambda name: name != layout.MANIFEST)
+                self.store.delete(checkpoint.key(name) for name in names)

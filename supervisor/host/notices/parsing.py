@@ -58,7 +58,7 @@ def text_field(of: dict[str, Any], key: str) -> str:
 
 def printable_line(value: str, length: int = 200) -> str:
     """Somebody else's text, made printable and short for one line of a log."""
-    return "".join(each if each.isprintable() else " " for each in value[:length]).strip()
+    return "".join(character if character.isprintable() else " " for character in value[:length]).strip()
 
 
 def parse_rfc3339(value: str) -> datetime:
@@ -76,17 +76,17 @@ def parse_http_date(value: str) -> datetime:
 
     Read without strptime, whose month names follow the locale. Raises ParseError.
     """
-    found = _DATE.fullmatch(value)
-    if not found or found[2] not in _MONTHS:
+    match = _DATE.fullmatch(value)
+    if not match or match[2] not in _MONTHS:
         raise ParseError(f"not a time like 21 Jan 2027 09:00:43 GMT: {value!r:.60}")
     try:
         return datetime(
-            int(found[3]),
-            _MONTHS.index(found[2]) + 1,
-            int(found[1]),
-            int(found[4]),
-            int(found[5]),
-            int(found[6]),
+            int(match[3]),
+            _MONTHS.index(match[2]) + 1,
+            int(match[1]),
+            int(match[4]),
+            int(match[5]),
+            int(match[6]),
             tzinfo=UTC,
         )
     except ValueError as error:

@@ -40,9 +40,9 @@ LONGEST_PAUSE_S = 1.0  # so that what a worker says after a flood is heard soon
 class ControlPipes:
     """The two pipes in `folder`.
 
-    They are created in place of what an earlier daemon left there, or, with `found`, opened with what is still in them.
-    `owner`: uid and gid of the pipes. `on_message` gets every valid message of this attempt, `on_error` a text about
-    invalid ones, rate-limited; both are called from the running loop. Raises OSError, with nothing left behind.
+    They are created in place of what an earlier daemon left there, or, with `is_there`, opened with what is still in
+    them. `owner`: uid and gid of the pipes. `on_message` gets every valid message of this attempt, `on_error` a text
+    about invalid ones, rate-limited; both are called from the running loop. Raises OSError, with nothing left behind.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ControlPipes:
         owner: tuple[int, int] | None,
         on_message: Callable[[FromWorker], None],
         on_error: Callable[[str], None],
-        found: bool = False,
+        is_there: bool = False,
     ) -> None:
         self._folder = folder
         self._on_message = on_message
@@ -65,21 +65,21 @@ class ControlPipes:
         self._pause_s = 0.0
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
-            if not found:
+            if not is_there:
                 undo.callback(try_to_remove_folder, folder)
                 _create(folder, owner)
             self._writing = _open(folder / layout.TO_WORKER)
             undo.callback(os.close, self._writing)
             self._reading = _open(folder / layout.FROM_WORKER)
             undo.callback(os.close, self._reading)
-            if owner is not None and not found:
+            if owner is not None and not is_there:
                 os.chown(folder, *owner)  # last: from now on its owner can change the files
             undo.pop_all()
         self.has_received = False
         """Whether a message came; if so, the worker has opened its ends of the pipes."""
         self._is_open = True
         self._loop.add_reader(self._reading, self._read)
-        if found:
+        if is_there:
             self._unsent.append(b"\n")  # ends a line that an earlier daemon may have left unfinished
             self._loop.add_writer(self._writing, self._write)
 

@@ -34,7 +34,7 @@ class RefusedMessages:
             return []
         nonsense = f"sends nonsense: {self.why} ({counted(self.refused, 'message')} refused)" if self.refused else ""
         often = f"sends {self.too_often} too often ({counted(self.left_out, 'message')} left out)"
-        return [each for each in (nonsense, often if self.left_out else "") if each]
+        return [text for text in (nonsense, often if self.left_out else "") if text]
 
 
 NOTHING_REFUSED = RefusedMessages()

@@ -62,7 +62,7 @@ def parse_notification(datagram: bytes) -> NotifyMessage:
         raise NotifyError("it is empty")
     status = variables.get("STATUS")
     if status is not None:
-        status = "".join(each if each.isprintable() else " " for each in status).strip()[:MAX_STATUS]
+        status = "".join(character if character.isprintable() else " " for character in status).strip()[:MAX_STATUS]
     return NotifyMessage(variables.get("READY") == "1", status)
 
 
@@ -211,17 +211,17 @@ def _bind(path: Path, owner: tuple[int, int] | None) -> socket.socket:
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[tuple[int, int], list[int]]:
     """Pid and uid of the sender, from the kernel, and the descriptors that it attached."""
-    found, attached = (-1, -1), array.array("i")
+    sender, attached = (-1, -1), array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
-            found = pid, uid
+            sender = pid, uid
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             attached.frombytes(data[: len(data) - len(data) % attached.itemsize])
-    return found, list(attached)
+    return sender, list(attached)
 
 
 def _close_all(descriptors: list[int]) -> None:
-    for each in descriptors:
+    for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            os.close(each)
+            os.close(descriptor)

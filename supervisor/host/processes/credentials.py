@@ -140,7 +140,7 @@ def _start_lookup(user: str) -> Future[Credentials]:
 
 def _run_lookup(user: str, answer: Future[Credentials]) -> None:
     try:
-        found = _last_answers[user] = find_credentials(user)
+        credentials = _last_answers[user] = find_credentials(user)
     except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
         if isinstance(error, SpawnError):
             _last_answers[user] = error
@@ -148,4 +148,4 @@ def _run_lookup(user: str, answer: Future[Credentials]) -> None:
         answer.set_exception(error)
     else:
         del _pending[user]
-        answer.set_result(found)
+        answer.set_result(credentials)

@@ -20,13 +20,13 @@ async def end_leftovers(processes: Sequence[psutil.Process], timeout_s: float, s
     Session leaders are workers: they get `stop_signal` and have `timeout_s` to exit. Raises OSError if one can't be
     signalled.
     """
-    alive = [each for each in processes if each.is_running()]
+    alive = [process for process in processes if process.is_running()]
     if not alive:
         return "had ended before the daemon came back"
     exited = await asyncio.gather(
-        *(_end_worker(each.pid, timeout_s, stop_signal) for each in alive if _leads_session(each.pid))
+        *(_end_worker(process.pid, timeout_s, stop_signal) for process in alive if _leads_session(process.pid))
     )
-    tree.kill_all(each for each in alive if each.is_running())
+    tree.kill_all(process for process in alive if process.is_running())
     if all(exited):
         return "left behind by a daemon that died; flushed and exited when asked"
     return f"left behind by a daemon that died; killed, as it did not exit within {timeout_s:g} s"

@@ -122,19 +122,19 @@ def read_configuration_digest(pid: int) -> str | None:
 
 def processes_of_attempt(value: str) -> list[psutil.Process]:
     """The live processes with this mark. Reads all of /proc: call it from a thread."""
-    return [process for _, process in _marked_processes(lambda found: found == value)]
+    return [process for _, process in _marked_processes(lambda mark: mark == value)]
 
 
 def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     """The live processes that daemons with this state folder started, by mark. Reads all of /proc."""
-    found: dict[str, list[psutil.Process]] = {}
+    processes: dict[str, list[psutil.Process]] = {}
     key = _read_key(state_dir)
     if key is None:
-        return found
+        return processes
     identity = identity_of_folder(state_dir)
     for value, process in _marked_processes(lambda mark: _is_signed(mark, key, state_dir, identity)):
-        found.setdefault(value, []).append(process)
-    return found
+        processes.setdefault(value, []).append(process)
+    return processes
 
 
 def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:

@@ -86,11 +86,11 @@ class OrphanReaper:
     async def _reap_round(self) -> None:
         """Reaps the zombies that the last round saw too, and remembers the new ones."""
         dead = await asyncio.to_thread(_zombies)
-        found = {each for each in dead if not self._is_ours(each.pid)}
-        for orphan in found & self._seen:
+        orphans = {process for process in dead if not self._is_ours(process.pid)}
+        for orphan in orphans & self._seen:
             _reap(orphan.pid)
-        self._seen = found - self._seen
-        if self._seen or len(found) < len(dead):  # a pid that is ours now may later belong to an orphan
+        self._seen = orphans - self._seen
+        if self._seen or len(orphans) < len(dead):  # a pid that is ours now may later belong to an orphan
             self._schedule()
 
 

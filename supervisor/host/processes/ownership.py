@@ -128,10 +128,10 @@ def _held_pipes(pid: int) -> set[tuple[int, int]] | None:
 
 
 def _inodes(paths: Iterable[Path]) -> set[tuple[int, int]]:
-    found: set[tuple[int, int]] = set()
+    inodes: set[tuple[int, int]] = set()
     for path in paths:
         with contextlib.suppress(OSError):
             status = path.stat()
             if stat.S_ISFIFO(status.st_mode):
-                found.add((status.st_dev, status.st_ino))
-    return found
+                inodes.add((status.st_dev, status.st_ino))
+    return inodes

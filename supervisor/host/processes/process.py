@@ -241,7 +241,7 @@ class Process:
     def note_descendants(self) -> None:
         """Notes who descends from it, so that they can be ended with it: after its end nobody could tell."""
         if not self.has_ended:
-            before = frozenset(each for each in self._descendants if each.is_running())
+            before = frozenset(descendant for descendant in self._descendants if descendant.is_running())
             self._descendants = before | tree.descendants(self.pid, self.start_time)
 
     def kill_session(self) -> int:
@@ -255,7 +255,7 @@ class Process:
         return self._kill_session()
 
     def _kill_session(self) -> int:
-        left = [each for each in self._descendants if each.is_running()]
+        left = [descendant for descendant in self._descendants if descendant.is_running()]
         return tree.kill_session(self.pid, self.start_time) + tree.kill_all(left)
 
     def detach(self) -> None:

@@ -17,7 +17,7 @@ def explain_closed_folder(folder: Path, user: str, who: Identity) -> str | None:
     """
     if who.uid == 0:
         return None
-    closed = next((each for each in reversed([folder, *folder.parents]) if _is_closed(each, who)), None)
+    closed = next((parent for parent in reversed([folder, *folder.parents]) if _is_closed(parent, who)), None)
     if closed is None:
         return None
     remedy = "or set runtime_dir in [supervisord] to a folder that it may enter, such as /run/stepkeeper"

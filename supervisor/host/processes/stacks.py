@@ -48,7 +48,7 @@ def store_dump(folder: Path, attempt: int, text: str) -> Path:
 
 def describe_threads(pid: int) -> str:
     """One line for each thread: its id, name, state, and the kernel function it waits in, where the kernel shows it."""
-    lines = [_thread(Path(f"/proc/{pid}/task/{each}")) for each in _tasks(pid)]
+    lines = [_thread(Path(f"/proc/{pid}/task/{task}")) for task in _tasks(pid)]
     return "\n".join(filter(None, lines[:THREADS_SHOWN])) or "(the process is gone)"
 
 
@@ -69,8 +69,8 @@ def _thread(task: Path) -> str:
 
 def _state(task: Path) -> str:
     """The state in the kernel's words, such as `S (sleeping)`."""
-    line = next((each for each in _read(task / "status").splitlines() if each.startswith("State:")), "")
-    return line.removeprefix("State:").strip()
+    lines = _read(task / "status").splitlines()
+    return next((line for line in lines if line.startswith("State:")), "").removeprefix("State:").strip()
 
 
 def _read(path: Path) -> str:

@@ -35,24 +35,24 @@ def descendants(pid: int, start_time: int) -> frozenset[psutil.Process]:
         return frozenset()
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110 - this runs every few seconds
         return frozenset(_descendants(pid).values())
-    found: dict[int, psutil.Process] = {}
+    processes: dict[int, psutil.Process] = {}
     parents = [pid]
     while parents:
         for child in _children(parents.pop()):
-            if child not in found:
+            if child not in processes:
                 with suppress(psutil.Error):
-                    found[child] = psutil.Process(child)
+                    processes[child] = psutil.Process(child)
                     parents.append(child)
-    return frozenset(found.values()) if read_start_time(pid) == start_time else frozenset()
+    return frozenset(processes.values()) if read_start_time(pid) == start_time else frozenset()
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as above
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123 - as above
-                found += map(int, file.read().split())
-    return found
+                children += map(int, file.read().split())
+    return children
 
 
 def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
@@ -66,13 +66,17 @@ def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
         os.kill(pid, signal.SIGSTOP)
     frozen: dict[int, psutil.Process] = {}
     for _ in range(MAX_ROUNDS):
-        fresh = [each for each in _session_and_descendants(pid).values() if frozen.get(each.pid) != each]
+        fresh = [
+            descendant
+            for descendant in _session_and_descendants(pid).values()
+            if frozen.get(descendant.pid) != descendant
+        ]
         if not fresh:
             break
-        for each in fresh:
-            frozen[each.pid] = each
+        for process in fresh:
+            frozen[process.pid] = process
             with suppress(psutil.Error):
-                each.suspend()
+                process.suspend()
     return list(frozen.values())
 
 
@@ -96,10 +100,10 @@ def kill_session(leader: int, start_time: int) -> int:
     for _ in range(MAX_ROUNDS):
         if read_start_time(leader) not in (None, start_time):
             break
-        fresh = [each for each in _members(leader) if killed.get(each.pid) != each]
+        fresh = [member for member in _members(leader) if killed.get(member.pid) != member]
         if not fresh:
             break
-        killed.update((each.pid, each) for each in fresh)
+        killed.update((process.pid, process) for process in fresh)
         kill_all(fresh)
     return len(killed)
 
@@ -111,20 +115,20 @@ def _session_and_descendants(leader: int) -> dict[int, psutil.Process]:
     """
     seen = _look_at_all()
     children: dict[int, list[int]] = {}
-    for pid, each in seen.items():
-        children.setdefault(each.parent, []).append(pid)
-    found = {pid for pid, each in seen.items() if each.session == leader and not each.is_zombie} | {leader}
-    parents = list(found)
+    for pid, status in seen.items():
+        children.setdefault(status.parent, []).append(pid)
+    pids = {pid for pid, status in seen.items() if status.session == leader and not status.is_zombie} | {leader}
+    parents = list(pids)
     while parents:
-        fresh = [pid for pid in children.get(parents.pop(), ()) if pid not in found]
-        found.update(fresh)
+        fresh = [pid for pid in children.get(parents.pop(), ()) if pid not in pids]
+        pids.update(fresh)
         parents += fresh
-    return {each.pid: each for each in _processes(seen, found - {leader})}
+    return {process.pid: process for process in _processes(seen, pids - {leader})}
 
 
 def _descendants(pid: int) -> dict[int, psutil.Process]:
     try:
-        return {each.pid: each for each in psutil.Process(pid).children(recursive=True)}
+        return {child.pid: child for child in psutil.Process(pid).children(recursive=True)}
     except psutil.Error:
         return {}
 
@@ -132,7 +136,7 @@ def _descendants(pid: int) -> dict[int, psutil.Process]:
 def _members(session: int) -> list[psutil.Process]:
     """The processes of a session, without zombies."""
     seen = _look_at_all()
-    return _processes(seen, [pid for pid, each in seen.items() if each.session == session and not each.is_zombie])
+    return _processes(seen, [pid for pid, status in seen.items() if status.session == session and not status.is_zombie])
 
 
 class _Seen(NamedTuple):
@@ -155,10 +159,10 @@ def _look_at_all() -> dict[int, _Seen]:
 
 def _processes(seen: Mapping[int, _Seen], pids: Iterable[int]) -> list[psutil.Process]:
     """Those that are still what was seen, and not others that got their pids since."""
-    found = []
+    processes = []
     for pid in pids:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             if read_start_time(pid) == seen[pid].start_time:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

@@ -71,13 +71,13 @@ class Cgroups:
         except OSError:  # it is gone
             return None
         name = (own or "").rpartition("/")[2]
-        group = next((each for each in self.groups_of(program) if each.path.name == name), None)
+        group = next((cgroup for cgroup in self.groups_of(program) if cgroup.path.name == name), None)
         return group if group is not None and pid in group.pids() else None
 
     def groups_of(self, program: str) -> "list[Cgroup]":
         """The groups of the program's attempts and standbys that exist, of this daemon and of earlier ones."""
-        found = ((*path.name.rpartition("."), path) for path in self.base.glob(f"{PREFIX}*"))
-        return [Cgroup(path) for stem, _, end, path in found if stem == _stem(program) and end[:1] in ("a", "s")]
+        parts = ((*path.name.rpartition("."), path) for path in self.base.glob(f"{PREFIX}*"))
+        return [Cgroup(path) for stem, _, end, path in parts if stem == _stem(program) and end[:1] in ("a", "s")]
 
     def _settings(self, memory_bytes: int | None, cores: float | None) -> Mapping[str, str]:
         settings = {}

@@ -83,9 +83,9 @@ class Gpus:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             return [Gpu(0, "", trouble=f"the driver reports: {error}")]
-        found = [self._one(number) for number in range(count)]
-        self.seen_uuids |= {each.uuid for each in found if each.uuid}
-        return found
+        gpus = [self._one(number) for number in range(count)]
+        self.seen_uuids |= {gpu.uuid for gpu in gpus if gpu.uuid}
+        return gpus
 
     def _one(self, number: int) -> Gpu:
         nvml, uuid = self._nvml, ""

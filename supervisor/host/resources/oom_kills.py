@@ -61,7 +61,7 @@ class OomWatch:
     @property
     def cgroup_counters(self) -> tuple[OomKillCounter, ...]:
         """Those worth storing for the next daemon; the host's counter also counts the kills of other processes."""
-        return tuple(each for each in self._counters if each.file.name in _FILES)
+        return tuple(counter for counter in self._counters if counter.file.name in _FILES)
 
     def evidence(self) -> str | None:
         """Why we think that the out-of-memory killer killed it, in words; None if nothing indicates that."""

@@ -117,7 +117,7 @@ def _folders(groups: Path, own: Path) -> list[Path]:
     if inside is None:
         return []
     folder = groups / inside.lstrip("/")
-    return [folder, *(each for each in folder.parents if each == groups or groups in each.parents)]
+    return [folder, *(parent for parent in folder.parents if parent == groups or groups in parent.parents)]
 
 
 def _number(path: Path) -> int | None:

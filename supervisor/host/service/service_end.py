@@ -60,12 +60,12 @@ def _service(group: str) -> str:
 
 def processes_in(group: str) -> list[psutil.Process]:
     """The processes of a service except this one. `group`: the text of /proc/PID/cgroup of one of them."""
-    found, service = [], _service(group)
+    processes, service = [], _service(group)
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):  # gone meanwhile
             if pid != os.getpid() and _service(os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes())) == service:
-                found.append(psutil.Process(pid))
-    return found
+                processes.append(psutil.Process(pid))
+    return processes
 
 
 async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier) -> str:
@@ -78,14 +78,14 @@ async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier
 
 
 async def _end(left: list[psutil.Process]) -> str:
-    workers = [each for each in left if _is_marked(each.pid)]
+    workers = [process for process in left if _is_marked(process.pid)]
     how = await leftovers.end_leftovers(workers, PATIENCE_S, signal.SIGTERM)
     others = [
-        each for each in left if each not in workers
+        process for process in left if process not in workers
     ]  # only now: the logger still has to write the last output of workers
-    for each in others:
+    for other in others:
         with contextlib.suppress(psutil.Error):
-            each.terminate()
+            other.terminate()
     tree.kill_all((await asyncio.to_thread(psutil.wait_procs, others, LOGGER_TIMEOUT_S))[1])
     return how
 
@@ -95,7 +95,7 @@ def _is_marked(pid: int) -> bool:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return any(each.startswith(f"{marks.VARIABLE}=".encode()) for each in variables)
+    return any(variable.startswith(f"{marks.VARIABLE}=".encode()) for variable in variables)
 
 
 def _query_job(unit: str) -> str | None:
@@ -135,7 +135,7 @@ def main(unit: str) -> int:
             f"cannot end the processes that the daemon left: {error}; kill them with: systemctl kill -s KILL {unit}"
         )
         return 1
-    _report(f"ended the processes that the daemon left (pids {' '.join(str(each.pid) for each in left)}): {how}")
+    _report(f"ended the processes that the daemon left (pids {' '.join(str(process.pid) for process in left)}): {how}")
     return 0
 
 

@@ -213,8 +213,8 @@ def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Deci
 
 
 def _has_as_new(names: Iterable[str], newest: ReportedCheckpoint) -> bool:
-    found = (parse_name(name) for name in names)
-    return any(name is not None and name.step >= newest.step for name in found)
+    parsed_names = (parse_name(name) for name in names)
+    return any(name is not None and name.step >= newest.step for name in parsed_names)
 
 
 def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckpoint]) -> RejectedCheckpoint | None:
@@ -222,6 +222,6 @@ def find_passed_over(expected: CheckpointName, rejected: Iterable[RejectedCheckp
 
     One of an earlier attempt is from before a rollback, so it does not explain why a later one is missing.
     """
-    named = [(name, each) for each in rejected if (name := checkpoint_name_in(each.name)) is not None]
-    as_new = [each for each in named if each[0].step >= expected.step and each[0].attempt >= expected.attempt]
-    return max(as_new, key=lambda each: (each[0] == expected, each[0]), default=(None, None))[1]
+    named = [(name, checkpoint) for checkpoint in rejected if (name := checkpoint_name_in(checkpoint.name)) is not None]
+    as_new = [pair for pair in named if pair[0].step >= expected.step and pair[0].attempt >= expected.attempt]
+    return max(as_new, key=lambda pair: (pair[0] == expected, pair[0]), default=(None, None))[1]

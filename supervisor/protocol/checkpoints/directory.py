@@ -105,8 +105,11 @@ def _find_quarantined(directory: Path, expected: str | None) -> RejectedCheckpoi
     wanted = None if expected is None else layout.parse_name(expected)
     if wanted is None:
         return None
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory / layout.QUARANTINE) as found:
-        match = find_passed_over(wanted, (RejectedCheckpoint(entry.name, "") for entry in found))
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(directory / layout.QUARANTINE) as iterator,
+    ):
+        match = find_passed_over(wanted, (RejectedCheckpoint(entry.name, "") for entry in iterator))
         return None if match is None else read_quarantined(directory, match.name)
     return None
 
@@ -198,5 +201,5 @@ def highest_attempt(directory: Path) -> int:
     for folder in (directory, directory / layout.QUARANTINE):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             names += os.listdir(folder)  # noqa: PTH208 - names, not paths
-    found = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
-    return max((attempt for attempt in found if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)
+    attempts = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
+    return max((attempt for attempt in attempts if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)

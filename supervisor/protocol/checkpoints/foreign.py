@@ -152,9 +152,9 @@ def step_of_bundle(bundle: Bundle) -> tuple[int, str]:
     """
     counters = {name.removesuffix(VALUE): value for name, value in bundle.counters.items() if value >= 0}
     for wanted in _STEP_NAMES:
-        found = [name for name in counters if wanted.fullmatch(name)]
-        if found:
-            chosen = max(found, key=lambda name: counters[name])
+        names = [name for name in counters if wanted.fullmatch(name)]
+        if names:
+            chosen = max(names, key=lambda name: counters[name])
             return counters[chosen], f"its {chosen}"
     number = number_in(bundle.prefix.name)
     if number is not None and number != counters.get("save_counter"):

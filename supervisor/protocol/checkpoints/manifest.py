@@ -161,9 +161,9 @@ def _verify_file(directory: Path, expected: FileRecord) -> None:
         on_disk = (directory / expected.name).lstat().st_size
         if on_disk != expected.size:
             raise ManifestError(f"{expected.name} is {on_disk} bytes, its manifest says {expected.size}")
-        size, found = durable.hash_file(directory / expected.name)
-    if size != expected.size or found != expected.hash:
-        raise ManifestError(f"{expected.name} has hash {found}, its manifest says {expected.hash}")
+        size, file_hash = durable.hash_file(directory / expected.name)
+    if size != expected.size or file_hash != expected.hash:
+        raise ManifestError(f"{expected.name} has hash {file_hash}, its manifest says {expected.hash}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ class NoSuchStep(NoValidCheckpoint):
 
     def __init__(self, directory: Path, step: int, steps: Sequence[int]) -> None:
         super().__init__(directory, ())
-        there = listed([str(each) for each in steps]) if steps else "none"
+        there = listed([str(number) for number in steps]) if steps else "none"
         self.args = (
             f"cannot begin from step {step} in {directory}: there is no whole checkpoint of that step; steps there: "
             f"{there}",

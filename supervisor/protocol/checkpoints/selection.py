@@ -64,7 +64,7 @@ class NoValidCheckpoint(Exception):
         `what_else`: what a person can do instead of restoring one from a copy.
         """
         self.rejected = rejected
-        every = listed([f"{each.name}: {each.reason}" for each in (*rejected, *quarantined)])
+        every = listed([f"{checkpoint.name}: {checkpoint.reason}" for checkpoint in (*rejected, *quarantined)])
         super().__init__(
             f"cannot restore from {directory}: no checkpoint in it is whole ({every}); "
             f"restore one from a copy, or {what_else}"
@@ -122,15 +122,15 @@ def select_checkpoint(directory: Path, rules: SelectionRules = ANY) -> Selection
     directory can't be read.
     """
     seen = view_directory(directory, rules.expected)
-    found = _select_own(directory, rules)
-    if found is None and rules.initial is not None:
-        found = _select_initial(rules.initial)
-    elif found is None:
-        found = _select_foreign(directory, foreign.prefixes_in(directory))
+    selection = _select_own(directory, rules)
+    if selection is None and rules.initial is not None:
+        selection = _select_initial(rules.initial)
+    elif selection is None:
+        selection = _select_foreign(directory, foreign.prefixes_in(directory))
     expected = None if rules.expected is None else layout.parse_name(rules.expected)
     if seen.passed_over is None and expected is not None:
-        seen = replace(seen, passed_over=find_passed_over(expected, found.rejected))
-    return replace(found, seen=seen)
+        seen = replace(seen, passed_over=find_passed_over(expected, selection.rejected))
+    return replace(selection, seen=seen)
 
 
 def _select_own(directory: Path, rules: SelectionRules) -> Selection | None:
@@ -160,8 +160,10 @@ def _select_own(directory: Path, rules: SelectionRules) -> Selection | None:
             return Selection(folder, proven, tuple(refused), data_position=read_data_position(folder))
     if unreadable is not None:
         raise unreadable
-    names_refused = {each.name for each in refused}
-    quarantined = tuple(each for each in list_quarantined(directory) if each.name not in names_refused)
+    names_refused = {checkpoint.name for checkpoint in refused}
+    quarantined = tuple(
+        checkpoint for checkpoint in list_quarantined(directory) if checkpoint.name not in names_refused
+    )
     if refused or quarantined:
         raise NoValidCheckpoint(directory, tuple(refused), quarantined, rules.begin_again)
     return None
@@ -182,15 +184,15 @@ def read_data_position(folder: Path) -> str | None:
         epoch, batch = position["epoch"], position["batch"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    is_position = all(isinstance(each, int) and 0 <= each < 1 << 63 for each in (epoch, batch))
+    is_position = all(isinstance(number, int) and 0 <= number < 1 << 63 for number in (epoch, batch))
     return f"epoch {epoch}, batch {batch}" if is_position else None
 
 
 def _select_foreign(place: Path, candidates: Iterable[Path]) -> Selection:
     """From what another program left at a place, if it did."""
-    found, refused = foreign.select_newest_whole(candidates)
-    if found is not None:
-        return Selection(found.bundle.prefix, None, refused, found)
+    checkpoint, refused = foreign.select_newest_whole(candidates)
+    if checkpoint is not None:
+        return Selection(checkpoint.bundle.prefix, None, refused, checkpoint)
     if refused:
         raise NoValidCheckpoint(place, refused, what_else="move them away to begin at step 0")
     return Selection(None, None)

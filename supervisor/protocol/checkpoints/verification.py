@@ -44,13 +44,13 @@ def verify_all(place: Path) -> list[VerifiedCheckpoint]:
     if layout.parse_name(place.name) is not None and place.is_dir():
         return [_ours(place)]
     ours = _all_ours(place) if place.is_dir() else []
-    aside = [_set_aside(each.name, each.reason) for each in list_quarantined(place)]
+    aside = [_set_aside(checkpoint.name, checkpoint.reason) for checkpoint in list_quarantined(place)]
     return [*ours, *map(_other, foreign.prefixes_at(place)), *aside]
 
 
 def _all_ours(place: Path) -> list[VerifiedCheckpoint]:
     """Those in a folder, without those that a live run's retention deletes meanwhile, and with what it has added."""
-    found: dict[layout.CheckpointName, VerifiedCheckpoint] = {}
+    checkpoints: dict[layout.CheckpointName, VerifiedCheckpoint] = {}
     seen: set[layout.CheckpointName] = set()
     for _ in range(MAX_LOOKS):
         new = [name for name in selection.committed_checkpoints(place) if name not in seen]
@@ -58,35 +58,35 @@ def _all_ours(place: Path) -> list[VerifiedCheckpoint]:
         for name in new:
             verified = _ours(place / str(name))
             if verified.valid or (place / str(name)).exists():
-                found[name] = verified
-        if found.keys() >= set(new):
+                checkpoints[name] = verified
+        if checkpoints.keys() >= set(new):
             break
-    return [found[name] for name in sorted(found, reverse=True)]
+    return [checkpoints[name] for name in sorted(checkpoints, reverse=True)]
 
 
 def _ours(folder: Path) -> VerifiedCheckpoint:
     name = layout.parse_name(folder.name)
     step, attempt = (name.step, name.attempt) if name is not None else (None, None)
     try:
-        found = manifest.verify_checkpoint(folder)
+        proven = manifest.verify_checkpoint(folder)
     except NewerFormat as error:
         return VerifiedCheckpoint(
             folder.name, "stepkeeper", step, attempt, None, None, False, str(error), Damage.UNSUPPORTED
         )
     except ManifestError as error:
         return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, None, None, False, str(error))
-    return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, found.created_wall_at, found.size_bytes, True)
+    return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, proven.created_wall_at, proven.size_bytes, True)
 
 
 def _other(prefix: Path) -> VerifiedCheckpoint:
     try:
-        found = verify.verify_bundle(prefix)
+        bundle = verify.verify_bundle(prefix)
     except BundleError as error:
         reason = foreign.explain_rejection(prefix, error)
         return VerifiedCheckpoint(prefix.name, "tensorflow", None, None, None, None, False, reason, error.damage)
     written_at = prefix.with_name(f"{prefix.name}{verify.INDEX}").stat().st_mtime
     return VerifiedCheckpoint(
-        prefix.name, "tensorflow", foreign.step_of_bundle(found)[0], None, written_at, found.size_bytes, True
+        prefix.name, "tensorflow", foreign.step_of_bundle(bundle)[0], None, written_at, bundle.size_bytes, True
     )
 
 

@@ -63,34 +63,38 @@ def fetch(
 
     Raises StoreError, and OSError if the folder can't be written.
     """
-    epochs, found = run.epochs(), committed(run.files())
-    line = checkpoints_on_line(epochs, found)
+    epochs, checkpoints = run.epochs(), committed(run.files())
+    line = checkpoints_on_line(epochs, checkpoints)
     if not (line or only_look) and epochs:
         _refuse_empty_list(run, epochs[max(epochs)])
-    latest, attempt = max(epochs, default=0), max((each.name.attempt for each in found), default=0)
+    latest, attempt = max(epochs, default=0), max((checkpoint.name.attempt for checkpoint in checkpoints), default=0)
     here = local_checkpoints(folder)
     behind = left_behind(epochs_of_checkpoints(folder, epochs), epochs)
-    wanted = [each for each in line if (below is None or each.name.step < below) and str(each.name) not in unwanted]
+    wanted = [
+        checkpoint
+        for checkpoint in line
+        if (below is None or checkpoint.name.step < below) and str(checkpoint.name) not in unwanted
+    ]
     bad: list[tuple[RemoteCheckpoint, str]] = []
     fetched = None
     if not (only_look or behind):
         if latest > 0:
-            record_seen(folder, 1 + max((attempt, *(each.attempt for each in here))), latest, epochs)
-        for each in wanted:
-            if newer_than is not None and each.name <= newer_than:
+            record_seen(folder, 1 + max((attempt, *(name.attempt for name in here))), latest, epochs)
+        for checkpoint in wanted:
+            if newer_than is not None and checkpoint.name <= newer_than:
                 break
-            if each.name in here:
+            if checkpoint.name in here:
                 continue
             try:
-                _download(run.store, each, folder)
+                _download(run.store, checkpoint, folder)
             except ManifestError as error:
-                bad.append((each, str(error)))
+                bad.append((checkpoint, str(error)))
                 continue
-            fetched = each.name
+            fetched = checkpoint.name
             break
-    refused = {each for each, _ in bad}
-    newest = next((each.name for each in wanted if each not in refused), None)
-    seen = max((each.name for each in line), default=None)
+    refused = {checkpoint for checkpoint, _ in bad}
+    newest = next((checkpoint.name for checkpoint in wanted if checkpoint not in refused), None)
+    seen = max((checkpoint.name for checkpoint in line), default=None)
     is_held = latest <= (held_epoch(folder, epochs) or 0)
     return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held)
 

@@ -77,13 +77,13 @@ def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[Che
     record = _read_record(folder)
     held = _held(record, epochs)
     since = () if held != record.epoch else record.since or ()
-    found: dict[CheckpointName, int | None] = {}
+    by_checkpoint: dict[CheckpointName, int | None] = {}
     for name in local_checkpoints(folder):
         if not (folder / str(name) / layout.MANIFEST).exists():
             continue
         known = [epoch for attempt, epoch in since if attempt <= name.attempt]
-        found[name] = fetched_epoch(folder / str(name)) or (known[-1] if known else held)
-    return found
+        by_checkpoint[name] = fetched_epoch(folder / str(name)) or (known[-1] if known else held)
+    return by_checkpoint
 
 
 def held_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int | None:

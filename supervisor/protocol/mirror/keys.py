@@ -95,8 +95,8 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
     name = parse_name(match[2]) if match is not None else None
     if match is None or name is None or not is_plain_name(match[3]):
         return None
-    found = RemoteCheckpoint(int(match[1]), name)
-    return (found, match[3]) if found.key(match[3]) == key else None
+    checkpoint = RemoteCheckpoint(int(match[1]), name)
+    return (checkpoint, match[3]) if checkpoint.key(match[3]) == key else None
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
@@ -117,10 +117,10 @@ def decode_epoch(number: int, content: bytes) -> Epoch:
     body = decode_record(fields, _EpochBody, f"epoch {number}")
     parent = None
     if body.parent is not None:
-        found = parse_file_key(f"{body.parent}/{layout.MANIFEST}")
-        if found is None or found[0].epoch >= number:
+        parsed = parse_file_key(f"{body.parent}/{layout.MANIFEST}")
+        if parsed is None or parsed[0].epoch >= number:
             raise ProtocolError(f"epoch {number} began from {body.parent!r:.80}, which is no checkpoint before it")
-        parent = found[0]
+        parent = parsed[0]
     return Epoch(number, parent, body.holder, body.began_wall_at, body.token)
 
 
@@ -137,7 +137,7 @@ def store_url(text: str) -> str:
     parts = urlsplit(text)
     is_file = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
     is_store = parts.scheme in STORES and bool(parts.netloc) and parts.password is None
-    if not (is_file or is_store) or parts.query or parts.fragment or any(each.isspace() for each in text):
+    if not (is_file or is_store) or parts.query or parts.fragment or any(character.isspace() for character in text):
         raise ValueError(
             f"is {text!r:.200}; write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER "
             f"(credentials come from where the provider's own tools look for them)"

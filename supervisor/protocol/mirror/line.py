@@ -41,8 +41,12 @@ def checkpoints_on_line(
 ) -> tuple[RemoteCheckpoint, ...]:
     """Those of the committed checkpoints that count, newest first."""
     limits = epoch_limits(epochs)
-    found = [each for each in committed if each.epoch in limits and _is_within(each.name, limits[each.epoch])]
-    return tuple(sorted(found, reverse=True))
+    checkpoints = [
+        checkpoint
+        for checkpoint in committed
+        if checkpoint.epoch in limits and _is_within(checkpoint.name, limits[checkpoint.epoch])
+    ]
+    return tuple(sorted(checkpoints, reverse=True))
 
 
 def left_behind(local: Mapping[CheckpointName, int | None], epochs: Mapping[int, Epoch]) -> tuple[CheckpointName, ...]:
@@ -67,12 +71,12 @@ def _is_within(name: CheckpointName, limit: CheckpointName | None) -> bool:
 
 def newest_at_or_before(line: Collection[RemoteCheckpoint], start: CheckpointName | None) -> RemoteCheckpoint | None:
     """The parent of an epoch that goes on from `start` (None: from step 0): the newest remote one not after it."""
-    return None if start is None else max((each for each in line if each.name <= start), default=None)
+    return None if start is None else max((checkpoint for checkpoint in line if checkpoint.name <= start), default=None)
 
 
 def to_delete(line: Collection[RemoteCheckpoint], epoch: int, keep: int) -> tuple[RemoteCheckpoint, ...]:
     """What `mirror_keep` leaves no room for, oldest first; never all that an unproven epoch stands on."""
     newest_first = sorted(line, reverse=True)
-    own = sum(each.epoch == epoch for each in newest_first)
+    own = sum(checkpoint.epoch == epoch for checkpoint in newest_first)
     kept = max(keep, KEEP_AT_LEAST if own >= KEEP_AT_LEAST else own + KEEP_AT_LEAST)
     return tuple(reversed(newest_first[kept:]))

@@ -55,10 +55,10 @@ class RemoteRun:
         return next((epoch for number in later if (epoch := self.read_epoch(number)) is not None), None)
 
     def _find_epoch(self, number: int) -> bool:
-        found = self.read_epoch(number)
-        if found is not None:
-            self._epochs[number] = found
-        return found is not None
+        epoch = self.read_epoch(number)
+        if epoch is not None:
+            self._epochs[number] = epoch
+        return epoch is not None
 
     def read_epoch(self, number: int) -> Epoch | None:
         """What the object of an epoch says; None if there is none."""
@@ -77,16 +77,16 @@ class RemoteRun:
 
         One without a manifest does not exist, or not yet.
         """
-        found: dict[RemoteCheckpoint, dict[str, datetime]] = {}
+        files: dict[RemoteCheckpoint, dict[str, datetime]] = {}
         for key, _, written_at in self.store.list_keys(""):
             if (parsed := parse_file_key(key)) is not None:
-                found.setdefault(parsed[0], {})[parsed[1]] = written_at
-        return found
+                files.setdefault(parsed[0], {})[parsed[1]] = written_at
+        return files
 
 
 def committed(files: Mapping[RemoteCheckpoint, Mapping[str, datetime]]) -> set[RemoteCheckpoint]:
     """The checkpoints that exist: those with a manifest."""
-    return {each for each, names in files.items() if layout.MANIFEST in names}
+    return {checkpoint for checkpoint, names in files.items() if layout.MANIFEST in names}
 
 
 def read_manifest(store: Store, folder: str) -> tuple[Manifest, bytes]:
@@ -110,9 +110,9 @@ def read_file(store: Store, folder: str, expected: FileRecord) -> Iterator[memor
         raise ManifestError(f"{expected.name} is missing") from None
 
 
-def check_file(expected: FileRecord, size: int, found: str) -> None:
+def check_file(expected: FileRecord, size: int, file_hash: str) -> None:
     """Raises ManifestError if a file has another size or hash than its manifest says."""
-    if (size, found) != (expected.size, expected.hash):
+    if (size, file_hash) != (expected.size, expected.hash):
         raise ManifestError(f"{expected.name} is not what its manifest says (size or hash)")
 
 

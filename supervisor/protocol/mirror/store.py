@@ -81,11 +81,11 @@ class Store:
         self._require_folder()
         with _as_store_error(f"list {prefix or 'the run'}"):
             for batch in obstore.list(self._store, f"{self._below}{prefix}".rstrip("/") or None):
-                for each in batch:
+                for entry in batch:
                     count += 1
                     if count > MAX_KEYS:
                         raise StoreError(f"cannot list {prefix}: there are more than {MAX_KEYS} objects")
-                    yield each["path"].removeprefix(self._below), each["size"], each["last_modified"]
+                    yield entry["path"].removeprefix(self._below), entry["size"], entry["last_modified"]
 
     def read(self, key: str, limit: int) -> bytes | None:
         """A small object; None if there is none. More than `limit` bytes are an error."""
@@ -221,5 +221,5 @@ def _cause(text: str) -> str:
 
 def _element(name: str, body: str) -> str:
     """The text of an element in a store's answer; empty if there is none."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>", body)
-    return "" if found is None else " ".join(found[1].split())[: MAX_CAUSE // 2]
+    match = re.search(rf"<{name}>([^<]*)</{name}>", body)
+    return "" if match is None else " ".join(match[1].split())[: MAX_CAUSE // 2]

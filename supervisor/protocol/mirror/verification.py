@@ -33,7 +33,7 @@ def verify_url(url: str) -> list[VerifiedCheckpoint]:
     One that retention deletes meanwhile is left out, and what was uploaded since is looked for.
     """
     store = Store(url)
-    found: dict[str, VerifiedCheckpoint] = {}
+    checkpoints: dict[str, VerifiedCheckpoint] = {}
     names: dict[str, CheckpointName] = {}
     for _ in range(MAX_LOOKS):
         keys = [key for key, _, _ in store.list_keys("")]
@@ -44,10 +44,10 @@ def verify_url(url: str) -> list[VerifiedCheckpoint]:
         for folder in _newest_first(new):
             verified = _verify(store, folder, new[folder], counted)
             if verified is not None:
-                found[folder] = verified
-        if found.keys() >= new.keys():
+                checkpoints[folder] = verified
+        if checkpoints.keys() >= new.keys():
             break
-    return [found[folder] for folder in _newest_first(names) if folder in found]
+    return [checkpoints[folder] for folder in _newest_first(names) if folder in checkpoints]
 
 
 def _newest_first(folders: Mapping[str, CheckpointName]) -> list[str]:
@@ -62,13 +62,13 @@ def _committed_name(key: str, url: str) -> CheckpointName | None:
 
 def _folders_that_count(url: str, keys: list[str]) -> dict[str, bool]:
     """By folder of a run's checkpoint: whether it is on the run's line. A folder that is no run's is not in it."""
-    found = dict[str, bool]()
+    by_folder = dict[str, bool]()
     for root in {root for key in keys if (root := _root_of_epoch(key)) is not None}:
         run = RemoteRun(Store(f"{url.rstrip('/')}/{root}" if root else url))
         there = committed(run.files())
         line = set(checkpoints_on_line(run.epochs(), there))
-        found |= {key_in(root, str(each)): each in line for each in there}
-    return found
+        by_folder |= {key_in(root, str(checkpoint)): checkpoint in line for checkpoint in there}
+    return by_folder
 
 
 def _root_of_epoch(key: str) -> str | None:

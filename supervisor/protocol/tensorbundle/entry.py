@@ -103,23 +103,23 @@ def parse_tensor(key: bytes, record: bytes) -> TensorEntry | None:
             numbers[number] = as_signed(value)
         elif number in numbers or number == 2:
             raise ValueError(f"the record of {name!r:.120} is not one of a tensor")
-    found = TensorEntry(name, numbers[1], len(shape), math.prod(shape), numbers[3], numbers[4], numbers[5], numbers[6])
-    _check(found, shape)
-    return found
+    entry = TensorEntry(name, numbers[1], len(shape), math.prod(shape), numbers[3], numbers[4], numbers[5], numbers[6])
+    _check(entry, shape)
+    return entry
 
 
-def _check(found: TensorEntry, shape: tuple[int, ...]) -> None:
-    if min(shape, default=0) < 0 or found.elements > MAX_SIZE:
-        raise ValueError(f"{found.name!r:.120} has an impossible shape")
-    if found.offset < 0 or found.size < 0 or found.offset + found.size > MAX_SIZE:
-        raise ValueError(f"{found.name!r:.120} lies at an impossible place")
-    width = WIDTHS.get(found.dtype)
-    if width is not None and found.size != found.elements * width:
+def _check(entry: TensorEntry, shape: tuple[int, ...]) -> None:
+    if min(shape, default=0) < 0 or entry.elements > MAX_SIZE:
+        raise ValueError(f"{entry.name!r:.120} has an impossible shape")
+    if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > MAX_SIZE:
+        raise ValueError(f"{entry.name!r:.120} lies at an impossible place")
+    width = WIDTHS.get(entry.dtype)
+    if width is not None and entry.size != entry.elements * width:
         raise ValueError(
-            f"{found.name!r:.120} has {found.elements} elements of {width} bytes but is {found.size} bytes long"
+            f"{entry.name!r:.120} has {entry.elements} elements of {width} bytes but is {entry.size} bytes long"
         )
-    if found.dtype in (Dtype.STRING, Dtype.VARIANT) and found.elements > found.size:
-        raise ValueError(f"{found.name!r:.120} has {found.elements} elements in {found.size} bytes")
+    if entry.dtype in (Dtype.STRING, Dtype.VARIANT) and entry.elements > entry.size:
+        raise ValueError(f"{entry.name!r:.120} has {entry.elements} elements in {entry.size} bytes")
 
 
 def _shape(record: bytes) -> tuple[int, ...]:

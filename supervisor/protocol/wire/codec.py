@@ -163,8 +163,8 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
     if origin is Mapping and isinstance(value, dict):
         (key_kind, item) = typing.get_args(wanted)
         return {
-            _convert(key, key_kind, f"{where}'s {key:.40}"): _convert(each, item, f"{where}.{key:.40}")
-            for key, each in value.items()
+            _convert(key, key_kind, f"{where}'s {key:.40}"): _convert(element, item, f"{where}.{key:.40}")
+            for key, element in value.items()
         }
     if is_dataclass(wanted) and isinstance(wanted, type) and isinstance(value, dict):
         return decode_record(value, wanted, where)
@@ -200,19 +200,23 @@ def _fit(value: Any, wanted: Any) -> Any:
     if value is None:
         return None
     if origin in (types.UnionType, typing.Union):
-        return _fit(value, next(each for each in typing.get_args(wanted) if each is not type(None)))
+        return _fit(value, next(word for word in typing.get_args(wanted) if word is not type(None)))
     if origin is Annotated:
         value = _fit(value, wanted.__origin__)
         for limit in wanted.__metadata__:
             value = limit.fit(value)
         return value
     if origin is tuple:
-        return tuple(_fit(each, typing.get_args(wanted)[0]) for each in value)
+        return tuple(_fit(element, typing.get_args(wanted)[0]) for element in value)
     if is_dataclass(value) and not isinstance(value, type):
         return fit_record(value)
     if origin is Mapping:
         kinds = typing.get_args(wanted)
-        return {key: each for key, each in value.items() if (_fit(key, kinds[0]), _fit(each, kinds[1])) == (key, each)}
+        return {
+            key: element
+            for key, element in value.items()
+            if (_fit(key, kinds[0]), _fit(element, kinds[1])) == (key, element)
+        }
     return value
 
 
@@ -221,9 +225,9 @@ def _convert_union(value: Any, wanted: Any, where: str) -> Any:
     if value is None and type(None) in members:
         return None
     *others, last = (item for item in members if item is not type(None))
-    for each in others:
+    for other in others:
         with contextlib.suppress(ProtocolError):
-            return _convert(value, each, where)
+            return _convert(value, other, where)
     return _convert(value, last, where)
 
 
@@ -232,7 +236,7 @@ def _convert_tuple(value: list[Any], items: tuple[Any, ...], where: str) -> tupl
         items = (items[0],) * len(value)
     elif len(items) != len(value):
         raise ProtocolError(f"{where} is {value!r:.80}, not a list of {len(items)}")
-    return tuple(_convert(each, item, where) for each, item in zip(value, items, strict=True))
+    return tuple(_convert(element, item, where) for element, item in zip(value, items, strict=True))
 
 
 def _convert_plain(value: Any, wanted: Any, where: str) -> Any:

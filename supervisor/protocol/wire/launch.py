@@ -168,12 +168,12 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
                 f"the daemon speaks protocol {protocol}, this worker {PROTOCOL}; "
                 f"install the daemon's stepkeeper version in the job's environment"
             )
-        found = decode_record(body, Launch, "its record")
+        launch = decode_record(body, Launch, "its record")
     except ProtocolError as error:
         raise LaunchError(f"{VARIABLE} can't be read: {error}; it is described in docs/control-pipe.md") from error
-    if (found.control is not None and found.control.attempt == STANDBY) != (found.waits_for is not None):
+    if (launch.control is not None and launch.control.attempt == STANDBY) != (launch.waits_for is not None):
         raise LaunchError(f"{VARIABLE} can't be used: attempt {STANDBY} and waits_for belong together")
-    return found
+    return launch
 
 
 def state_home(environment: Mapping[str, str]) -> Path | None:

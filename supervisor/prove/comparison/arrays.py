@@ -92,7 +92,7 @@ def _values(path: Path) -> dict[str, Value]:
     arrays = read_arrays(path)
     body = json.loads(arrays.pop(_BODY).content)
     return {
-        name: (saved["value"], {key: each for key, each in arrays.items() if key.startswith(f"{number}/")})
+        name: (saved["value"], {key: array for key, array in arrays.items() if key.startswith(f"{number}/")})
         for number, (name, saved) in enumerate(body.items(), 1)
     }
 
@@ -114,9 +114,9 @@ def _described(saved: Any, array: str) -> str:
     if isinstance(saved, dict):
         if saved.get("array") == array:
             return str(saved.get("dtype", ""))
-        return next(filter(None, (_described(each, array) for each in saved.values())), "")
+        return next(filter(None, (_described(value, array) for value in saved.values())), "")
     if isinstance(saved, list):
-        return next(filter(None, (_described(each, array) for each in saved)), "")
+        return next(filter(None, (_described(value, array) for value in saved)), "")
     return ""
 
 

@@ -58,20 +58,22 @@ TorchComparison = Callable[[Path, Path], Sequence[TensorDifference]]
 
 def differing_state(one: FinalCheckpoint, other: FinalCheckpoint, compare_torch: TorchComparison) -> list[Difference]:
     """What of the state differs, with the step of the checkpoints. Raises OSError."""
-    first, second = ({file.name: file.hash for file in each.written.files} for each in (one, other))
+    first, second = ({file.name: file.hash for file in checkpoint.written.files} for checkpoint in (one, other))
     names = [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
-    found: list[TensorDifference] = []
+    differences: list[TensorDifference] = []
     if any(name.startswith(f"{layout.PREFIX}.") for name in names):
-        found += _readable(f"{layout.PREFIX}.*", lambda: differing_tensors(one.folder, other.folder))
+        differences += _readable(f"{layout.PREFIX}.*", lambda: differing_tensors(one.folder, other.folder))
         names = [name for name in names if not name.startswith(f"{layout.PREFIX}.")]
     for name in names:
         if name == LOOP_STATE:
-            found += _readable(name, lambda: differing_values(one.folder / LOOP_STATE, other.folder / LOOP_STATE))
+            differences += _readable(name, lambda: differing_values(one.folder / LOOP_STATE, other.folder / LOOP_STATE))
         elif name not in first or name not in second:
-            found.append(TensorDifference(f"file {name}", *(_presence(name in each) for each in (first, second))))
+            differences.append(
+                TensorDifference(f"file {name}", *(_presence(name in hashes) for hashes in (first, second)))
+            )
         else:
-            found += _readable(name, partial(_of_file, one.folder / name, other.folder / name, compare_torch))
-    return [Difference(each.name, one.step, each.one, each.other) for each in found]
+            differences += _readable(name, partial(_of_file, one.folder / name, other.folder / name, compare_torch))
+    return [Difference(difference.name, one.step, difference.one, difference.other) for difference in differences]
 
 
 def _presence(is_there: bool) -> str:

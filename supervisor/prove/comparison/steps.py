@@ -20,12 +20,12 @@ def differing_steps(undisturbed: RunRecord, killed: RunRecord, *, is_whole: bool
     `is_whole`: the undisturbed training ended by itself, so the other one has to end at the same step.
     """
     known = {step.step: step for step in undisturbed.steps}
-    found: dict[str, Difference] = {}
+    by_name: dict[str, Difference] = {}
     for again in sorted(killed.steps, key=lambda step: step.step):
         once = known.get(again.step)
         for difference in () if once is None else _differences(once, again):
-            found.setdefault(difference.name, difference)
-    differences = list(found.values())
+            by_name.setdefault(difference.name, difference)
+    differences = list(by_name.values())
     ended = undisturbed.last, killed.last
     if ended[0] != ended[1] and (is_whole or ended[1] < ended[0]):
         longer = "" if killed.last < undisturbed.last else " or more"  # it may have been ended there

@@ -36,7 +36,7 @@ def differing_tensors(one: Path, other: Path) -> Iterator[TensorDifference]:
         mine, theirs = first.get(name), second.get(name)
         if mine is None or theirs is None:
             yield TensorDifference(
-                shown_name(name), *("absent" if each is None else "present" for each in (mine, theirs))
+                shown_name(name), *("absent" if entry is None else "present" for entry in (mine, theirs))
             )
         elif name != OBJECT_GRAPH and _content(one, mine, shards) != _content(other, theirs, shards):
             yield _difference(name, mine, _content(one, mine, shards), _content(other, theirs, shards))
@@ -48,14 +48,14 @@ def shown_name(name: str) -> str:
 
 
 def _entries(folder: Path) -> tuple[dict[str, TensorEntry], int]:
-    found: dict[str, TensorEntry] = {}
+    entries: dict[str, TensorEntry] = {}
     shards = 1
     for number, (key, value) in enumerate(sstable.read_table(folder / f"{layout.PREFIX}{INDEX}")):
         if number == 0:
             shards = bundle_entry.parse_header(key, value).shards
         elif (entry := bundle_entry.parse_tensor(key, value)) is not None:
-            found[entry.name] = entry
-    return found, shards
+            entries[entry.name] = entry
+    return entries, shards
 
 
 def _content(folder: Path, entry: TensorEntry, shards: int) -> bytes:

@@ -64,7 +64,7 @@ def lost_values(
     ignored = {*metrics, *_changing_names(undisturbed, known)}
     weakest: list[LostValue] = []
     for number, begin in enumerate(killed.reached):
-        after = next((each for each in killed.reached[number + 1 :] if each.attempt == begin.attempt), None)
+        after = next((values for values in killed.reached[number + 1 :] if values.attempt == begin.attempt), None)
         before, then = known.get(begin.step), known.get(begin.step + 1)
         if not begin.is_begin or after is None or after.is_begin or before is None or then is None:
             continue
@@ -77,11 +77,11 @@ def lost_values(
 
 def _changing_names(undisturbed: RunRecord, known: Mapping[int, Values]) -> set[str]:
     """The names of values that are not the same in two undisturbed runs."""
-    found: set[str] = set()
+    names: set[str] = set()
     for reached in undisturbed.reached:
         other = known.get(reached.step, {})
-        found |= {name for name, value in reached.values.items() if name in other and other[name] != value}
-    return found
+        names |= {name for name, value in reached.values.items() if name in other and other[name] != value}
+    return names
 
 
 def _lost_at(

@@ -165,7 +165,7 @@ async def test_messages_sent_without_a_daemon_are_received(tmp_path: Path) -> No
         ends.says, b'ss","attempt":1,"step":3}\n' + encode_message(Progress(1, 4))
     )  # and had read half of this one
     heard: asyncio.Queue[FromWorker] = asyncio.Queue()
-    found = ControlPipes(folder, 1, None, heard.put_nowait, lambda error: None, found=True)
+    found = ControlPipes(folder, 1, None, heard.put_nowait, lambda error: None, is_there=True)
 
     found.send(Identify(1))
 
@@ -183,7 +183,7 @@ async def test_file_that_is_no_pipe_is_refused(tmp_path: Path) -> None:
     (folder / layout.FROM_WORKER).touch()
 
     with pytest.raises(OSError, match="not a named pipe"):
-        ControlPipes(folder, 1, None, lambda message: None, lambda error: None, found=True)
+        ControlPipes(folder, 1, None, lambda message: None, lambda error: None, is_there=True)
 
     assert not control_pipes.send_once(folder, Flush(1, 1, "update", Then.STOP))
 

@@ -73,7 +73,7 @@ class AccessOrder:
         if found is None:
             found = {}
             if not self._names.isdisjoint(code.co_names) and not code.co_filename.startswith(self._unwatched):
-                found = {at: each for at, each in accesses_by_offset(code).items() if each[1] in self._names}
+                found = {at: access for at, access in accesses_by_offset(code).items() if access[1] in self._names}
             self._in_code[code] = found
         return found
 

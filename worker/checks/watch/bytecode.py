@@ -126,11 +126,11 @@ class Flow:
         back to it."""
         stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
         accesses: list[tuple[Access, ...]] = []
-        for number, each in enumerate(self.instructions):
-            is_end = number == start or (start is None and each.opname in (*_ENDS, "YIELD_VALUE"))
-            if each.argval == name and each.opname in stores:
+        for number, instruction in enumerate(self.instructions):
+            is_end = number == start or (start is None and instruction.opname in (*_ENDS, "YIELD_VALUE"))
+            if instruction.argval == name and instruction.opname in stores:
                 accesses.append((("store", name),))
-            elif is_end or (each.argval == name and each.opname in loads and not is_method(each)):
+            elif is_end or (instruction.argval == name and instruction.opname in loads and not is_method(instruction)):
                 accesses.append((("load", name),))
             else:
                 accesses.append(())
@@ -150,11 +150,11 @@ class Flow:
 
         `around`: an instruction; the `for` loops around it may have no pass at all.
         """
-        names = sorted({name for each in accesses for _, name in each})
+        names = sorted({name for access in accesses for _, name in access})
         bits = {name: 1 << number for number, name in enumerate(names)}
         uses, kills = [0] * len(accesses), [0] * len(accesses)
-        for number, each in enumerate(accesses):
-            for kind, name in each:
+        for number, access in enumerate(accesses):
+            for kind, name in access:
                 if kind == "load":
                     uses[number] |= bits[name] & ~kills[number]
                 else:
@@ -193,9 +193,9 @@ class Flow:
     def _shared(self) -> frozenset[str]:
         """The variables that nested functions share, which may be called at any time; comprehensions run where they
         stand."""
-        nested = [each for each in self.code.co_consts if isinstance(each, types.CodeType)]
+        nested = [const for const in self.code.co_consts if isinstance(const, types.CodeType)]
         return frozenset(
-            name for each in nested if each.co_name not in _COMPREHENSIONS for name in each.co_freevars
+            name for code in nested if code.co_name not in _COMPREHENSIONS for name in code.co_freevars
         ).intersection(self.code.co_cellvars)
 
     @functools.cached_property

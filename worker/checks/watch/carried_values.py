@@ -20,10 +20,10 @@ class CarriedValue:
 def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
     """The findings, with one remedy for all of a kind."""
     groups: dict[tuple[bool, str], list[CarriedValue]] = {}
-    for each in named:
-        kind = each.kind if each.kind in ("iterator", "drawn") else "attribute" if "." in each.path else "value"
-        groups.setdefault((each.is_library, kind), []).append(each)
-    return [Finding(each.text, _remedy(group)) for group in groups.values() for each in group]
+    for value in named:
+        kind = value.kind if value.kind in ("iterator", "drawn") else "attribute" if "." in value.path else "value"
+        groups.setdefault((value.is_library, kind), []).append(value)
+    return [Finding(value.text, _remedy(group)) for group in groups.values() for value in group]
 
 
 def _remedy(group: Sequence[CarriedValue]) -> str:

@@ -58,11 +58,11 @@ def _entry_accesses(
 def constant_entries(instructions: list[dis.Instruction]) -> dict[str, frozenset[str]]:
     """By name, the entries under constants that the code assigns, as `stats['loss']`."""
     found: dict[str, set[str]] = {}
-    for number, each in enumerate(instructions):
-        if each.opname in LOADS:
+    for number, instruction in enumerate(instructions):
+        if instruction.opname in LOADS:
             kind, entry = _constant_entry(instructions, number) or ("", "")
             if kind == "store":
-                found.setdefault(str(each.argval), set()).add(entry)
+                found.setdefault(str(instruction.argval), set()).add(entry)
     return {name: frozenset(each) for name, each in found.items()}
 
 
@@ -92,9 +92,11 @@ def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
     Also those of functions inside it.
     """
     found: dict[str, int | None] = {}
-    for each in dis.get_instructions(code):
-        if each.opname in ("STORE_ATTR", "STORE_GLOBAL"):
-            found.setdefault(each.argval, each.positions.lineno if each.positions is not None else None)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL"):
+            found.setdefault(
+                instruction.argval, instruction.positions.lineno if instruction.positions is not None else None
+            )
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             found = {**stored_names(constant), **found}
@@ -106,9 +108,19 @@ def accesses_by_offset(code: types.CodeType) -> Mapping[int, tuple[str, str, boo
     """By offset, what instructions do with attributes and names of the module: `load` or `store`, the name, and whether
     it is an attribute."""
     found: dict[int, tuple[str, str, bool]] = {}
-    for each in dis.get_instructions(code):
-        if each.opname in ATTRIBUTE_STORES or (each.opname in ATTRIBUTE_LOADS and not is_method(each)):
-            found[each.offset] = ("store" if each.opname in ATTRIBUTE_STORES else "load", str(each.argval), True)
-        elif each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
-            found[each.offset] = ("store" if each.opname.startswith("STORE") else "load", str(each.argval), False)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ATTRIBUTE_STORES or (
+            instruction.opname in ATTRIBUTE_LOADS and not is_method(instruction)
+        ):
+            found[instruction.offset] = (
+                "store" if instruction.opname in ATTRIBUTE_STORES else "load",
+                str(instruction.argval),
+                True,
+            )
+        elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
+            found[instruction.offset] = (
+                "store" if instruction.opname.startswith("STORE") else "load",
+                str(instruction.argval),
+                False,
+            )
     return found

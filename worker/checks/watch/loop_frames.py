@@ -34,8 +34,8 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
     index = flow.index_at(frame.f_lasti)
     by_calls: frozenset[str] = frozenset()
     if frame.f_locals is frame.f_globals:
-        functions = [each for each in frame.f_globals.values() if isinstance(each, types.FunctionType)]
-        by_calls = frozenset().union(*(global_names(each.__code__) for each in functions))
+        functions = [f_global for f_global in frame.f_globals.values() if isinstance(f_global, types.FunctionType)]
+        by_calls = frozenset().union(*(global_names(function.__code__) for function in functions))
     carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
     read = flow.names_read(index, by_calls)
     return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))

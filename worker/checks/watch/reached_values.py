@@ -217,7 +217,7 @@ def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iter
 def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]:
     """Attributes of an object of a framework that the framework does not know, and the objects that it consists of."""
     known = names_in_framework(cast("Any", type(value)))
-    own = {name: each for name, each in held_attributes(value).items() if name not in known}
+    own = {name: attribute for name, attribute in held_attributes(value).items() if name not in known}
     yield from _attributes_of(path, value, own)
     if framework == "torch":
         held = held_attributes(value)

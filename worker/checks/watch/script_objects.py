@@ -62,10 +62,10 @@ def function_of(member: Any) -> types.FunctionType | None:
 
 
 def names_in_code(code: types.CodeType) -> set[str]:
-    found = {*code.co_names, *(each for each in code.co_consts if isinstance(each, str) and each.isidentifier())}
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            found |= names_in_code(each)
+    found = {*code.co_names, *(const for const in code.co_consts if isinstance(const, str) and const.isidentifier())}
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            found |= names_in_code(const)
     return found
 
 

@@ -130,12 +130,12 @@ class StepWatch:
 
     def _watch_one_step(self, frames: Sequence[LoopFrame]) -> None:
         names: set[str] = set()
-        for code in (*self._codes, *(each.frame.f_code for each in frames)):
+        for code in (*self._codes, *(frame.frame.f_code for frame in frames)):
             names |= stored_names(code).keys()
         self._order = AccessOrder(
-            names | {name for each in self._before.values() if (name := each.binding)}, _unwatched_code()
+            names | {name for reached in self._before.values() if (name := reached.binding)}, _unwatched_code()
         )
-        self._order.begin([each.frame for each in frames])
+        self._order.begin([frame.frame for frame in frames])
 
     def _kept_now(self) -> Kept:
         kept = Kept()
@@ -223,7 +223,7 @@ class StepWatch:
                 if is_target or (self._order is not None and self._order.made_anew(now.binding)):
                     continue  # each step assigns it before it reads it, as far as the watched step has shown
             root = path.partition(".")[0].partition("[")[0]
-            carrying = next((each for each in frames if root in each.carried), None)
+            carrying = next((loop_frame for loop_frame in frames if root in loop_frame.carried), None)
             name = path if carrying is None else root
             if name in self._named:
                 continue
@@ -251,7 +251,7 @@ class StepWatch:
         """The line that assigns what changed."""
         name = reached.binding or short_name(reached.path)
         for code in sorted(
-            (*self._codes, *(each.frame.f_code for each in frames)), key=lambda code: code.co_name == "__init__"
+            (*self._codes, *(frame.frame.f_code for frame in frames)), key=lambda code: code.co_name == "__init__"
         ):
             line = stored_names(code).get(name)
             if line is not None:

@@ -166,18 +166,18 @@ def _index_of(parts: list[_Part], position: LogPosition) -> int | None:
 
 def _open_files(path: Path) -> list[_Part]:
     """The log and its backups, oldest first. Raises OSError."""
-    found: list[_Part] = []
+    parts: list[_Part] = []
     try:
         for number in range(MOST_FILES):
             part = _open(path if number == 0 else path.with_name(f"{path.name}.{number}"))
             if part is None and number > 0:
                 break
             if part is not None:
-                found.append(part)
+                parts.append(part)
     except BaseException:
-        _close(found)
+        _close(parts)
         raise
-    return found[::-1]
+    return parts[::-1]
 
 
 def _open(path: Path) -> _Part | None:

@@ -99,23 +99,23 @@ class Rotated:
     maxbytes: int = 0
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def note(self, found: os.stat_result, kept: int) -> None:
+    def note(self, status: os.stat_result, kept: int) -> None:
         """A log has become a backup; `kept`: how many of them stay."""
-        self.sizes[found.st_dev, found.st_ino] = found.st_size
+        self.sizes[status.st_dev, status.st_ino] = status.st_size
         while len(self.sizes) > kept:
             del self.sizes[next(iter(self.sizes))]
 
     def check(self, backup: int) -> bool:
         """Whether the file that is open there is a backup of this log. Raises OSError if it must not be compressed."""
-        found = os.fstat(backup)
-        size = self.sizes.get((found.st_dev, found.st_ino))
+        status = os.fstat(backup)
+        size = self.sizes.get((status.st_dev, status.st_ino))
         if size is None:
             return False
         allowed = min(size, self.maxbytes + SLACK_BYTES) if self.maxbytes else size
-        if found.st_size > allowed:
-            text = f"it has {found.st_size} bytes, and the log may have had {allowed}"
+        if status.st_size > allowed:
+            text = f"it has {status.st_size} bytes, and the log may have had {allowed}"
             raise OSError(errno.EFBIG, text)
-        if os.lseek(backup, 0, os.SEEK_HOLE) < found.st_size:
+        if os.lseek(backup, 0, os.SEEK_HOLE) < status.st_size:
             raise OSError(errno.EFBIG, "it has holes, and a log has none")
         os.lseek(backup, 0, os.SEEK_SET)
         return True
@@ -144,22 +144,22 @@ def _compress(
         with guarded_folder(path.parent) as folder:
             if not _is_ours_alone(folder) and not rotated.check(source):
                 return
-        found = os.fstat(source)
-        target = open_guarded(partial, os.O_WRONLY | os.O_CREAT, found.st_mode & 0o777, users=users)
+        status = os.fstat(source)
+        target = open_guarded(partial, os.O_WRONLY | os.O_CREAT, status.st_mode & 0o777, users=users)
         try:
             os.ftruncate(target, 0)  # of a compression that was interrupted
             with (
                 open(source, "rb", closefd=False) as plain,
                 open(target, "wb", closefd=False) as file,
-                gzip.GzipFile(COMPRESSED_NAME.format(found.st_ino), "wb", LEVEL, file) as packed,
+                gzip.GzipFile(COMPRESSED_NAME.format(status.st_ino), "wb", LEVEL, file) as packed,
             ):
-                yield from _copy(plain, packed.write, found.st_size)
-            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))  # as gzip itself
+                yield from _copy(plain, packed.write, status.st_size)
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))  # as gzip itself
             os.fsync(target)
         finally:
             os.close(target)
         with renaming, guarded_folder(path.parent) as folder:
-            _replace(path.name, backups, (found.st_dev, found.st_ino), folder)
+            _replace(path.name, backups, (status.st_dev, status.st_ino), folder)
     except BaseException:
         with contextlib.suppress(OSError), guarded_folder(path.parent) as folder:
             os.unlink(partial.name, dir_fd=folder)
@@ -184,8 +184,8 @@ def _is_ours_alone(folder: int) -> bool:
     """Whether nobody but this user and root can put a file there."""
     if os.geteuid() != 0:
         return True
-    found = os.fstat(folder)
-    return found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    status = os.fstat(folder)
+    return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _replace(name: str, backups: int, source: tuple[int, int], folder: int) -> None:
@@ -193,8 +193,8 @@ def _replace(name: str, backups: int, source: tuple[int, int], folder: int) -> N
     for number in range(1, backups + 1):
         backup = f"{name}.{number}"
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(backup, dir_fd=folder, follow_symlinks=False)
-            if (found.st_dev, found.st_ino) == source:
+            status = os.stat(backup, dir_fd=folder, follow_symlinks=False)
+            if (status.st_dev, status.st_ino) == source:
                 os.replace(f"{name}{PARTIAL}", f"{backup}{SUFFIX}", src_dir_fd=folder, dst_dir_fd=folder)
                 os.unlink(backup, dir_fd=folder)
                 return

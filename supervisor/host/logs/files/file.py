@@ -106,12 +106,12 @@ class LogFile:
         try:
             reading = open_guarded(self.path, os.O_RDONLY, users=self.users)
             try:
-                found = position_in(reading, self._size)
+                position = position_in(reading, self._size)
             finally:
                 os.close(reading)
         except OSError:
             return None
-        return found if found.inode == self._identity[1] else None
+        return position if position.inode == self._identity[1] else None
 
     def close(self) -> None:
         """Closes the file; the next write opens it again."""

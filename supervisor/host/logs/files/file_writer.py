@@ -150,10 +150,10 @@ class LogFileWriter:
     def _touch_disk(self, tasks: list[bytes | FileAction], lost: int) -> None:
         for are_pieces, group in groupby(tasks, lambda task: isinstance(task, bytes)):
             if are_pieces:
-                self._file.write(b"".join(each for each in group if isinstance(each, bytes)))
+                self._file.write(b"".join(piece for piece in group if isinstance(piece, bytes)))
                 continue
-            for each in group:
-                if not isinstance(each, bytes):
-                    each(self._file)
+            for action in group:
+                if not isinstance(action, bytes):
+                    action(self._file)
         if lost:
             self._file.record_loss(lost, "its disk did not answer")

@@ -167,7 +167,7 @@ def _event_list(body: bytes) -> list[Any]:
 def _parse_event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
     id = printable_line(text_field(event, "EventId"), 100)
     kind, status = text_field(event, "EventType"), text_field(event, "EventStatus")
-    resources = [each for each in json_list(event.get("Resources"), "Resources") if isinstance(each, str)]
+    resources = [resource for resource in json_list(event.get("Resources"), "Resources") if isinstance(resource, str)]
     if kind not in LONGEST_WARNING_S or status not in ("Scheduled", "Started") or not id:
         raise ParseError(f"not a scheduled event: EventId {id!r}, type {kind!r:.40}, status {status!r:.40}")
     if machine is not None and machine not in resources:

@@ -58,20 +58,22 @@ def read_folder(path: Path, owners: frozenset[int]) -> FolderContents:
         os.close(folder)
 
 
-def _check_folder(path: Path, found: os.stat_result, owners: frozenset[int]) -> int:
-    if found.st_uid not in owners:
-        raise FolderError(f"cannot trust the notice folder {path}: it belongs to uid {found.st_uid}; chown root {path}")
-    if found.st_mode & 0o022:
+def _check_folder(path: Path, status: os.stat_result, owners: frozenset[int]) -> int:
+    if status.st_uid not in owners:
+        raise FolderError(
+            f"cannot trust the notice folder {path}: it belongs to uid {status.st_uid}; chown root {path}"
+        )
+    if status.st_mode & 0o022:
         raise FolderError(f"cannot trust the notice folder {path}: others may write in it; chmod go-w {path}")
-    return found.st_ino
+    return status.st_ino
 
 
 def _read_files(folder: int, names: list[str], owners: frozenset[int], inode: int) -> FolderContents:
     names = [name for name in names if not name.startswith(".")]
-    found, refused = [], {}
+    files, refused = [], {}
     for name in names[:MAX_FILES]:
         try:
-            found.append(_read_file(folder, name, owners))
+            files.append(_read_file(folder, name, owners))
         except FileNotFoundError:
             continue  # removed meanwhile: withdrawn
         except _FileRefused as reason:
@@ -80,7 +82,7 @@ def _read_files(folder: int, names: list[str], owners: frozenset[int], inode: in
             refused[name] = f"{error.strerror or error}; let root write it"
     for name in names[MAX_FILES:]:
         refused[name] = f"the folder has more than {MAX_FILES} files; remove some"
-    return FolderContents(tuple(found), refused, inode)
+    return FolderContents(tuple(files), refused, inode)
 
 
 def _read_file(folder: int, name: str, owners: frozenset[int]) -> NoticeFileRead:
@@ -91,24 +93,24 @@ def _read_file(folder: int, name: str, owners: frozenset[int]) -> NoticeFileRead
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
-        found = os.fstat(descriptor)
-        _check_file(found, owners)
+        status = os.fstat(descriptor)
+        _check_file(status, owners)
         body = os.read(descriptor, MAX_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(body) > MAX_BYTES:
         raise _FileRefused(f"it is longer than {MAX_BYTES} bytes; shorten it")
-    return NoticeFileRead(name, body, found.st_mtime)
+    return NoticeFileRead(name, body, status.st_mtime)
 
 
-def _check_file(found: os.stat_result, owners: frozenset[int]) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_file(status: os.stat_result, owners: frozenset[int]) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise _FileRefused("it is not a regular file; links, pipes and devices are not followed")
-    if found.st_uid not in owners:
-        raise _FileRefused(f"it belongs to uid {found.st_uid}, who is not in notice_owners; let root write it")
-    if found.st_mode & 0o022:
+    if status.st_uid not in owners:
+        raise _FileRefused(f"it belongs to uid {status.st_uid}, who is not in notice_owners; let root write it")
+    if status.st_mode & 0o022:
         raise _FileRefused("others may write to it; chmod go-w it")
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         raise _FileRefused("it has a second hard link; write a separate file")
-    if found.st_size > MAX_BYTES:
-        raise _FileRefused(f"it is {found.st_size} bytes long, more than {MAX_BYTES}; shorten it")
+    if status.st_size > MAX_BYTES:
+        raise _FileRefused(f"it is {status.st_size} bytes long, more than {MAX_BYTES}; shorten it")

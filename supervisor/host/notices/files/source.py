@@ -134,7 +134,7 @@ class _FolderWatch:
 
     def follow(self, inode: int) -> bool:
         """Watches the folder with this inode, if it does not yet; True if it has begun now."""
-        has_ended = any(not each.is_alive() for each in self._observer.emitters)  # its folder was removed
+        has_ended = any(not emitter.is_alive() for emitter in self._observer.emitters)  # its folder was removed
         if inode == self._inode and not has_ended:  # a new folder may have the number that became free
             return False
         self._inode = inode
