@@ -107,7 +107,7 @@ def _migrate(path: Path) -> int:
     except ConfigError as error:
         return _fail(str(error), EXIT_CONFIG)
     print(*lines, sep="\n")  # noqa: T201
-    refused = sum(each.outcome is MigrationOutcome.REFUSED for each in lines)
+    refused = sum(line.outcome is MigrationOutcome.REFUSED for line in lines)
     to_change = f"change {counted(refused, 'line')} before stepkeeper can use it"
     print(f"{path}: {to_change if refused else 'can be used as it is'}")  # noqa: T201
     return EXIT_CONFIG if refused else 0
@@ -267,8 +267,8 @@ def _run_daemon(config: Config, read_config: Callable[[], Config], background: B
         if settings.changes_logfile is None
         else ChangesFile(settings.changes_logfile, settings.changes_logfile_maxbytes, settings.changes_logfile_backups),
     )
-    for each in config.warnings:
-        log.warning("configuration.remark", text=str(each))
+    for warning in config.warnings:
+        log.warning("configuration.remark", text=str(warning))
     try:
         return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log))
     finally:

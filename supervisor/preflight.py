@@ -37,9 +37,9 @@ def daemon_obstacles(config: Config) -> list[str]:
     if settings.user is not None and find_credentials(settings.user).uid != os.geteuid():
         return []
     made = [settings.state_dir, settings.childlogdir]
-    found = [(each, _why_not_folder(each)) for each in made]
-    files = [each for each in (settings.logfile, settings.changes_logfile, settings.pidfile) if each is not None]
-    found += [(each, _why_not_file(each, made)) for each in files]
+    found = [(path, _why_not_folder(path)) for path in made]
+    files = [path for path in (settings.logfile, settings.changes_logfile, settings.pidfile) if path is not None]
+    found += [(file, _why_not_file(file, made)) for file in files]
     obstacles = [f"cannot start supervisord: cannot use {path}: {why}; {_REMEDY}" for path, why in found if why]
     for server in config.unix_http_servers:
         if why := _why_not_entry(server.file, made):
@@ -99,16 +99,16 @@ def _silent_script(program: ProgramConfig, folder: Path) -> str | None:
     from supervisor.config.script_survey import ScriptError, WorkerUse, survey_command  # a daemon has no use for it
 
     try:
-        found = survey_command(program.command, folder)
+        survey = survey_command(program.command, folder)
     except ScriptError as error:
         return f"command: {error}"
-    if found.use is WorkerUse.YES or found.script is None:
+    if survey.use is WorkerUse.YES or survey.script is None:
         return None
     remedy = "train with worker.Run (docs/recipes.md), or remove checkpoint_dir"
-    if found.use is WorkerUse.NO:
-        return f"command: {found.script} does not use worker, so the job would save nothing and fail; {remedy}"
-    others = f" ({', '.join(found.may_use_it)})" if found.may_use_it else ""
-    return f"command: {found.script} does not use worker itself; unless what it runs does{others}, the job will fail"
+    if survey.use is WorkerUse.NO:
+        return f"command: {survey.script} does not use worker, so the job would save nothing and fail; {remedy}"
+    others = f" ({', '.join(survey.may_use_it)})" if survey.may_use_it else ""
+    return f"command: {survey.script} does not use worker itself; unless what it runs does{others}, the job will fail"
 
 
 def _missing_module(entrypoint: str, folder: Path) -> Path | None:
@@ -186,7 +186,7 @@ def _why_not_folder(path: Path) -> str:
     try:
         if _exists(path):
             return _why_not_writable(path)
-        above = next((each for each in path.parents if _exists(each)), Path("/"))
+        above = next((parent for parent in path.parents if _exists(parent)), Path("/"))
     except OSError as error:
         return error.strerror or str(error)
     if above.is_relative_to("/proc"):

@@ -191,7 +191,7 @@ class SignalHandlers:
         try:
             await self._programs.reread()
             actions = await self._programs.update()
-            log.info("configuration.updated", actions=[f"{each.name}: {each.action}" for each in actions])
+            log.info("configuration.updated", actions=[f"{action.name}: {action.action}" for action in actions])
         except ConfigError as error:
             log.error("configuration.refused", error=str(error), kept="the configuration in use")
         finally:

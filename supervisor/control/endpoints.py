@@ -53,8 +53,8 @@ def open_endpoints(config: Config) -> Iterator[tuple[Endpoint, ...]]:
     """Opens every configured socket, and closes them and removes their files at the end. Raises ListenError."""
     with contextlib.ExitStack() as at_end:
         yield (
-            *[_unix_endpoint(each, at_end) for each in config.unix_http_servers],
-            *[_tcp_endpoint(each, at_end) for each in config.inet_http_servers],
+            *[_unix_endpoint(server, at_end) for server in config.unix_http_servers],
+            *[_tcp_endpoint(server, at_end) for server in config.inet_http_servers],
         )
 
 

@@ -148,12 +148,15 @@ class _Application:
             try:
                 arguments = _arguments(request)
                 change.arguments = {key: arguments[key] for key in ("command", "names") if key in arguments}
-                found = bulk.read_bulk_request(arguments)
-                change.command, change.arguments = found.command, {**found.arguments, "names": list(found.names)}
+                bulk_request = bulk.read_bulk_request(arguments)
+                change.command, change.arguments = (
+                    bulk_request.command,
+                    {**bulk_request.arguments, "names": list(bulk_request.names)},
+                )
             finally:
                 self._require_change(change.caller)
-            change.has_line_per_program = bool(found.names)
-            return found
+            change.has_line_per_program = bool(bulk_request.names)
+            return bulk_request
 
     async def _metrics(self, request: web.Request) -> web.Response:
         sample, accept = sampling.take_sample(self._context), request.headers.get("accept", "")

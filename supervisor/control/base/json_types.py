@@ -58,7 +58,7 @@ def _finite(content: Any) -> Any:
 
 def fields_of(value: Any) -> dict[str, Any]:
     """The fields of a dataclass instance by name; unlike `dataclasses.asdict`, without copying what is in them."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def read_request(kind: type[Request], arguments: Mapping[str, Any]) -> Request:
@@ -95,7 +95,7 @@ def _unwrapped(kind: Any) -> tuple[Any, Schema]:
         if get_origin(kind) is Annotated:
             kind, limits = kind.__origin__, kind.__metadata__[0]
         elif _is_optional(kind):
-            (kind,) = (each for each in get_args(kind) if each is not types.NoneType)
+            (kind,) = (word for word in get_args(kind) if word is not types.NoneType)
         else:
             return kind, limits
 
@@ -136,8 +136,8 @@ def _expected(kind: Any) -> str:
 def request_schema(kind: Any) -> Schema:
     """The schema of a request: fields with a default may be left out. None: a command without arguments."""
     described: list[Field[Any]] = list(fields(kind)) if kind is not None else []
-    schema: Schema = {"type": "object", "properties": {each.name: _with_default(each) for each in described}}
-    required = [each.name for each in described if each.default is MISSING]
+    schema: Schema = {"type": "object", "properties": {field.name: _with_default(field) for field in described}}
+    required = [field.name for field in described if field.default is MISSING]
     return {**schema, "required": required} if required else schema
 
 
@@ -154,9 +154,9 @@ def schema_of(kind: Any) -> Schema:
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if is_dataclass(kind):
-        return object_(**{each.name: schema_of(each.type) for each in fields(kind)})
+        return object_(**{field.name: schema_of(field.type) for field in fields(kind)})
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return {"type": "string", "enum": [str(each) for each in kind]}
+        return {"type": "string", "enum": [str(enum) for enum in kind]}
     match get_origin(kind), get_args(kind):
         case (types.UnionType | typing.Union, of):  # the second: of an annotated type and None
             return {"anyOf": [schema_of(each) for each in of]}

@@ -66,9 +66,14 @@ async def avail(context: CommandContext) -> AvailablePrograms:
     return AvailablePrograms(
         tuple(
             ConfiguredProgram(
-                each.name, each.group, each.name in in_use, each.autostart, each.group_priority, each.priority
+                program.name,
+                program.group,
+                program.name in in_use,
+                program.autostart,
+                program.group_priority,
+                program.priority,
             )
-            for each in sorted(programs, key=lambda each: (each.process, each.group))  # Supervisor's order
+            for program in sorted(programs, key=lambda each: (each.process, each.group))  # Supervisor's order
         )
     )
 
@@ -91,15 +96,15 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
     read, named = await reread(context), None
     broken = read.broken
     if request.names is not None:
-        broken = tuple(each for each in broken if _concerns(each, request.names))
-        new = {_name_in(each) for each in broken if not each.kept}
+        broken = tuple(section for section in broken if _concerns(section, request.names))
+        new = {_name_in(section) for section in broken if not section.kept}
         named = _programs_of(context, tuple(name for name in request.names if name not in new))
     try:
         actions = await context.programs.update(named, discard=request.discard)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     if actions:
-        done = f"{', '.join(sorted({each.name for each in actions})):.500} updated"
+        done = f"{', '.join(sorted({action.name for action in actions})):.500} updated"
         await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
     return UpdateAnswer(tuple(actions), broken, read.remarks)
 
@@ -116,7 +121,7 @@ def _name_in(broken: BrokenSection) -> str:
 def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
     """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
     programs = context.programs
-    known = {**{name: each.config for name, each in programs.runners.items()}, **programs.configured}
+    known = {**{name: runner.config for name, runner in programs.runners.items()}, **programs.configured}
     found = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
     unknown = sorted(name for name, meant in found.items() if not meant)
     if unknown:
@@ -159,7 +164,7 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
     """Ceases to supervise a program, or a group, of which nothing runs, until it is added again."""
     name, programs = request.name, context.programs
     members = groups.members(programs, groups.group_of(name))
-    meant = [name] if name in programs.runners else [each.name for each in members]
+    meant = [name] if name in programs.runners else [member.name for member in members]
     if not meant:
         raise CommandError(Code.BAD_NAME, name)
     runners = [programs.runners[each] for each in meant]
@@ -181,7 +186,7 @@ async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[U
 async def until_stopped(context: CommandContext) -> tuple[UnsavedJob, ...]:
     """Waits until every job has stopped and that is recorded; those of them whose last steps are not saved."""
     runners = list(context.programs.runners.values())
-    running = [each for each in runners if each.config.job is not None and each.state in ALIVE]
+    running = [runner for runner in runners if runner.config.job is not None and runner.state in ALIVE]
     await asyncio.gather(*(runner.until_gone() for runner in running))
     await context.ledger.until_recorded()  # if that fails the log says so, and the next daemon looks at the disk
     return unsaved_jobs(running)

@@ -31,18 +31,18 @@ def group_of(name: str) -> str:
 
 def members(programs: Programs, group: str) -> list[Runner]:
     """What is in use of a group, in the order of start; nothing if there is no such group."""
-    return in_start_order(each for each in programs.runners.values() if each.config.group == group)
+    return in_start_order(runner for runner in programs.runners.values() if runner.config.group == group)
 
 
 def configured(programs: Mapping[str, ProgramConfig], group: str) -> list[str]:
     """The names of a group's programs in a configuration."""
-    return [name for name, each in programs.items() if each.group == group]
+    return [name for name, program in programs.items() if program.group == group]
 
 
 def changed(programs: Programs, changes: Changes) -> tuple[list[str], list[str], list[str]]:
     """What changes for whole groups: names of those that are added, changed, removed."""
-    used = {each.config.group for each in programs.runners.values()}
-    wanted = {each.group for each in programs.configured.values()}
+    used = {runner.config.group for runner in programs.runners.values()}
+    wanted = {program.group for program in programs.configured.values()}
     touched = {programs.configured[name].group for name in (*changes.added, *changes.changed)}
     touched |= {programs.runners[name].config.group for name in (*changes.changed, *changes.removed)}
     return sorted(wanted - used), sorted(touched & used & wanted), sorted(used - wanted)

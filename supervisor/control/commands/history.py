@@ -112,7 +112,9 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
     sums = {spent: sum(each.get(spent, 0.0) for each in spent_s.values()) for spent in TimeSpent}
     if current is not None:
         sums[current[0]] += current[1]
-    causes = Counter(each.cause for each in records if each.cause is not None and each.cause not in UNINTERRUPTED)
+    causes = Counter(
+        record.cause for record in records if record.cause is not None and record.cause not in UNINTERRUPTED
+    )
     return Goodput(
         name=runner.name,
         since_wall_at=_began_at(records[0], spent_s) if records else None,
@@ -120,7 +122,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
         spent_s={category: round(seconds, 3) for category, seconds in _by_name(sums).items()},
         wanted_s=round(sum(seconds for spent, seconds in sums.items() if spent is not TimeSpent.STOPPED), 3),
         goodput=goodput_of(sums),
-        lost_steps=sum(each.lost_steps or 0 for each in records),
+        lost_steps=sum(record.lost_steps or 0 for record in records),
         causes=dict(causes.most_common()),
     )
 

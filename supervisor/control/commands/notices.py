@@ -59,8 +59,10 @@ async def notices(context: CommandContext) -> NoticesAnswer:
     """Lists the notices in force, the most severe first, and the state of each source of notices."""
     now = asyncio.get_running_loop().time()
     return NoticesAnswer(
-        tuple(_answer(each, now) for each in context.notices.by_severity),
-        tuple(NoticeSourceAnswer(each.name, each.shortest_s, each.error) for each in context.notices.source_health),
+        tuple(_answer(notice, now) for notice in context.notices.by_severity),
+        tuple(
+            NoticeSourceAnswer(health.name, health.shortest_s, health.error) for health in context.notices.source_health
+        ),
         context.notices.shortest_s,
     )
 

@@ -54,12 +54,12 @@ async def series(context: CommandContext, request: SeriesRequest) -> SeriesAnswe
 def _answer(name: str, buckets: list[Bucket], is_wanted: bool) -> MetricAnswer:
     return MetricAnswer(
         name=name,
-        reports=sum(each.count for each in buckets),
-        first_step=min(each.first_step for each in buckets),
-        step=max(each.step for each in buckets),
+        reports=sum(bucket.count for bucket in buckets),
+        first_step=min(bucket.first_step for bucket in buckets),
+        step=max(bucket.step for bucket in buckets),
         first=buckets[0].mean,
         last=buckets[-1].mean,
-        least=min(each.least for each in buckets),
-        greatest=max(each.greatest for each in buckets),
+        least=min(bucket.least for bucket in buckets),
+        greatest=max(bucket.greatest for bucket in buckets),
         buckets=tuple(buckets) if is_wanted else (),
     )

@@ -246,7 +246,7 @@ class Connection:
             self._send(h11.Data(data=body[start : start + BLOCK_BYTES]))
 
     def _send(self, *events: h11.Event) -> None:
-        self._writer.write(b"".join(self._http.send(each) or b"" for each in events))
+        self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
 
 
 def _head(answer: web.Response) -> h11.Response:
@@ -259,7 +259,7 @@ def _head(answer: web.Response) -> h11.Response:
     if isinstance(answer.body, bytes):
         headers.append(("Content-Length", str(len(answer.body))))
     words = answer.reason or HTTPStatus(answer.status).phrase
-    reason = "".join(each if each.isprintable() else " " for each in words)
+    reason = "".join(word if word.isprintable() else " " for word in words)
     return h11.Response(status_code=answer.status, headers=headers, reason=reason.encode("ascii", "replace"))
 
 

@@ -28,9 +28,9 @@ class Connections:
 
     async def close(self, within_s: float) -> None:
         """Closes all connections; responses that are being sent get `within_s` seconds to end."""
-        answering = [task for task, each in self._connected.items() if each.is_answering]
-        for each in self._connected.values():
-            each.is_wanted = False
+        answering = [task for task, connection in self._connected.items() if connection.is_answering]
+        for connection in self._connected.values():
+            connection.is_wanted = False
         if answering:
             await asyncio.wait(answering, timeout=within_s)
         for task in self._connected:

@@ -62,27 +62,27 @@ def families(sample: Sample) -> Iterator[Family]:
 
     for metric in PROGRAMS:
         values = (
-            ((each.name,), found)
-            for each in sample.programs
-            for found in read(each.name, partial(_number, metric.value, each))
+            ((program.name,), found)
+            for program in sample.programs
+            for found in read(program.name, partial(_number, metric.value, program))
         )
         yield _family(metric, ("program",), values)
     for divided in LABELLED:
         parts = (
-            ((each.name, word), value)
-            for each in sample.programs
-            for found in read(each.name, partial(_numbers, divided.values, each))
+            ((program.name, word), value)
+            for program in sample.programs
+            for found in read(program.name, partial(_numbers, divided.values, program))
             for word, value in found.items()
         )
         yield _family(divided, ("program", divided.label), parts)
-    jobs = [(each.name, each.job) for each in sample.programs if each.job is not None]
+    jobs = [(program.name, program.job) for program in sample.programs if program.job is not None]
     for of_job in JOBS:
         yield _family(
             of_job,
             ("program",),
             (((name,), found) for name, job in jobs for found in read(name, partial(_number, of_job.value, job))),
         )
-    names = {*(each.name for each in sample.programs), *sample.not_shown}
+    names = {*(program.name for program in sample.programs), *sample.not_shown}
     shown = GaugeMetricFamily(
         "stepkeeper_program_shown",
         "0 if some of the program's metrics can't be computed; the daemon's log says why.",
@@ -119,7 +119,7 @@ def _daemon_families(sample: Sample) -> Iterator[Family]:
     build.add_metric((__version__, platform.python_version()), 1)
     yield build
     states = GaugeMetricFamily("stepkeeper_programs", "Number of programs, by state.", labels=("state",))
-    counted = Counter(each.state for each in sample.programs)
+    counted = Counter(program.state for program in sample.programs)
     for state in State:
         states.add_metric((str(state),), counted[state])
     yield states

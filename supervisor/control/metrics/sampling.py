@@ -125,14 +125,14 @@ def take_sample(context: CommandContext) -> Sample:
 
 
 def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
-    notices = [each.notice for each in dispatcher.by_severity]
-    certain = [each for each in notices if each.certainty is Certainty.CERTAIN and each.deadline_at is not None]
+    notices = [active_notice.notice for active_notice in dispatcher.by_severity]
+    certain = [notice for notice in notices if notice.certainty is Certainty.CERTAIN and notice.deadline_at is not None]
     return NoticesSample(
-        holding={str(each): sum(notice.certainty is each for notice in notices) for each in Certainty},
+        holding={str(certainty): sum(notice.certainty is certainty for notice in notices) for certainty in Certainty},
         deadline_wall_at=min(
-            (at for at in (deadline_wall_at(each, now) for each in certain) if at is not None), default=None
+            (at for at in (deadline_wall_at(notice, now) for notice in certain) if at is not None), default=None
         ),
-        sources={each.name: each.error is None for each in dispatcher.source_health},
+        sources={health.name: health.error is None for health in dispatcher.source_health},
         shortest_s=dispatcher.shortest_s,
     )
 

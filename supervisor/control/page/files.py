@@ -53,8 +53,8 @@ async def _respond(name: str, request: web.Request) -> web.Response:
 
 def _plots_file() -> Path | None:
     """The plotting library for browsers, from the Python package that carries it; None: it is not installed."""
-    found = importlib.util.find_spec("plotly")  # finds it without importing it
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+    spec = importlib.util.find_spec("plotly")  # finds it without importing it
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (file := Path(folder, "package_data", PLOTS)).is_file():
             return file
     return None

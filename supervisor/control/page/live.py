@@ -92,7 +92,7 @@ class LivePages:
 
     def _event(self, since: int) -> bytes:
         """What changed after the look `since`; all of it for 0."""
-        changed = {name: each.content for name, each in self._shown.items() if each.look > since}
+        changed = {name: shown.content for name, shown in self._shown.items() if shown.look > since}
         programs = b",".join(to_json(name) + b":" + content for name, content in changed.items() if content is not None)
         removed = to_json([name for name, content in changed.items() if content is None] if since else [])
         daemon = self._daemon if self._daemon_look > since else b"null"
@@ -117,7 +117,7 @@ class LivePages:
 
     async def _look_once(self) -> None:
         answer, look = await self._read_status(self._context), self._look + 1
-        present = {each.name: _content(each) for each in answer.programs}
+        present = {program.name: _content(program) for program in answer.programs}
         daemon = to_json(
             {
                 "ledger_error": answer.ledger_error,
@@ -145,7 +145,7 @@ def _content(program: ProgramStatus) -> bytes:
         return to_json(_visible(program))
     except Exception as error:  # noqa: BLE001 - it must not hide the others
         known = ("name", "group", "process", "state", "wire_state", "wire_code", "wanted")
-        shown: dict[str, object] = dict.fromkeys(each.name for each in fields(ProgramStatus))
+        shown: dict[str, object] = dict.fromkeys(field.name for field in fields(ProgramStatus))
         shown |= {key: getattr(program, key) for key in known}
         return to_json({**shown, "description": not_shown(program.name, error)})
 

@@ -73,7 +73,7 @@ async def _lines(
             await stream.wait_for_more()
             continue
         position = entries[-1].serial + 1
-        yield b"".join(_line(event_json(stream, each)) for each in entries if event_filter.passes(each))
+        yield b"".join(_line(event_json(stream, entry)) for entry in entries if event_filter.passes(entry))
 
 
 def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, EventValue]:

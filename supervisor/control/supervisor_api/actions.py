@@ -108,8 +108,8 @@ async def all_config_info(context: CommandContext) -> list[Struct]:
     """Every configured program, in use or not."""
     programs = context.programs
     configured = sorted(programs.configured.values(), key=lambda each: (each.process, each.group))
-    known = await context.disks.run(USERS, uids, {each.user for each in configured})
-    return [config_info(each, each.name in programs.runners, known[each.user]) for each in configured]
+    known = await context.disks.run(USERS, uids, {program.user for program in configured})
+    return [config_info(program, program.name in programs.runners, known[program.user]) for program in configured]
 
 
 # --- programs -------------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ async def start_all(context: CommandContext, wait: bool = True) -> list[Struct]:
 
 
 async def _start_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
-    down = [each for each in runners if _word(each) not in UP]
+    down = [runner for runner in runners if _word(runner) not in UP]
     turns = StartTurns(len(down))
-    starts = [(each, _start(context, each.name, wait, turn)) for each, turn in zip(down, turns, strict=True)]
+    starts = [(runner, _start(context, runner.name, wait, turn)) for runner, turn in zip(down, turns, strict=True)]
     (started,) = await turns.run_all([run_side_by_side(starts)])
     return started
 
@@ -205,10 +205,10 @@ async def stop_all(context: CommandContext, wait: bool = True) -> list[Struct]:
 
 async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
     in_order = list(in_stop_order(runners))
-    for each in in_order:
-        await each.adoption_settled.wait()  # only then it is known whether a worker of an earlier daemon runs
-    chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
-    return await run_side_by_side([(each, _stop(context, each.name, wait)) for each in chosen])
+    for runner in in_order:
+        await runner.adoption_settled.wait()  # only then it is known whether a worker of an earlier daemon runs
+    chosen = [runner for runner in in_order if _word(runner) in UP or _starts_again(runner)]
+    return await run_side_by_side([(runner, _stop(context, runner.name, wait)) for runner in chosen])
 
 
 async def signal(context: CommandContext, name: str, signal: str) -> bool | list[Struct]:
@@ -230,8 +230,10 @@ async def signal_all(context: CommandContext, signal: str) -> list[Struct]:
 
 
 async def _signal_each(context: CommandContext, runners: Iterable[Runner], signal: str) -> list[Struct]:
-    chosen = [each for each in runners if _word(each) in SIGNALLABLE]
-    return await run_side_by_side([(each, send_signal(context, SignalRequest(each.name, signal))) for each in chosen])
+    chosen = [runner for runner in runners if _word(runner) in SIGNALLABLE]
+    return await run_side_by_side(
+        [(runner, send_signal(context, SignalRequest(runner.name, signal))) for runner in chosen]
+    )
 
 
 def _group(context: CommandContext, name: str) -> list[Runner]:

@@ -102,7 +102,7 @@ def _log(config: ProgramConfig, channel: str) -> dict[str, Any]:
     others = ("logfile_maxbytes", "logfile_backups", "capture_maxbytes", "events_enabled", "syslog")
     return {
         f"{channel}_logfile": NONE if path is None else str(path),
-        **{f"{channel}_{each}": getattr(config, f"{channel}_{each}") for each in others},
+        **{f"{channel}_{other}": getattr(config, f"{channel}_{other}") for other in others},
     }
 
 

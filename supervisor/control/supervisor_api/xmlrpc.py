@@ -157,5 +157,5 @@ def _text(text: str) -> str:
     return text if text.isascii() and text.isalnum() else _NOT_PLAIN.sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return _ESCAPED.get(found[0], REPLACEMENT)
+def _escape(match: re.Match[str]) -> str:
+    return _ESCAPED.get(match[0], REPLACEMENT)

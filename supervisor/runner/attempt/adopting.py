@@ -118,8 +118,8 @@ def leftovers_by_program(
 ) -> dict[str, Leftovers]:
     """Sorts what an earlier daemon left, by program; reads /proc."""
     opened: dict[str, list[OpenAttempt]] = {}
-    for each in unfinished:
-        opened.setdefault(each.program, []).append(each)
+    for attempt in unfinished:
+        opened.setdefault(attempt.program, []).append(attempt)
     names = {*opened, *(marks.program_of(value) for value in marked)}
     return {
         name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked, own)
@@ -131,15 +131,17 @@ def _leftovers_of(
     name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]], own: OwnFolders
 ) -> Leftovers:
     mine = {value: found for value, found in marked.items() if marks.program_of(value) == name}
-    newest = max([*map(marks.attempt_of, mine), *(each.attempt for each in opened)])
+    newest = max([*map(marks.attempt_of, mine), *(attempt.attempt for attempt in opened)])
     found = _find_worker(opened[-1], mine, own) if opened and opened[-1].attempt == newest else None
     worker = found if isinstance(found, LeftoverWorker) else None
     foreign = found if isinstance(found, ForeignProcess) else None
     its = {value for value in mine if worker is not None and _is_mark_of(value, worker)}
-    strays = [each for value, found in mine.items() for each in found if value not in its]
-    with_it = [each for value in its for each in mine[value]]
-    cut_off = frozenset(each.attempt for each in opened if not each.of_this_boot)
-    return Leftovers(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off, foreign)
+    strays = [process for value, found in mine.items() for process in found if value not in its]
+    with_it = [process for value in its for process in mine[value]]
+    cut_off = frozenset(attempt.attempt for attempt in opened if not attempt.of_this_boot)
+    return Leftovers(
+        worker, tuple(with_it), tuple(strays), tuple(attempt.attempt for attempt in opened), cut_off, foreign
+    )
 
 
 def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:
@@ -153,7 +155,7 @@ def _find_worker(
     """The ledger's process, if pid and start time agree and it has no mark of another attempt."""
     if not opened.of_this_boot or opened.pid <= 0 or process_status.read_start_time(opened.pid) != opened.start_time:
         return None
-    its = next((value for value, found in marked.items() if any(each.pid == opened.pid for each in found)), None)
+    its = next((value for value, found in marked.items() if any(process.pid == opened.pid for process in found)), None)
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None
     folder = layout.attempt_folder(own.runtime_dir, opened.program, opened.attempt)
@@ -173,8 +175,8 @@ async def reconstruct_end(
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
     await asyncio.to_thread(try_to_remove_folder, folder)
-    done = any(isinstance(each, messages.Done) for each in words)
-    failed = next((each for each in words if isinstance(each, messages.Failed)), None)
+    done = any(isinstance(word, messages.Done) for word in words)
+    failed = next((word for word in words if isinstance(word, messages.Failed)), None)
     newest = await _newest_checkpoint(config, attempt, checkpoints)
     step = None if newest is None else newest.step
     saved_wall_at = None if newest is None else newest.created_wall_at
@@ -203,7 +205,7 @@ async def _newest_checkpoint(
         listing = await asyncio.wait_for(
             checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False, user=config.user), SLOW_DISK_S
         )
-        mine = [each for each in listing if each.attempt == attempt and not each.quarantined]
+        mine = [checkpoint for checkpoint in listing if checkpoint.attempt == attempt and not checkpoint.quarantined]
         return max(mine, key=lambda each: each.step, default=None)
     return None
 

@@ -223,26 +223,26 @@ class AttemptFactory:
         now = time.monotonic()
         return LiveAttempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
 
-    def adopt(self, found: LeftoverWorker) -> LiveAttempt | None:
+    def adopt(self, worker: LeftoverWorker) -> LiveAttempt | None:
         """A process that an earlier daemon started; None if it is gone, or its pipes are."""
-        number, channel, program_io, is_job = found.attempt, None, None, self._config.job is not None
+        number, channel, program_io, is_job = worker.attempt, None, None, self._config.job is not None
         try:
             if is_job:
                 channel = self._open_control_pipes(number, found=True)
         except SpawnError as error:
-            self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
+            self._log.warning("worker.out_of_reach", attempt=number, pid=worker.pid, error=str(error))
             return None
-        process = adopt(found.pid, found.start_time, is_job, partial(self._observer.on_exit, number))
+        process = adopt(worker.pid, worker.start_time, is_job, partial(self._observer.on_exit, number))
         if process is None:
             if channel is not None:
                 channel.detach()
             return None
-        mark, began_at = found.mark or self._mark(number), time.monotonic() - found.age_s
+        mark, began_at = worker.mark or self._mark(number), time.monotonic() - worker.age_s
         if not is_job:
             program_io = self._program_io(number, mark)
-            program_io.reopen(found.pid)
-        memory, cgroups = OomWatch(found.pid), self._services.cgroups
-        cgroup = None if cgroups is None else cgroups.group_of_process(self._config.name, found.pid)
+            program_io.reopen(worker.pid)
+        memory, cgroups = OomWatch(worker.pid), self._services.cgroups
+        cgroup = None if cgroups is None else cgroups.group_of_process(self._config.name, worker.pid)
         return LiveAttempt(number, process, channel, memory, mark, began_at, io=program_io, cgroup=cgroup)
 
     def close_listener(self, attempt: LiveAttempt) -> None:

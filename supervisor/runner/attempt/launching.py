@@ -194,7 +194,7 @@ def launch_of(
     )
 
 
-_SETTINGS_OF_JOB = ({each.name for each in fields(JobConfig)} & {each.name for each in fields(launch.Launch)}) - {
+_SETTINGS_OF_JOB = ({field.name for field in fields(JobConfig)} & {field.name for field in fields(launch.Launch)}) - {
     "standby"  # decided above
 }
 """The keys of a job that its worker gets as they are: a setting has one name from the file to its use."""

@@ -20,7 +20,7 @@ class DescendantWatch:
         while True:
             await self._needed.wait()
             await asyncio.sleep(NOTED_EVERY_S)
-            await asyncio.to_thread(self._note_all, [each.current.note_descendants for each in self._watched()])
+            await asyncio.to_thread(self._note_all, [runner.current.note_descendants for runner in self._watched()])
             self.on_change()
 
     def on_change(self) -> None:
@@ -31,7 +31,7 @@ class DescendantWatch:
             self._needed.clear()
 
     def _watched(self) -> list[Runner]:
-        return [each for each in self._runners.values() if each.current.has_to_note_descendants]
+        return [runner for runner in self._runners.values() if runner.current.has_to_note_descendants]
 
     @staticmethod
     def _note_all(notes: list[Callable[[], None]]) -> None:

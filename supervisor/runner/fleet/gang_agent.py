@@ -25,8 +25,8 @@ log = structlog.get_logger()
 
 def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
     """The variables for a job that can train on several nodes and got one; none for other programs."""
-    jobs = [each.config.job for each in runners if each.config.job is not None]
-    if any(each.strategy == "multiworker" and each.workers is None for each in jobs):
+    jobs = [runner.config.job for runner in runners if runner.config.job is not None]
+    if any(job.strategy == "multiworker" and job.workers is None for job in jobs):
         return {allocation.CLUSTER: gang.cluster_text([f"localhost:{free_port()}"], 0)}
     return {}
 

@@ -26,7 +26,7 @@ class LeftoverProcesses:
         """Whether none of them runs any more: two workers for one job must never be."""
         if not strays:
             return True
-        pids = [each.pid for each in strays]
+        pids = [stray.pid for stray in strays]
         try:
             with self.ending(strays):
                 text = await leftovers.end_leftovers(strays, patience_s, stop_signal)
@@ -63,4 +63,4 @@ class LeftoverProcesses:
 
     def kill_all(self) -> None:
         """Their time is over."""
-        tree.kill_all(each for strays in self._ending.values() for each in strays if each.is_running())
+        tree.kill_all(stray for strays in self._ending.values() for stray in strays if stray.is_running())

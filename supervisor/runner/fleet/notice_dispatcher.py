@@ -80,12 +80,14 @@ class NoticeDispatcher:
     @property
     def source_health(self) -> tuple[SourceHealth, ...]:
         """Every source, and whether it works."""
-        return tuple(SourceHealth(each.name, each.shortest_s, self._errors.get(each.name)) for each in self._sources)
+        return tuple(
+            SourceHealth(source.name, source.shortest_s, self._errors.get(source.name)) for source in self._sources
+        )
 
     @property
     def shortest_s(self) -> float | None:
         """The shortest warning that any source of this host gives (s); None if none promises one."""
-        return min((each.shortest_s for each in self._sources if each.shortest_s is not None), default=None)
+        return min((source.shortest_s for source in self._sources if source.shortest_s is not None), default=None)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -96,8 +98,8 @@ class NoticeDispatcher:
         """
         self._sources = tuple(sources)
         self._restore_notices()
-        self._tasks = [self._loop.create_task(self._watch_source(each)) for each in self._sources]
-        log.info("notices.watched", sources=[each.name for each in self._sources], shortest_s=self.shortest_s)
+        self._tasks = [self._loop.create_task(self._watch_source(source)) for source in self._sources]
+        log.info("notices.watched", sources=[source.name for source in self._sources], shortest_s=self.shortest_s)
 
     async def stop_watching(self) -> None:
         """Stops all sources; providers that were not told to go ahead yet are not told any more."""
@@ -192,7 +194,7 @@ class NoticeDispatcher:
     def _acknowledge_when_safe(self, notice: Notice) -> None:
         """A provider waits only for a certain notice with a deadline; a possible one is not acknowledged."""
         key = (notice.source, notice.id)
-        source = next((each for each in self._sources if each.name == notice.source), None)
+        source = next((notice_source for notice_source in self._sources if notice_source.name == notice.source), None)
         if source is None or key in self._acknowledgements:
             return
         if notice.certainty is Certainty.CERTAIN and notice.deadline_at is not None:
@@ -233,15 +235,15 @@ class NoticeDispatcher:
     def _restore_notices(self) -> None:
         if self._store is None:
             return
-        names = {each.name for each in self._sources}
+        names = {source.name for source in self._sources}
         try:
-            found = [each for each in self._store.load() if each.notice.source in names]
+            found = [notice for notice in self._store.load() if notice.notice.source in names]
         except NoticeStoreError as error:
             log.error("notices.not_recalled", error=str(error), effect="jobs act again on a notice that still holds")
             return
         if not found:
             return
-        log.info("notices.recalled", notices=[f"{each.notice.source} {each.notice.id}" for each in found])
+        log.info("notices.recalled", notices=[f"{notice.notice.source} {notice.notice.id}" for notice in found])
         self._notices.restore(found)
         self._stored = self._to_remember()
         for runner in self._runners.values():
@@ -259,7 +261,7 @@ class NoticeDispatcher:
         self._stored = remembered
 
     def _to_remember(self) -> list[RememberedNotice]:
-        return self._notices.to_remember(each.name for each in self._sources)
+        return self._notices.to_remember(source.name for source in self._sources)
 
 
 def deadline_wall_at(notice: Notice, now: float) -> float | None:

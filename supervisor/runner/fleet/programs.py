@@ -179,9 +179,11 @@ class Programs:
                 raise
             in_use = {name: each.config for name, each in self.runners.items()}
             config, broken = await asyncio.to_thread(leave_out_broken, error, in_use)
-            log.error("configuration.partly_refused", error=str(error), sections=[each.section for each in broken])
+            log.error(
+                "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]
+            )
         self._configured = config.programs
-        remarks = tuple(str(each) for each in config.warnings if each not in self._remarks)
+        remarks = tuple(str(warning) for warning in config.warnings if warning not in self._remarks)
         for text in remarks:
             log.warning("configuration.remark", text=text)
         self._remarks = frozenset(config.warnings)
@@ -249,7 +251,7 @@ class Programs:
             return None
 
     def _groups(self) -> set[str]:
-        return {each.config.group for each in self.runners.values()}
+        return {runner.config.group for runner in self.runners.values()}
 
     def _publish_removed_groups(self, before: set[str]) -> None:
         """Tells which groups are in use no more."""
@@ -288,7 +290,7 @@ class Programs:
                 sorted(name for name in configured.keys() & used.keys() if configured[name] != used[name].config)
             ),
             removed=tuple(sorted(used.keys() - configured.keys())),
-            not_applied={name: each.not_applied for name, each in used.items() if each.not_applied is not None},
+            not_applied={name: runner.not_applied for name, runner in used.items() if runner.not_applied is not None},
         )
 
     async def _replace(

@@ -120,7 +120,9 @@ class Proofs:
     async def look_at_scripts(self) -> None:
         """Looks whether scripts have changed, for a moment at most: what is not known by then stays as it was."""
         runners = self._runners
-        proven = {name: (runners[name].config.command, each) for name, each in self._newest.items() if name in runners}
+        proven = {
+            name: (runners[name].config.command, report) for name, report in self._newest.items() if name in runners
+        }
         await self._scripts.look(proven, SCRIPTS_WITHIN_S)
 
     def last_run(self, name: str) -> ProofRun | None:

@@ -24,11 +24,11 @@ _WORDS = {
 
 def status_line(runners: Collection[Runner]) -> str:
     """As `3 programs: 2 running, 1 failed; digits step 1200/5000, saved 1100`."""
-    counts = Counter(_WORDS[each.state] for each in runners if each.state in _WORDS)
+    counts = Counter(_WORDS[runner.state] for runner in runners if runner.state in _WORDS)
     by_state = ", ".join(f"{number} {word}" for word, number in counts.most_common())
     line = counted(len(runners), "program") + (f": {by_state}" if by_state else "")
-    training = [each for each in runners if each.records.training.step is not None and each.pid is not None]
-    shown = [_job(each) for each in training[:JOBS_SHOWN]]
+    training = [runner for runner in runners if runner.records.training.step is not None and runner.pid is not None]
+    shown = [_job(runner) for runner in training[:JOBS_SHOWN]]
     if len(training) > JOBS_SHOWN:
         shown.append(f"{len(training) - JOBS_SHOWN} more")
     return "; ".join([line, *shown])

@@ -31,13 +31,13 @@ class SuspendWatch:
 
     def stop(self) -> None:
         """Looks no more."""
-        for each in (self._timer, self._soon):
-            if each is not None:
-                each.cancel()
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
 
     def _begin(self) -> None:
         self._soon = None
-        if any(_is_watched(each) for each in self._runners.values()):
+        if any(_is_watched(runner) for runner in self._runners.values()):
             self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_clock)
 
     def _check_clock(self) -> None:

@@ -81,7 +81,7 @@ class Takeover:
         limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
         in_use = runner.current.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
-        await self._leftovers.end_groups(runner.name, [each for each in groups if each.path != in_use])
+        await self._leftovers.end_groups(runner.name, [group for group in groups if group.path != in_use])
         recorded = False
         for attempt in left.open_attempts if gone else ():
             if attempt != adopted_attempt:
@@ -103,7 +103,7 @@ class Takeover:
         """
         groups = [] if self._services.cgroups is None else self._services.cgroups.groups_of(name)
         state_dir = self._services.state_dir
-        return [each for each in groups if not any(ownership.is_of_another(pid, state_dir) for pid in each.pids())]
+        return [group for group in groups if not any(ownership.is_of_another(pid, state_dir) for pid in group.pids())]
 
     async def _record_unseen_end(
         self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn

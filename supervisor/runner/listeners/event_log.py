@@ -24,8 +24,8 @@ class LoggedEvent:
 
     def fields(self) -> Mapping[str, EventValue]:
         """Everything about it, flat."""
-        told = self.occurrence
-        return {"program": told.program, "group": told.group, **told.fields}
+        event = self.occurrence
+        return {"program": event.program, "group": event.group, **event.fields}
 
 
 class EventLog:
@@ -81,4 +81,4 @@ class EventLog:
 
 
 def _size(entry: LoggedEvent) -> int:
-    return sum(len(each) for each in entry.occurrence.fields.values() if isinstance(each, str))
+    return sum(len(field) for field in entry.occurrence.fields.values() if isinstance(field, str))

@@ -165,13 +165,13 @@ class ListenerHub:
     def pool_counts(self) -> dict[str, PoolCounts]:
         """How each pool does."""
         pools = [desk.pool for desk in self._pools.values()]
-        return {each.name: PoolCounts(each.waiting, each.accepted, each.refused, each.dropped) for each in pools}
+        return {pool.name: PoolCounts(pool.waiting, pool.accepted, pool.refused, pool.dropped) for pool in pools}
 
     async def wait_until_answered(self, patience_s: float) -> None:
         """Waits until the listeners that work have answered all that happened, for so long at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                while any(_has_unanswered(each.pool) for each in self._pools.values()):
+                while any(_has_unanswered(pool.pool) for pool in self._pools.values()):
                     self._changed.clear()
                     await self._changed.wait()
 
@@ -244,7 +244,7 @@ class ListenerHub:
 
 def _has_unanswered(pool: ListenerPool) -> bool:
     """Whether somebody is there to answer what it has not."""
-    may_answer = (each.is_up and each.state is not ListenerState.UNKNOWN for each in pool.listeners)
+    may_answer = (listener.is_up and listener.state is not ListenerState.UNKNOWN for listener in pool.listeners)
     return pool.unanswered > 0 and any(may_answer)
 
 

@@ -155,8 +155,8 @@ class CheckpointSelector:
             text = f"{unfit[selection.path.name]}; no older checkpoint fits either; {remedy}"
             return events.SelectionFailed(attempt, text, permanent=True)
         path = str(selection.path) if selection.path else None
-        if (found := selection.foreign) is not None:
-            facts = {"step": found.step, "step_source": found.step_source}
+        if (checkpoint := selection.foreign) is not None:
+            facts = {"step": checkpoint.step, "step_source": checkpoint.step_source}
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
@@ -247,29 +247,29 @@ class CheckpointSelector:
         if not mirror.may_have_newer(path):
             return None
         try:
-            found = await mirror.fetch(path, effect.restore_below_step, effect.avoid | dict(effect.unfit).keys())
+            answer = await mirror.fetch(path, effect.restore_below_step, effect.avoid | dict(effect.unfit).keys())
         except MirrorError as error:
             if path is None:
                 text = f"{error}; there is no checkpoint here, and the store may have one; it is tried again"
                 return events.SelectionFailed(effect.attempt, text, permanent=False, errno=errno.EHOSTUNREACH)
             self._log.warning("mirror.unreachable", attempt=effect.attempt, error=str(error), begins_from=path)
             return None
-        if found.left_behind:
+        if answer.left_behind:
             why = "another host has gone on with this run from an earlier checkpoint"
-            reasons = tuple((each, why) for each in found.left_behind)
+            reasons = tuple((each, why) for each in answer.left_behind)
             directory = self._job.checkpoint_dir
             left_behind = OlderBecause.LEFT_BEHIND
             refused = await self._services.checkpoints.quarantine(directory, reasons, left_behind, self._user)
             self._record_refused(effect.attempt, refused)
-            return found
-        if found.attempt >= effect.attempt:
-            text = f"another host has used attempt numbers up to {found.attempt}; starting again with a higher one"
-            return events.SelectionFailed(effect.attempt, text, permanent=False, attempts_used=found.attempt)
-        if path is None and found.name is None and found.bad:
-            text = f"the mirror has checkpoints, and none is whole: {'; '.join(found.bad)}"
+            return answer
+        if answer.attempt >= effect.attempt:
+            text = f"another host has used attempt numbers up to {answer.attempt}; starting again with a higher one"
+            return events.SelectionFailed(effect.attempt, text, permanent=False, attempts_used=answer.attempt)
+        if path is None and answer.name is None and answer.bad:
+            text = f"the mirror has checkpoints, and none is whole: {'; '.join(answer.bad)}"
             remedy = f"begin anew with supervisorctl start --from-scratch {self._program}"
             return events.SelectionFailed(effect.attempt, f"{text}; {remedy}", permanent=True)
-        return found
+        return answer
 
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""
@@ -284,10 +284,14 @@ class CheckpointSelector:
         self._record_refused(effect.attempt, refused)
 
     def _record_refused(self, attempt: int, refused: tuple[RejectedCheckpoint, ...]) -> None:
-        for each in refused[:RECORDED]:
-            self._observers.on_checkpoint_refused(each.name, each.reason)
-            self._log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
-            self._services.ledger.checkpoint_refused(self._program, attempt, each.name, each.reason, time.time())
+        for checkpoint in refused[:RECORDED]:
+            self._observers.on_checkpoint_refused(checkpoint.name, checkpoint.reason)
+            self._log.warning(
+                "checkpoint.refused", attempt=attempt, checkpoint=checkpoint.name, reason=checkpoint.reason
+            )
+            self._services.ledger.checkpoint_refused(
+                self._program, attempt, checkpoint.name, checkpoint.reason, time.time()
+            )
         if len(refused) > RECORDED:
             self._log.warning("checkpoint.more_refused", attempt=attempt, count=len(refused) - RECORDED)
 

@@ -90,14 +90,14 @@ class EventPublisher(ProgramObserver):
         if isinstance(message, messages.Replayed) and message.differing:
             facts: dict[str, EventValue] = {"attempt": message.attempt, "step": message.step, "steps": message.steps}
             text = ", ".join(message.differing[:NAMED])
-            told = program_event("REPLAY_DIFFERED", self._config.name, self._config.group, **facts, text=text)
-            self._listeners.publish([told])
+            event = program_event("REPLAY_DIFFERED", self._config.name, self._config.group, **facts, text=text)
+            self._listeners.publish([event])
 
     def on_output(self, output: ProgramOutput) -> None:
         """Publishes what the program printed."""
         config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
-        told = event_types.output_event(output.event, config.process, config.name, config.group, pid, output.data)
-        self._listeners.publish([told])
+        event = event_types.output_event(output.event, config.process, config.name, config.group, pid, output.data)
+        self._listeners.publish([event])
 
     def _occurrence(self, name: str, facts: ProgramFacts, **more: EventValue) -> PublishedEvent:
         return program_event(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

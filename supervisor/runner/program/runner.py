@@ -346,7 +346,7 @@ class Runner:
         self._publisher.on_output(output)
 
     def _log_internal_error(self, on: str, error: BaseException) -> None:
-        timeline = [str(each) for each in self.records.timeline.last_entries(SHOWN_WITH_ERROR)]
+        timeline = [str(entry) for entry in self.records.timeline.last_entries(SHOWN_WITH_ERROR)]
         self._log.error("internal.failed", on=on, timeline=timeline, exc_info=error)
 
     def _wake_waiters(self) -> None:

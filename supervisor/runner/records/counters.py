@@ -105,7 +105,9 @@ class ProgramCounters(ProgramObserver):
                 self._progressed(message.step)
                 self.save = self.save.plus(message.save_s)
                 self.stall = self.stall.plus(message.stall_s)
-                asked_at = [self._flush_asked_at.pop(each) for each in message.flushes if each in self._flush_asked_at]
+                asked_at = [
+                    self._flush_asked_at.pop(flush) for flush in message.flushes if flush in self._flush_asked_at
+                ]
                 if asked_at:
                     self.flush = self.flush.plus(now - min(asked_at))
             case messages.Replayed():
@@ -113,8 +115,8 @@ class ProgramCounters(ProgramObserver):
                 self.replay_differences += bool(message.differing)
             case messages.SaveFailed():
                 self.failed_saves += 1
-                for each in message.flushes:
-                    self._flush_asked_at.pop(each, None)
+                for flush in message.flushes:
+                    self._flush_asked_at.pop(flush, None)
 
     def _catch_up(self, message: messages.FromWorker) -> None:
         """Until its WorkerStatus, an adopted worker repeats where it is; none of that was done for this daemon."""

@@ -31,7 +31,7 @@ class TimelineEntry:
 
     def __str__(self) -> str:
         moved = f"{self.was} -> {self.state}" if self.was != self.state else self.state
-        return f"{self.event}: {moved}" + "".join(f"; {each}" for each in self.effects)
+        return f"{self.event}: {moved}" + "".join(f"; {effect}" for effect in self.effects)
 
 
 class Timeline(ProgramObserver):
@@ -128,9 +128,9 @@ def _describe_fields(event: object) -> str:
     name = _spaced(type(event).__name__)
     try:
         details = [
-            (each.name.replace("_", " "), value)
-            for each in fields(event)  # type: ignore[arg-type]
-            if (value := getattr(event, each.name)) != each.default
+            (field.name.replace("_", " "), value)
+            for field in fields(event)  # type: ignore[arg-type]
+            if (value := getattr(event, field.name)) != field.default
         ]
     except TypeError:
         return name  # none of our events: an internal error that it caused is reported with its name
