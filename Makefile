@@ -111,7 +111,7 @@ systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real s
 	$(BIN)/python -m tests.systemd
 
 slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 minutes)
-	SLURM_TEST=1 $(BIN)/python -m pytest tests/slurm -n 0 -rs
+	$(BIN)/python -m tests.slurm
 
 diagram: $(INSTALLED)  ## the state diagram for docs/state-machine.md
 	$(BIN)/python -m supervisor.core.diagram

@@ -110,7 +110,7 @@ def measured_script(script: Script, folder: Path) -> tuple[Script, bool, str]:
 
 
 def script_row(script: Script, end: str) -> tuple[str, ...]:
-    """A script's row of the table, as docs/exact-resume.md has it too."""
+    """A script's row of the table."""
     kills, in_saves = len(script.strikes), sum(pattern == SAVE for pattern, _ in script.strikes)
     return script.name, script.patterns, str(len(rig.added_lines(script.name))), str(kills), str(in_saves), end
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from worker.checks import loop_checks
 from worker.checks.watch.step_watch import StepWatch
-from worker.progress import run_base
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -28,11 +28,11 @@ def job(example: str) -> None:
             took = time.thread_time() - started
             (looks if took > 2e-4 or self._looks != getattr(self, "_seen", 0) else waiting).append(took)
             self._seen = self._looks
-            if self.is_over:
+            if self.has_ended:
                 over_at.append(time.monotonic() - began)
             return found
 
-    run_base.StepWatch = Timed  # type: ignore[attr-defined]
+    loop_checks.StepWatch = Timed  # type: ignore[attr-defined]
     if example == "charlm":
         from worker.__main__ import main as train
 

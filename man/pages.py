@@ -1,7 +1,8 @@
 """The man pages in this folder, from their texts (`*.md`), the commands' own help and docs/: `make man`.
 
 A line `{{options}}`, `{{actions}}` or `{{keys}}` stands for what the parsers and the models say, and
-`{{docs/PAGE.md: HEADING}}` for that part of a page. A test holds the results to their sources.
+`{{docs/PAGE.md: HEADING}}` for that part of a page. A test holds the results to their sources. Makers of man pages from
+argparse write the options alone: actions are no parsers here, and a page of section 5 has none.
 """
 
 import argparse
@@ -54,11 +55,8 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
         tag = ", ".join(map(bold, action.option_strings))
         if action.metavar:
             tag += f" {italic(str(action.metavar))}"
-        yield from tagged(tag, inline(f"{_sentence(str(action.help))}."))
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+        meaning = str(action.help)
+        yield from tagged(tag, inline(f"{meaning[0].upper()}{meaning[1:]}."))
 
 
 def _actions() -> Iterator[str]:

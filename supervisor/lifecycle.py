@@ -21,7 +21,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import LEDGER, Ledger
-from supervisor.host.ledger.writer import Pruning
+from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.logs.files.positions import LogPosition
 from supervisor.host.notices.drills import Drills

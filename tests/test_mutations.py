@@ -1,15 +1,13 @@
-"""Valid content of all that a job's user can write, damaged at random: read, or refused in words that its reader knows.
+"""What a job's user or a store can write, damaged: it is read, or refused in words that its reader knows.
 
-Hypothesis finds structure and shrinks, at some milliseconds a case. These take a tenth of that or less, so 100,000
-cases of each are minutes: `FUZZ_CASES=100000 pytest tests/test_mutations.py --timeout=0`. A case is its number, so it
-comes again.
+`FUZZ_CASES=100000 pytest tests/test_mutations.py --timeout=0` runs 100,000 cases of each.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import random
+import shutil
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -19,18 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 from supervisor.core.listeners.pool import ListenerPool
 from supervisor.core.notices.notice import ClockReading
 from supervisor.ctl import render
-from supervisor.host import checkpoint_process, health_checks
+from supervisor.host import checkpoint_calls, checkpoint_process, health_checks, proof_process
 from supervisor.host.checkpoint_calls import Attempts, ListedCheckpoint, Listing, SetAside
-from supervisor.host.logs.capture_mode import BEGIN, END, CaptureModeParser
+from supervisor.host.logs.capture_mode import BEGIN, CAPTURED, COMMUNICATION, END, LOG, CaptureModeParser
 from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.parsing import ParseError
 from supervisor.host.pipes.control_pipes import read_last_words
-from supervisor.host.pipes.notify import NotifyError, parse_notification
-from supervisor.host.processes import marks
+from supervisor.host.pipes.notify import MAX_STATUS, NotifyError, parse_notification
+from supervisor.host.processes import marks, stacks
+from supervisor.host.proof_process import ProofProgress, Proven, encode_output, parse_output
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import foreign, manifest, quarantine, selection
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
@@ -39,33 +40,20 @@ from supervisor.protocol.damage import BundleError
 from supervisor.protocol.formats import NewerFormat
 from supervisor.protocol.mirror.folder_epochs import begun_epoch, held_epoch
 from supervisor.protocol.mirror.keys import decode_epoch
+from supervisor.protocol.proof import Difference, ProofReport, Verdict
 from supervisor.protocol.tensorbundle import entry, sstable, verify
-from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
+from supervisor.protocol.wire.codec import ProtocolError
+from supervisor.protocol.wire.lines import Decoder, decode_message, encode_message
 from supervisor.protocol.wire.messages import TYPES
 from supervisor.runner.attempt import last_output
-from tests.fuzzing import CASES
+from tests.fuzzing import cases, contents
+from tests.places import BUNDLES
 from worker.devices import conditions
 from worker.progress import divergence
 from worker.state import state_file
 
-FEW = 200
 NOW = ClockReading(100.0, datetime(2026, 1, 1, tzinfo=UTC))
 WRITTEN_WALL_AT = NOW.wall_at.timestamp()
-TOKENS = (
-    b"1e999", b"Infinity", b"NaN", b"null", b"true", b"[", b"{", b"}", b"]", b'"', b"\\", b"\\ud800", b"-1", b"0",
-    b"9" * 400, b"9" * 19, b"\0", b"\xff\xfe", b"\n", b"\r\n", b":", b",", b"[" * 2000, b"../", b"/", b"\x1b[2J",
-    b"\xe2\x80\xa8", b"\xff" * 9, b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", BEGIN, END, b"x" * 5000,
-)  # fmt: skip
-
-
-def damaged(content: bytes, chance: random.Random) -> bytes:
-    """With one to four changes: other bytes, tokens put in or in the place of something, pieces lost or doubled."""
-    for _ in range(chance.randint(1, 4)):
-        start = chance.randint(0, len(content))
-        end = min(len(content), start + chance.choice((0, 1, 1, 2, 8, 30)))
-        piece = chance.choice((b"", content[start:end] * 2, chance.randbytes(end - start or 1), chance.choice(TOKENS)))
-        content = content[:start] + piece + content[end:]
-    return content
 
 
 @dataclass(frozen=True)
@@ -75,6 +63,8 @@ class Input:
     samples: tuple[bytes, ...]
     read: Callable[[bytes, Path], object]
     refusals: tuple[type[Exception], ...] = ()
+    tokens: tuple[bytes, ...] = ()
+    """Words that the reader knows."""
 
 
 def in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
@@ -93,8 +83,16 @@ def in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path]
 def read_messages(content: bytes, _: Path) -> None:
     decoder, half = Decoder(), len(content) // 2
     for piece in (content[:half], content[half:], b"\n"):
-        for each in decoder.feed(piece):
-            assert not isinstance(each, Exception) or len(str(each)) < 500
+        for message in decoder.feed(piece):
+            if isinstance(message, Exception):
+                assert len(str(message)) < 500
+            else:
+                assert decode_message(encode_message(message)) == message
+
+
+def read_manifest(content: bytes, _: Path) -> None:
+    whole = manifest.parse_manifest(content)
+    assert manifest.parse_manifest(whole.to_bytes()) == whole
 
 
 def read_signed_manifest(content: bytes, _: Path) -> None:
@@ -104,9 +102,10 @@ def read_signed_manifest(content: bytes, _: Path) -> None:
             body.pop("self_hash", None)
             canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
             content = json.dumps(body | {"self_hash": f"sha256:{hashlib.sha256(canonical).hexdigest()}"}).encode()
-    found = manifest.parse_manifest(content)
-    assert render.moment(found.created_wall_at) and render.age(found.created_wall_at, 1.7e9)
-    assert found.size_bytes >= 0 and not any("/" in each.name for each in found.files)
+    read_manifest(content, _)
+    whole = manifest.parse_manifest(content)
+    assert render.moment(whole.created_wall_at) and render.age(whole.created_wall_at, 1.7e9)
+    assert whole.size_bytes >= 0 and not any("/" in file.name for file in whole.files)
 
 
 def read_tensor_entry(content: bytes, folder: Path) -> object:
@@ -146,11 +145,13 @@ def read_reasons(folder: Path) -> None:
 def read_answers(content: bytes, _: Path) -> None:
     for kind in (Selection, SetAside, Listing, Attempts):
         try:
-            found = checkpoint_process._parse_answer(content, kind)
+            answer = checkpoint_process._parse_answer(content, kind)
         except (OSError, NoValidCheckpoint) as error:
             assert len(str(error)) < 5000
+            assert len(getattr(error, "rejected", ())) <= checkpoint_calls.MAX_LISTED
         else:
-            assert isinstance(found, kind)
+            assert isinstance(answer, kind)
+            assert all(len(each.reason) <= checkpoint_calls.MAX_REASON for each in getattr(answer, "rejected", ()))
 
 
 def read_mark(content: bytes, _: Path) -> None:
@@ -176,13 +177,18 @@ def read_health(folder: Path) -> None:
 
 
 def read_captured(content: bytes, _: Path) -> None:
-    parser = CaptureModeParser(100)
+    """In little memory, and nothing of it is lost."""
+    parser, outside_bytes = CaptureModeParser(100), 0
     third = len(content) // 3
     for piece in (content[:third], content[third : 2 * third], content[2 * third :]):
-        for _kind, _data in parser.feed(piece):
-            pass
+        for kind, data in parser.feed(piece):
+            assert kind in (LOG, CAPTURED, COMMUNICATION)
+            outside_bytes += len(data) if kind in (LOG, CAPTURED) else 0
+            assert kind != COMMUNICATION or len(data) <= 100
+        assert len(parser._rest) < len(BEGIN)
         assert parser._captured is None or len(parser._captured) <= 100
-    parser.end()
+    marks_bytes = content.count(BEGIN) * len(BEGIN) + content.count(END) * len(END)
+    assert outside_bytes + len(parser.end()) + marks_bytes >= len(content)
 
 
 def read_reply(content: bytes, _: Path) -> None:
@@ -196,12 +202,39 @@ def read_reply(content: bytes, _: Path) -> None:
     assert pool.accepted + pool.unanswered == 3
 
 
+def read_notification(content: bytes, _: Path) -> None:
+    status = parse_notification(content).status
+    assert status is None or (len(status) <= MAX_STATUS and status.isprintable())
+
+
+def read_output_of_prover(content: bytes, _: Path) -> None:
+    output = parse_output(content)
+    assert len(encode_output(output)) < proof_process.MAX_LINE_BYTES
+    assert parse_output(encode_output(output)) == output
+
+
+def read_stacks(folder: Path) -> None:
+    stacks._faulthandler(folder, os.getpid(), lambda: False, 0.0).encode()
+    assert stacks._content(folder / layout.STACKS) == (folder / layout.STACKS).read_bytes()
+
+
+def read_skipped(folder: Path) -> None:
+    try:
+        skipped = divergence.read_skipped(folder)
+    except ValueError as error:
+        assert layout.SKIPPED in str(error)
+    else:
+        assert all(type(number) is int for batch in skipped for number in batch)
+
+
 def read_words(folder: Path) -> None:
     assert all(each.attempt == 1 for each in read_last_words(folder, 1))
 
 
 def read_threads(folder: Path) -> None:
-    threads = conditions.recorded_threads(conditions.recorded_conditions(folder))
+    recorded = conditions.recorded_conditions(folder)
+    assert recorded is None or isinstance(recorded, dict)
+    threads = conditions.recorded_threads(recorded)
     assert threads is None or threads > 0
 
 
@@ -237,6 +270,8 @@ MANIFEST = Manifest(
 )  # fmt: skip
 RECORD = entry.encode_tensor(1, [2, 2], 0, 16, 0)
 TABLE = sstable.encode_table([(b"", entry.HEADER), (b"step", RECORD), (b"v", RECORD)])
+OF_TENSORFLOW = (BUNDLES / "manager" / "ckpt-3.index").read_bytes()
+REPORT = ProofReport(Verdict.DIFFERENT, "digits", 5.0, 1.0, 20, differences=(Difference("loss", 4, "1", "2"),) * 3)
 LISTED = ListedCheckpoint("step-0000000001.a1", 1, 1, 1.7e9, 100, True, None, False)
 ANSWERS = (
     b'{"result":{"path":"/c/step-0000000001.a1","manifest":null,"rejected":[{"name":"x","reason":"y"}]}}\n',
@@ -257,14 +292,15 @@ BEGUN = json.dumps({"epoch": None, "begins": 3, "object": EPOCH.decode()}).encod
 INPUTS = {
     "control pipe": Input(MESSAGES, read_messages),
     "last words": Input(MESSAGES, in_file(layout.LAST_WORDS, read_words)),
-    "manifest": Input(
-        (MANIFEST.to_bytes(),), lambda content, _: manifest.parse_manifest(content), (ManifestError, NewerFormat)
-    ),
+    "manifest": Input((MANIFEST.to_bytes(),), read_manifest, (ManifestError, NewerFormat)),
     "signed manifest": Input((MANIFEST.to_bytes(),), read_signed_manifest, (ManifestError, NewerFormat)),
-    "index": Input((TABLE,), read_table, (BundleError, OSError)),
+    "index": Input((TABLE, OF_TENSORFLOW), read_table, (BundleError, OSError)),
     "entry of an index": Input((RECORD, RECORD * 3), read_tensor_entry, (BundleError, OSError)),
     "pointer": Input(
-        (b'model_checkpoint_path: "m-1"\nall_model_checkpoint_paths: "/a/\\303\\266-2"\n',),
+        (
+            b'model_checkpoint_path: "m-1"\nall_model_checkpoint_paths: "/a/\\303\\266-2"\n',
+            rb'model_checkpoint_path: "\8 \18 \08"',
+        ),
         in_file(layout.POINTER, read_pointer),
     ),
     "position in state.json": Input((json.dumps(STATE).encode(),), in_file(layout.STATE, read_position)),
@@ -278,10 +314,18 @@ INPUTS = {
     ),
     "last line printed": Input((b"Traceback:\n  File x\nValueError: no\n",), read_last_line),
     "output of a health check": Input((b"disk is full\n" * 40,), in_file("output", read_health)),
-    "capture mode": Input((b"a" + BEGIN + b"b" * 99 + END + b"c" + BEGIN,), read_captured),
+    "stacks": Input(
+        (b'Thread 0x7f (most recent call first):\n  File "x", line 1 in f\n',), in_file(layout.STACKS, read_stacks)
+    ),
+    "capture mode": Input(
+        (b"a" + BEGIN + b"b" * 99 + END + b"c" + BEGIN,), read_captured, tokens=(BEGIN, END, BEGIN[:9])
+    ),
     "listener's reply": Input((b"READY\nRESULT 2\nOKREADY\nRESULT 4\nFAIL",), read_reply),
-    "notification": Input(
-        (b"READY=1\nSTATUS=step 7\nMAINPID=7\n",), lambda content, _: parse_notification(content), (NotifyError,)
+    "notification": Input((b"READY=1\nSTATUS=step 7\nMAINPID=7\n",), read_notification, (NotifyError,)),
+    "output of a prover": Input(
+        (encode_output(Proven(REPORT, "different")), encode_output(ProofProgress("killed run", 0.5, 3, 9))),
+        read_output_of_prover,
+        (ProtocolError,),
     ),
     "notice file": Input(
         (
@@ -296,8 +340,8 @@ INPUTS = {
     ),
     "skipped.json": Input(
         (b'{"format": 1, "left_out": [{"epoch": 0, "batch": 7, "step": 9, "reason": "nan"}]}',),
-        in_file(layout.SKIPPED, divergence.read_skipped),
-        (ValueError, NewerFormat),
+        in_file(layout.SKIPPED, read_skipped),
+        (NewerFormat,),
     ),
     "epoch that a folder says is held": Input((HELD, BEGUN), in_file(layout.EPOCH_HELD, read_held), (NewerFormat,)),
     "epoch in a store": Input((EPOCH,), lambda content, _: decode_epoch(3, content), (ProtocolError,)),
@@ -311,26 +355,23 @@ INPUTS = {
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", INPUTS)
-def test_damaged_input_is_read_or_refused(name: str, tmp_path: Path) -> None:
-    given = INPUTS[name]
-    (tmp_path / "quarantine" / "x").mkdir(parents=True)
+@cases(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_input_is_read_or_refused(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    parser = INPUTS[name]
+    (tmp_path / "quarantine" / "x").mkdir(parents=True, exist_ok=True)
     if "index" in name:
-        (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(32))
-    for number in range(CASES or FEW):
-        chance = random.Random(f"{name} {number}")
-        content = damaged(chance.choice(given.samples), chance)
-        try:
-            with contextlib.suppress(*given.refusals):
-                given.read(content, tmp_path)
-        except Exception as error:
-            error.add_note(f"case {number}: {content[:300]!r}")
-            raise
+        shutil.copy(BUNDLES / "manager" / "ckpt-3.data-00000-of-00001", tmp_path / "m-1.data-00000-of-00001")
+    content = data.draw(contents(*parser.samples, tokens=parser.tokens))
+
+    with contextlib.suppress(*parser.refusals):
+        parser.read(content, tmp_path)
 
 
 @pytest.mark.parametrize("name", [each for each in INPUTS if each not in ("entry of an index", "signed manifest")])
 def test_undamaged_input_is_read(name: str, tmp_path: Path) -> None:
     (tmp_path / "quarantine" / "x").mkdir(parents=True)
-    (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(32))
+    shutil.copy(BUNDLES / "manager" / "ckpt-3.data-00000-of-00001", tmp_path / "m-1.data-00000-of-00001")
     for sample in INPUTS[name].samples:
         INPUTS[name].read(sample, tmp_path)
     assert not any(isinstance(each, Exception) for each in Decoder().feed(b"".join(MESSAGES)))

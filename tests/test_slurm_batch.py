@@ -1,16 +1,17 @@
 """What the batch script refuses before it starts anything, and when it starts nothing more."""
 
+import os
 import signal
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from supervisor import slurm_batch
 from supervisor.config import load_config
 from supervisor.config.several_nodes import refuse_several_nodes
 from supervisor.protocol.allocation import AllocationError, StepExit
-from supervisor.slurm_batch import BatchRun
+from tests.waiting import wait_until
 
 GANG = "[program:a]\ncommand=x\ncheckpoint_dir=/c\nstrategy=multiworker\n"
 
@@ -45,24 +46,33 @@ def test_a_gang_is_accepted(tmp_path: Path):
     assert refusal(tmp_path, GANG) is None
 
 
-def test_an_allocation_that_ends_between_two_steps_gets_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    conf = tmp_path / "test.conf"
+COMMANDS = {
+    "srun": 'case "$*" in *--clean*) echo clean >> {did};; *) echo step >> {did}; exit {status};; esac',
+    "scontrol": 'case "$*" in *hostnames*) echo n1;; requeue*) echo requeue >> {did};; *) echo JobState=RUNNING; esac',
+}
+
+
+@pytest.mark.integration
+def test_an_allocation_that_ends_between_two_steps_gets_no_other_one(tmp_path: Path):
+    conf, did, errors = tmp_path / "test.conf", tmp_path / "did", tmp_path / "errors"
     conf.write_text(f"[supervisord]\n{GANG}")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(slurm_batch.slurm, "job_state", lambda job: "RUNNING")
-    monkeypatch.setattr(slurm_batch, "REQUEUED_S", 0.0)
-    did: list[str] = []
-    monkeypatch.setattr(slurm_batch.slurm, "requeue", lambda job: did.append("requeue"))
-    run = BatchRun(load_config(conf, {}), conf, 2)
+    for name, script in COMMANDS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script.format(did=did, status=int(StepExit.STORAGE_AWAY))}\n")
+        (tmp_path / name).chmod(0o755)
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NUM_NODES": "1"}
+    with errors.open("w") as output:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.slurm_batch", str(conf)],
+            env={**os.environ, **allocation, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, stderr=output,
+        )  # fmt: skip
+    try:
+        wait_until(
+            lambda: "next: again" in errors.read_text(), "it waits before another step", details=errors.read_text
+        )
+        run.send_signal(signal.SIGUSR1)
 
-    def step() -> int:
-        did.append("step")
-        threading.Timer(0.1, run._on_signal, (signal.SIGUSR1, None)).start()
-        return StepExit.STORAGE_AWAY if len(did) == 1 else StepExit.FAILED
-
-    monkeypatch.setattr(run, "_run_step", step)
-    monkeypatch.setattr(run, "_clean_nodes", lambda: did.append("clean"))
-
-    assert run.run() == StepExit.STORAGE_AWAY
-    assert did == ["step", "clean", "requeue"]
+        wait_until(lambda: "requeue" in did.read_text(), "the job is queued again", details=errors.read_text)
+    finally:
+        run.kill()  # as Slurm does with a job that is queued again
+        run.wait()
+    assert did.read_text().split() == ["step", "clean", "requeue"]

@@ -1,6 +1,7 @@
 """The shape of the source tree: what the linter's contracts between folders can't say."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,14 @@ SAME_IDEA = {"Run"}
 as an order and in a record."""
 MOST_MODULES = 18
 """In a folder: with more, nobody finds the right one by its name."""
+
+
+PROSE = re.compile(r'^ *r?"""(?s:.*?)"""|(?:^| ) *#.*$', re.MULTILINE)
+"""Docstrings and comments, also those of fields."""
+NAMED = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)*|[\w/-]+\.py)(?:\(\))?`")
+"""A name in a docstring or comment: of something in the code, or of a file."""
+OF_OTHERS = {"preemptionNoticeDuration", "uname"}
+"""Names of other programs."""
 
 
 def module_of(path: Path) -> str:
@@ -97,3 +106,51 @@ def test_no_encoder_writes_numbers_that_are_not_finite():
     ]
 
     assert calls == []
+
+
+def unknown_names(texts: dict[str, str], others: set[str]) -> list[str]:
+    """Names in docstrings and comments that neither the code of all files has, nor `others`, as `file:line name`."""
+    words = others.union(*(re.findall(r"\w+", PROSE.sub("", text)) for text in texts.values()))
+    words.update(part for file in texts for part in Path(file).with_suffix("").parts)
+    files = [f"/{file}" for file in texts]
+
+    def is_known(name: str) -> bool:
+        if name.endswith(".py"):
+            return any(file.endswith(f"/{name}") for file in files)
+        return words >= set(name.split("."))
+
+    return [
+        f"{file}:{text.count(chr(10), 0, prose.start() + name.start()) + 1} {name[1]}"
+        for file, text in texts.items()
+        for prose in PROSE.finditer(text)
+        for name in NAMED.finditer(prose[0])
+        if not is_known(name[1])
+    ]
+
+
+def test_names_in_docstrings_and_comments_exist():
+    """Renaming a thing and not what is said of it sends readers to look for what is not there."""
+    folders = [ROOT / folder for folder in ("supervisor", "worker", "tests", "bench", "examples", "man", "deploy")]
+    texts = {
+        str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in sorted(folder.rglob("*.py"))
+    }
+    others = {path.name for path in ROOT.iterdir()} | set(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text()))
+    unknown = unknown_names(texts, others | OF_OTHERS)
+
+    assert [each for each in unknown if "/training_code/" not in each] == []  # written as others would write them
+
+
+def test_files_that_the_architecture_names_exist():
+    files = [f"/{path.relative_to(ROOT)}" for folder in ("supervisor", "worker", "tests", "man", "deploy")
+             for path in (ROOT / folder).rglob("*.py")]  # fmt: skip
+    named = re.findall(r"`([\w/-]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text())
+
+    assert len(named) > 50 and [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
+def test_a_name_that_is_nowhere_is_found():
+    texts = {
+        "a/b.py": '"""Calls `go` in `a/b.py`, `b.go` or `a/c.py`."""\ndef go(): ...  # not `went()`, nor `b.gone`\n'
+    }
+
+    assert unknown_names(texts, set()) == ["a/b.py:1 a/c.py", "a/b.py:2 went", "a/b.py:2 b.gone"]

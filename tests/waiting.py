@@ -30,6 +30,28 @@ def wait_until(
     return found
 
 
+def stays(condition: Callable[[], object], what: str, for_s: float) -> None:
+    """For what must not happen: raises AssertionError as soon as `condition()` is false within so many seconds."""
+    ends_at = time.monotonic() + for_s
+    while time.monotonic() < ends_at:
+        assert condition(), f"no longer: {what}"
+        time.sleep(_INTERVAL_S)
+
+
+async def stays_async(condition: Callable[[], object], what: str, for_s: float) -> None:
+    """Does what `stays` does, while the event loop goes on."""
+    ends_at = time.monotonic() + for_s
+    while time.monotonic() < ends_at:
+        assert condition(), f"no longer: {what}"
+        await asyncio.sleep(_INTERVAL_S)
+
+
+async def turn_loop(turns: int = 20) -> None:
+    """Lets everything go on in this event loop that waits for nothing but its turn, sockets that can be read too."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
 async def wait_until_async(
     condition: Callable[[], Found], what: str = "the condition holds", timeout_s: float = TIMEOUT_S
 ) -> Found:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry  # no public API says whether an operation has state
 
 from worker import batch_spec, loop
 from worker.checkpoint.restore import build_variables
 from worker.data.batches import BatchReader
 from worker.data.examples import Examples
 from worker.devices import strategies
+from worker.internals.tensorflow_internals import is_stateful
 from worker.process import standby
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
@@ -140,17 +140,11 @@ def unrestorable_state(concrete: Any) -> list[str]:
         outer.dtype in (tf.resource, tf.variant) and id(outer) not in known and not _is_ordering_token(inner)
         for outer, inner in concrete.graph.captures
     )
-    return sorted(kind for kind in kinds if _has_state(kind)) + (["a table or a dataset"] if has_resources else [])
+    stateful = [kind for kind in kinds if not kind.startswith("Resource") and is_stateful(kind)]  # but for variables
+    return sorted(stateful) + (["a table or a dataset"] if has_resources else [])
 
 
 def _is_ordering_token(captured: Any) -> bool:
     """Whether it is a token by which TensorFlow keeps collective operations in order; its value is never read."""
     kinds = [consumer.type for consumer in captured.consumers()]
     return bool(kinds) and all(kind.startswith("Collective") for kind in kinds)
-
-
-def _has_state(kind: str) -> bool:
-    if kind.startswith("Resource"):  # reads and updates of variables
-        return False
-    definition = op_def_registry.get(kind)
-    return definition is None or definition.is_stateful

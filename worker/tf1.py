@@ -7,6 +7,7 @@ operations keep inside their kernels is in no checkpoint: seed them from the ste
 import contextlib
 import errno
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,7 @@ from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
 from worker.devices import strategies, tensorflow_conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
+from worker.internals.tensorflow_internals import slice_of
 from worker.process.reporting import describe_error, mentions_full_disk
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
@@ -110,7 +112,7 @@ class Run(FilesRun):
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        self._end_step(unnamed, metrics)
+        self._complete_step(sys._getframe(1), unnamed, metrics)
 
 
 class _SaverFiles:  # its name is the `kind` in state.json
@@ -182,7 +184,8 @@ class _SaverFiles:  # its name is the `kind` in state.json
         reader = tf.train.load_checkpoint(str(prefix))
         dtypes = reader.get_variable_to_dtype_map()
         held = {name: _describe(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()}
-        wanted = dict(map(_saved_name_and_form, self._saver_variables()))
+        with self._session.graph.as_default():
+            wanted = dict(map(_saved_name_and_form, tf.compat.v1.global_variables()))
         differing = [
             f"{name} is {held[name]} in the checkpoint and {form} in the program"
             for name, form in sorted(wanted.items())
@@ -199,14 +202,10 @@ class _SaverFiles:  # its name is the `kind` in state.json
         except ValueError as error:  # it found no file, although one was just read
             raise OSError(describe_error(error)) from error
 
-    def _saver_variables(self) -> list[Any]:
-        with self._session.graph.as_default():
-            return list(tf.compat.v1.global_variables())
-
 
 def _saved_name_and_form(variable: Any) -> tuple[str, str]:
     """Name, type and shape under which a variable is saved. The parts of a partitioned variable are saved as one."""
-    part, dtype = variable._get_save_slice_info(), variable.dtype.base_dtype
+    part, dtype = slice_of(variable), variable.dtype.base_dtype
     if part is not None:
         return part.full_name, _describe(dtype, part.full_shape)
     return variable.op.name, _describe(dtype, variable.shape.as_list())
@@ -225,7 +224,7 @@ class _SessionCopier:
             others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
         self._session = session
         self._variables = variables
-        self._can = not others and all(each._get_save_slice_info() is None for each in variables)
+        self._can = not others and all(slice_of(each) is None for each in variables)
         with tf.Graph().as_default() as self._graph:
             self._given = [tf.compat.v1.placeholder(each.dtype.base_dtype, each.shape) for each in variables]
             self._prefix = tf.compat.v1.placeholder(tf.string, [])

@@ -1,4 +1,4 @@
-"""The configuration: reads INI text into frozen, checked models. Imports ini and protocol, and names from the core."""
+"""The configuration: reads INI text into frozen, checked models. Imports ini and protocol, and words from the core."""
 
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig

@@ -8,10 +8,10 @@ too.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from supervisor.config import relations
+from supervisor.config import section_relations
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.load import Config, SectionsBroken, start_order
 from supervisor.config.schema.check import SectionReader
@@ -75,16 +75,12 @@ def _conflicts(
         name: SectionReader(error.sections.get(each.section, replace(nowhere, name=each.section)), found, [])
         for name, each in together.items()
     }
-    every_name = {needed for each in together.values() for needed in each.depends_on}
-    relations.check_across_sections(error.config.supervisord, together, written, _as_sections(every_name))
+    needed_names = {needed for each in together.values() for needed in each.depends_on}
+    sections = [f"program:{name.partition(':')[0]}" for name in needed_names]  # so none counts as a typing error
+    section_relations.check_across_sections(error.config.supervisord, together, written, sections)
     groups = {name: each.group for name, each in together.items()}
     for name, program in whole.items():
         for needed in program.depends_on:
             if not dependencies.resolve_name(needed, groups):
                 written[name].add_problem(f"depends_on names {needed!r:.80}, which can't be loaded", "depends_on")
     return found
-
-
-def _as_sections(names: Iterable[str]) -> list[str]:
-    """Sections of these names, so that the check takes none of them for a typing error."""
-    return [f"program:{each.partition(':')[0]}" for each in names]

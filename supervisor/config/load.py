@@ -8,24 +8,23 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.config import program_defaults, relations, server_relations, supervisor_keys
-from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config import program_defaults, section_relations, server_relations, supervisor_keys
+from supervisor.config.keys.daemon import LOG_PATHS, SupervisordConfig, paths_in
+from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.config.schema.section import SectionModel, internal, section_model
-from supervisor.config.schema.values import environment as parse_environment
+from supervisor.config.schema.texts import environment as parse_environment
+from supervisor.config.sections import check_section, is_of_program
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import common_placeholders
-from supervisor.ini.problems import ConfigError, Location, Problem, nearest_word
+from supervisor.ini.problems import ConfigError, Location, Problem
 from supervisor.ini.reader import IniKey, IniSection, IniText, read_ini
 from supervisor.protocol import allocation
 
-_KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include", program_defaults.SECTION}
-_NAMED = ("program", "group", "eventlistener")
-_SERVERS = ("unix_http_server", "inet_http_server")
 _MODELS: tuple[type[SectionModel], ...] = (
     SupervisordConfig, ProgramConfig, JobConfig, ProcessesConfig, GroupConfig, ListenerConfig, UnixServerConfig,
     InetServerConfig,
@@ -63,7 +62,7 @@ def load_config(path: Path, environment: Mapping[str, str], overrides: Mapping[s
     if checked.config is None:
         raise ConfigError(checked.problems)
     if checked.problems:
-        is_of_programs = all(_is_of_program(problem.section) for problem in checked.problems)
+        is_of_programs = all(is_of_program(problem.section) for problem in checked.problems)
         raise SectionsBroken(checked, checked.config) if is_of_programs else ConfigError(checked.problems)
     return checked.config
 
@@ -87,10 +86,6 @@ class SectionsBroken(ConfigError):
         self.config, self.sections = config, checked.sections
 
 
-def _is_of_program(section: str | None) -> bool:
-    return section is not None and section.startswith(("program:", "eventlistener:"))
-
-
 def check_config(
     path: Path, environment: Mapping[str, str], overrides: Mapping[str, IniKey] = NO_OVERRIDES
 ) -> CheckedConfig:
@@ -105,7 +100,7 @@ def check_config(
     reading = _ConfigReader(source, dict(environment), source.problems)
     config = reading.read_config()
     problems = tuple(sorted(source.problems, key=_file_and_line))
-    sections = {name: each for name, each in source.sections.items() if _is_of_program(name)}
+    sections = {name: each for name, each in source.sections.items() if is_of_program(name)}
     return CheckedConfig(config, problems, reading.sorted_warnings(), sections)
 
 
@@ -125,15 +120,15 @@ class _ConfigReader:
 
     def read_config(self) -> Config | None:
         for name, section in self.source.sections.items():
-            self._report_unknown_section(name, section)
+            check_section(name, section, self.problems, self.warnings)
         daemon = self._read_supervisord()
         unix = self._read_servers("unix_http_server", UnixServerConfig, server_relations.check_socket)
         inet = self._read_servers("inet_http_server", InetServerConfig, server_relations.check_address)
         ctl = self._read_supervisorctl()
         # where [supervisord] is broken, the problems of the programs are reported all the same
-        usable = daemon or SupervisordConfig.build(_default_paths(self.source.folder / STATE_DIR))
+        usable = daemon or SupervisordConfig.build(paths_in(self.source.folder / STATE_DIR))
         programs = self._read_programs(usable)
-        relations.check_across_sections(usable, programs, self.programs, self.source.sections)
+        section_relations.check_across_sections(usable, programs, self.programs, self.source.sections)
         if daemon is None:
             return None
         return Config(
@@ -174,8 +169,8 @@ class _ConfigReader:
             reader.texts["pidfile"] = "NONE"  # the daemon deletes its pid file when it exits
         daemon = reader.build_model(SupervisordConfig, default | to_syslog)
         if daemon is not None and "state_dir" in reader:
-            logs = {} if daemon.engine != "slurm" else {each: default[each] for each in _LOG_KEYS}
-            daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | logs | to_syslog)
+            logs = {} if daemon.engine != "slurm" else {key: default[key] for key in LOG_PATHS}
+            daemon = reader.build_model(SupervisordConfig, paths_in(daemon.state_dir) | logs | to_syslog)
         with contextlib.suppress(UnknownValue):
             usable = daemon or reader.build_partial(SupervisordConfig, default | to_syslog)
             server_relations.check_daemon(usable, reader)
@@ -183,11 +178,11 @@ class _ConfigReader:
 
     def _default_state(self, reader: SectionReader) -> dict[str, Path]:
         """The folders if none are configured: beside the file, or under Slurm on the node's own disk."""
-        beside = _default_paths(self.source.folder / STATE_DIR)
+        beside = paths_in(self.source.folder / STATE_DIR)
         if reader.texts.get("engine", "").lower() != "slurm":
             return beside
         try:
-            node = _default_paths(allocation.state_folder(self.environment, os.geteuid()))
+            node = paths_in(allocation.state_folder(self.environment, os.geteuid()))
             logs = allocation.log_folder(self.environment)
             return node | {
                 "childlogdir": logs,
@@ -281,51 +276,7 @@ class _ConfigReader:
     def _placeholders(self) -> dict[str, str]:
         return common_placeholders(self.source.folder, self.environment)
 
-    def _report_unknown_section(self, name: str, section: IniSection) -> None:
-        kind, colon, _ = name.partition(":")
-        if name in _KINDS or (kind in _NAMED and colon) or kind in _SERVERS:
-            return
-        if name == supervisor_keys.STOCK_RPC_SECTION and _is_stock(section):
-            return
-        if kind in supervisor_keys.IGNORED:
-            self.warnings.append(Problem(section.location, f"[{name:.80}] is ignored: {supervisor_keys.IGNORED[kind]}"))
-            return
-        remedy = supervisor_keys.SECTIONS.get(kind)
-        if remedy is not None:
-            text = f"[{name:.80}] is a Supervisor section that stepkeeper does not support; {remedy}"
-        elif name in _NAMED:
-            text = f"[{name}] has no name; write [{name}:NAME]"
-        else:
-            meant = nearest_word(kind.lower(), [*_KINDS, *_NAMED])
-            if meant is None and not colon:
-                text = f"[{name:.80}] is no section that stepkeeper or Supervisor knows, and has no effect"
-                self.warnings.append(Problem(section.location, text))
-                return
-            is_named = meant in _NAMED
-            hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
-            text = f"unknown section [{name:.80}]" + (hint if meant else "; delete it, or put ; before its lines")
-        self.problems.append(Problem(section.location, text))
-
 
 def start_order(program: ProgramConfig) -> tuple[int, str, int, str]:
     """A sort key: by priority of the group, then of the program."""
     return (program.group_priority, program.group, program.priority, program.process)
-
-
-_LOG_KEYS = ("childlogdir", "logfile", "changes_logfile")
-
-
-def _default_paths(state_dir: Path) -> dict[str, Path]:
-    return {
-        "state_dir": state_dir,
-        "runtime_dir": state_dir / "run",
-        "childlogdir": state_dir / "log",
-        "notice_dir": state_dir / "notices",
-        "logfile": state_dir / "supervisord.log",
-        "changes_logfile": state_dir / "changes.log",
-        "pidfile": state_dir / "supervisord.pid",
-    }
-
-
-def _is_stock(section: IniSection) -> bool:
-    return {key: entry.value for key, entry in section.entries.items()}.items() <= supervisor_keys.STOCK_RPC.items()

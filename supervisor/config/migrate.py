@@ -9,8 +9,9 @@ from pathlib import Path
 
 from supervisor.config import supervisor_keys
 from supervisor.config.load import check_config
-from supervisor.config.schema.values import FALSE, octal
-from supervisor.config.schema.values import environment as parse_environment
+from supervisor.config.schema.quantities import octal
+from supervisor.config.schema.texts import environment as parse_environment
+from supervisor.config.schema.words import FALSE
 from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders, program_placeholders
 from supervisor.ini.problems import Location
 from supervisor.ini.reader import IniKey, IniSection, read_ini

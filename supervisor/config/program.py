@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import relations, supervisor_keys
+from supervisor.config import program_relations, supervisor_keys
 from supervisor.config.environment_file import read_environment_file
 from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import JOB_STARTRETRIES, ProgramConfig
 from supervisor.config.schema.check import SectionReader
-from supervisor.config.schema.values import FALSE, MAX_COUNT, TRUE, absolute_path
-from supervisor.config.schema.values import environment as parse_environment
+from supervisor.config.schema.quantities import MAX_COUNT
+from supervisor.config.schema.texts import absolute_path
+from supervisor.config.schema.texts import environment as parse_environment
+from supervisor.config.schema.words import FALSE, TRUE
 from supervisor.ini.ownership import problems_of_ownership
 from supervisor.ini.placeholders import program_placeholders
 from supervisor.ini.problems import nearest_word
@@ -74,7 +77,7 @@ def build_processes(
     special = LISTENER_KEYS if group.is_pool else JOB_KEYS
     elsewhere = {"[supervisord]": supervisor_keys.SUPERVISORS["supervisord"]}
     reader.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), supervisor_keys.PROGRAM, elsewhere)
-    relations.check_key_combinations(reader, set(JOB_KEYS))
+    program_relations.check_key_combinations(reader, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
     reader.expand_values(set(counted), context.placeholders)
     processes = reader.build_model(ProcessesConfig, {})
@@ -115,9 +118,9 @@ def _build_process(place: _ProcessIdentity, reader: SectionReader, context: Prog
     if program is None or reader.bad_keys:
         if "checkpoint_dir" in reader and not is_listener:
             computed["job"] = reader.build_partial(JobConfig, {})
-        relations.check_program(reader.build_partial(ProgramConfig, computed), reader)
+        program_relations.check_program(reader.build_partial(ProgramConfig, computed), reader)
         return None
-    relations.check_program(program, reader)
+    program_relations.check_program(program, reader)
     priority = place.group.priority
     return replace(program, group_priority=program.priority if priority is None else priority)
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from supervisor.config import supervisor_keys
+from supervisor.config.keys.groups import ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.schema.check import SectionReader
 from supervisor.config.schema.section import SectionError
 from supervisor.ini.placeholders import program_placeholders

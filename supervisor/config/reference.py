@@ -9,8 +9,9 @@ from typing import Any
 
 from supervisor.config import supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.schema.section import KeyInfo, SectionModel, is_required
 
@@ -32,11 +33,15 @@ _FILE = re.compile(r"\b(docs|deploy)(/[\w/-]+\.\w+)")
 
 
 def key_table(model: type[SectionModel]) -> str:
-    """A Markdown table: key, default, meaning."""
+    """A Markdown table: key, default, meaning.
+
+    That of a program leaves out the hooks, which are in that of [supervisord], and the keys for standard error, which
+    are like those for standard output.
+    """
     rows = [
         f"| `{about.alias or field.name}` | {shown_default(field, about)} | {_linked(about.description)} |"
         for field, about in model.described_fields()
-        if not about.is_internal
+        if not about.is_internal and not (model is ProgramConfig and field.name.startswith(("hook_", "stderr_")))
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
 

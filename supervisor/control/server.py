@@ -27,7 +27,8 @@ from supervisor.control.commands import bulk
 from supervisor.control.commands.table import Command, find_command
 from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
-from supervisor.control.http.connections import DEFAULT_TIMEOUTS, ClientTimeouts, Connections
+from supervisor.control.http.connection import DEFAULT_TIMEOUTS, ClientTimeouts
+from supervisor.control.http.connections import Connections
 from supervisor.control.metrics import sampling
 from supervisor.control.page import files
 from supervisor.control.page.live import LivePages

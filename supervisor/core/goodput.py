@@ -32,8 +32,8 @@ STEPPING = frozenset({TimeSpent.TRAINING, TimeSpent.REPLAYING})
 
 
 @dataclass(frozen=True, slots=True)
-class AccountStatus:
-    """The state of an account, which a later daemon needs to continue it.
+class MeterReading:
+    """What a meter shows, from which a later daemon continues.
 
     `spent_s`: what is booked; `open_as`: the category of the open span; `step`: the last one known, `furthest` that of
     all attempts; `owed_s`: time that training waited for checkpoints and that is not booked yet.
@@ -47,34 +47,34 @@ class AccountStatus:
     owed_s: float = 0.0
 
 
-class GoodputAccount:
-    """The account of one job since `now`; it continues that of an earlier daemon, if there is one.
+class GoodputMeter:
+    """Where the time of one job goes from `now` on; it continues from the last reading of an earlier daemon, if any.
 
     `since`: where the open span begins.
     """
 
-    def __init__(self, now: float, standing: AccountStatus | None = None) -> None:
-        standing = standing or AccountStatus(0)
+    def __init__(self, now: float, last: MeterReading | None = None) -> None:
+        last = last or MeterReading(0)
         self.since = now
-        self.attempt = standing.attempt
-        self.open_as = standing.open_as
-        self.step = standing.step
-        self.furthest = standing.furthest
-        self._owed_s = standing.owed_s
+        self.attempt = last.attempt
+        self.open_as = last.open_as
+        self.step = last.step
+        self.furthest = last.furthest
+        self._owed_s = last.owed_s
         self._owed_replay_s = 0.0
-        self._spent_s = dict(standing.spent_s)
+        self._spent_s = dict(last.spent_s)
         self._total_s = dict.fromkeys(TimeSpent, 0.0)
 
     @property
     def total_s(self) -> dict[TimeSpent, float]:
-        """Seconds booked since this account was opened, all attempts together."""
+        """Seconds booked since this meter was made, all attempts together."""
         return dict(self._total_s)
 
     @property
-    def status(self) -> AccountStatus:
-        """What continues this account, from `since`."""
+    def reading(self) -> MeterReading:
+        """What a later meter continues from, as of `since`."""
         spent_s = dict(self._spent_s)
-        return AccountStatus(self.attempt, spent_s, self.open_as, self.step, self.furthest, self._owed_s)
+        return MeterReading(self.attempt, spent_s, self.open_as, self.step, self.furthest, self._owed_s)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -127,12 +127,8 @@ class GoodputAccount:
         """Follows the program's state, after anything that may have changed it."""
         entered = _in_state(facts)
         if entered is None:
-            if self.open_as in (
-                TimeSpent.DOWN,
-                TimeSpent.STOPPED,
-                TimeSpent.HUNG,
-            ):  # a worker was found that nobody knew of
-                self._settle(self.open_as, now)
+            if self.open_as in (TimeSpent.DOWN, TimeSpent.STOPPED, TimeSpent.HUNG):
+                self._settle(self.open_as, now)  # a worker was found that nobody knew of
                 self.open_as = TimeSpent.STARTING
         elif entered is not self.open_as:
             self._settle(TimeSpent.HUNG if entered is TimeSpent.HUNG else self.open_as, now)

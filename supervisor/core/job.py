@@ -34,100 +34,21 @@ What has to hold at every event, whatever the cells do, is in `invariants.py` an
 from collections.abc import Mapping
 
 from supervisor.core import error_recovery, invariants
-from supervisor.core.actions.adopting import (
-    attempt_found,
-    attempt_lost,
-    close_adopting,
-    commit_while_adopting,
-    hurry_adopting,
-    identity_timeout,
-    restart_adopting,
-    start_adopting,
-    step_while_adopting,
-    stop_adopting,
-    worker_identified,
+from supervisor.core.actions import (
+    adopting,
+    crash_loops,
+    exits,
+    intents,
+    launching,
+    notices,
+    stopping,
+    storage_waits,
+    suspend,
+    training,
+    transitions,
 )
 from supervisor.core.actions.base import Action
-from supervisor.core.actions.crash_loops import stacks_collected
-from supervisor.core.actions.exits import worker_exited
-from supervisor.core.actions.intents import (
-    backoff_over,
-    close,
-    close_waiting,
-    record_start_request,
-    record_stop,
-    restart_when_stopped,
-    start,
-    stop_waiting,
-)
-from supervisor.core.actions.launching import (
-    checkpoint_selected,
-    first_step,
-    ready_reported,
-    restore_begun,
-    selection_failed,
-    selection_failed_late,
-    spawn_delayed,
-    spawn_failed,
-    spawned,
-    starting_too_long,
-    training_restored,
-    worker_met,
-)
-from supervisor.core.actions.notices import (
-    flushing_expired,
-    notice_ended,
-    notice_ended_starting,
-    notice_ended_waiting,
-    notice_flushing,
-    notice_running,
-    notice_starting,
-    notice_waiting,
-    record_notice,
-    running_expired,
-    saves_measured,
-    uploads_changed,
-    while_flushing,
-    while_running,
-)
-from supervisor.core.actions.stopping import (
-    checkpoint_outdated,
-    close_flushing,
-    close_running,
-    close_starting,
-    flush_running,
-    gang_broken,
-    hurry_flushing,
-    restart_flushing,
-    restart_running,
-    restart_starting,
-    run_taken_over,
-    stop_flushing,
-    stop_running,
-    stop_starting,
-)
-from supervisor.core.actions.storage_waits import begin_at_step, start_paths_seen, storage_seen
-from supervisor.core.actions.suspend import (
-    host_suspended_adopting,
-    host_suspended_flushing,
-    host_suspended_running,
-    host_suspended_starting,
-    host_suspended_stopping,
-    suspended_for_s,
-)
-from supervisor.core.actions.training import (
-    checkpoint_mirrored,
-    committed,
-    committed_in_flush,
-    committed_in_training,
-    done_reported,
-    failure_reported,
-    record_step,
-    save_failed_in_flush,
-    save_failed_in_training,
-    step_done,
-)
-from supervisor.core.actions.transitions import kill
+from supervisor.core.actions.notices import while_flushing, while_running
 from supervisor.core.program import events
 from supervisor.core.program.effects import Effect, ReportBreach
 from supervisor.core.program.events import Event
@@ -150,126 +71,126 @@ LAUNCHED = (STARTING, RUNNING, FLUSHING, STOPPING, KILLING)  # by this daemon
 ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     # event                      in these states                          does
     # --- what people want ---
-    (events.StartRequested,      (*OVER, BACKOFF),                        start),
-    (events.StartRequested,      (STARTING, RUNNING),                     record_start_request),
-    (events.StartRequested,      (FLUSHING, STOPPING, KILLING),           restart_when_stopped),
-    (events.StartRequested,      (ADOPTING,),                             start_adopting),
+    (events.StartRequested,      (*OVER, BACKOFF),                        intents.start),
+    (events.StartRequested,      (STARTING, RUNNING),                     intents.record_start_request),
+    (events.StartRequested,      (FLUSHING, STOPPING, KILLING),           intents.restart_when_stopped),
+    (events.StartRequested,      (ADOPTING,),                             adopting.start_adopting),
 
-    (events.StopRequested,       (*OVER, STOPPING, KILLING),              record_stop),
-    (events.StopRequested,       (STARTING,),                             stop_starting),
-    (events.StopRequested,       (RUNNING,),                              stop_running),
-    (events.StopRequested,       (FLUSHING,),                             stop_flushing),
-    (events.StopRequested,       (BACKOFF,),                              stop_waiting),
-    (events.StopRequested,       (ADOPTING,),                             stop_adopting),
+    (events.StopRequested,       (*OVER, STOPPING, KILLING),              intents.record_stop),
+    (events.StopRequested,       (STARTING,),                             stopping.stop_starting),
+    (events.StopRequested,       (RUNNING,),                              stopping.stop_running),
+    (events.StopRequested,       (FLUSHING,),                             stopping.stop_flushing),
+    (events.StopRequested,       (BACKOFF,),                              intents.stop_waiting),
+    (events.StopRequested,       (ADOPTING,),                             adopting.stop_adopting),
 
-    (events.ProgramClosed,       (*OVER, STOPPING, KILLING),              close),
-    (events.ProgramClosed,       (STARTING,),                             close_starting),
-    (events.ProgramClosed,       (RUNNING,),                              close_running),
-    (events.ProgramClosed,       (FLUSHING,),                             close_flushing),
-    (events.ProgramClosed,       (BACKOFF,),                              close_waiting),
-    (events.ProgramClosed,       (ADOPTING,),                             close_adopting),
+    (events.ProgramClosed,       (*OVER, STOPPING, KILLING),              intents.close),
+    (events.ProgramClosed,       (STARTING,),                             stopping.close_starting),
+    (events.ProgramClosed,       (RUNNING,),                              stopping.close_running),
+    (events.ProgramClosed,       (FLUSHING,),                             stopping.close_flushing),
+    (events.ProgramClosed,       (BACKOFF,),                              intents.close_waiting),
+    (events.ProgramClosed,       (ADOPTING,),                             adopting.close_adopting),
 
-    (events.ShutdownHurried,     (FLUSHING,),                             hurry_flushing),
-    (events.ShutdownHurried,     (STOPPING, KILLING),                     kill),
-    (events.ShutdownHurried,     (ADOPTING,),                             hurry_adopting),
+    (events.ShutdownHurried,     (FLUSHING,),                             stopping.hurry_flushing),
+    (events.ShutdownHurried,     (STOPPING, KILLING),                     transitions.kill),
+    (events.ShutdownHurried,     (ADOPTING,),                             adopting.hurry_adopting),
 
-    (events.FlushRequested,      (RUNNING,),                              flush_running),
-    (events.BeginAtRequested,    (*OVER, BACKOFF, FLUSHING, STOPPING, KILLING), begin_at_step),
+    (events.FlushRequested,      (RUNNING,),                              stopping.flush_running),
+    (events.BeginAtRequested,    (*OVER, BACKOFF, FLUSHING, STOPPING, KILLING), storage_waits.begin_at_step),
 
     # --- from the spawn to the first step ---
-    (events.SpawnDelayed,        (STARTING,),                             spawn_delayed),
-    (events.SpawnSucceeded,      (STARTING,),                             spawned),
-    (events.SpawnFailed,         (STARTING, STOPPING, KILLING),           spawn_failed),
-    (events.ReadyReported,       (STARTING,),                             ready_reported),
-    (events.CheckpointSelected,  (STARTING,),                             checkpoint_selected),
-    (events.SelectionFailed,     (STARTING,),                             selection_failed),
-    (events.SelectionFailed,     (BACKOFF,),                              selection_failed_late),
-    (events.StorageSeen,         (BACKOFF,),                              storage_seen),
-    (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   worker_met),
-    (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   restore_begun),
-    (events.StartPathsSeen,      (BACKOFF,),                              start_paths_seen),
-    (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
+    (events.SpawnDelayed,        (STARTING,),                             launching.spawn_delayed),
+    (events.SpawnSucceeded,      (STARTING,),                             launching.spawned),
+    (events.SpawnFailed,         (STARTING, STOPPING, KILLING),           launching.spawn_failed),
+    (events.ReadyReported,       (STARTING,),                             launching.ready_reported),
+    (events.CheckpointSelected,  (STARTING,),                             launching.checkpoint_selected),
+    (events.SelectionFailed,     (STARTING,),                             launching.selection_failed),
+    (events.SelectionFailed,     (BACKOFF,),                              launching.selection_failed_late),
+    (events.StorageSeen,         (BACKOFF,),                              storage_waits.storage_seen),
+    (events.WorkerMet,           (*LAUNCHED, ADOPTING),                   launching.worker_met),
+    (events.RestoreBegun,        (*LAUNCHED, ADOPTING),                   launching.restore_begun),
+    (events.StartPathsSeen,      (BACKOFF,),                              storage_waits.start_paths_seen),
+    (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), launching.training_restored),
 
     # --- training ---
-    (events.StepsDone,           (STARTING,),                             first_step),
-    (events.StepsDone,           (RUNNING,),                              step_done),
-    (events.StepsDone,           (FLUSHING, STOPPING, KILLING),           record_step),
-    (events.StepsDone,           (ADOPTING,),                             step_while_adopting),
+    (events.StepsDone,           (STARTING,),                             launching.first_step),
+    (events.StepsDone,           (RUNNING,),                              training.step_done),
+    (events.StepsDone,           (FLUSHING, STOPPING, KILLING),           training.record_step),
+    (events.StepsDone,           (ADOPTING,),                             adopting.step_while_adopting),
 
-    (events.CheckpointCommitted, (RUNNING,),                              committed_in_training),
-    (events.CheckpointCommitted, (FLUSHING,),                             committed_in_flush),
-    (events.CheckpointCommitted, (ADOPTING,),                             commit_while_adopting),
-    (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), committed),
+    (events.CheckpointCommitted, (RUNNING,),                              training.committed_in_training),
+    (events.CheckpointCommitted, (FLUSHING,),                             training.committed_in_flush),
+    (events.CheckpointCommitted, (ADOPTING,),                             adopting.commit_while_adopting),
+    (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), training.committed),
 
-    (events.CheckpointMirrored,  (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   checkpoint_mirrored),
-    (events.CheckpointSaveFailed, (RUNNING,),                             save_failed_in_training),
-    (events.CheckpointSaveFailed, (FLUSHING,),                            save_failed_in_flush),
+    (events.CheckpointMirrored,  (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   training.checkpoint_mirrored),
+    (events.CheckpointSaveFailed, (RUNNING,),                             training.save_failed_in_training),
+    (events.CheckpointSaveFailed, (FLUSHING,),                            training.save_failed_in_flush),
 
-    (events.DoneReported,        (*LAUNCHED, ADOPTING),                   done_reported),
-    (events.FailureReported,     (*LAUNCHED, ADOPTING),                   failure_reported),
-    (events.StacksCollected,     (*LAUNCHED, ADOPTING),                   stacks_collected),
+    (events.DoneReported,        (*LAUNCHED, ADOPTING),                   training.done_reported),
+    (events.FailureReported,     (*LAUNCHED, ADOPTING),                   training.failure_reported),
+    (events.StacksCollected,     (*LAUNCHED, ADOPTING),                   crash_loops.stacks_collected),
 
     # --- over its memory limit, or unhealthy ---
-    (events.RestartRequired,     (STARTING,),                             restart_starting),
-    (events.RestartRequired,     (RUNNING,),                              restart_running),
-    (events.RestartRequired,     (FLUSHING,),                             restart_flushing),
-    (events.RestartRequired,     (ADOPTING,),                             restart_adopting),
+    (events.RestartRequired,     (STARTING,),                             stopping.restart_starting),
+    (events.RestartRequired,     (RUNNING,),                              stopping.restart_running),
+    (events.RestartRequired,     (FLUSHING,),                             stopping.restart_flushing),
+    (events.RestartRequired,     (ADOPTING,),                             adopting.restart_adopting),
 
     # --- another rank of the gang is gone ---
-    (events.GangBroken,          (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), gang_broken),
+    (events.GangBroken,          (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), stopping.gang_broken),
 
     # --- another host goes on with this run ---
-    (events.RunTakenOver,        (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), run_taken_over),
-    (events.CheckpointOutdated,  (STARTING, RUNNING, FLUSHING, ADOPTING), checkpoint_outdated),
+    (events.RunTakenOver,        (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), stopping.run_taken_over),
+    (events.CheckpointOutdated,  (STARTING, RUNNING, FLUSHING, ADOPTING), stopping.checkpoint_outdated),
 
     # --- the host goes away, or stays ---
-    (events.NoticeReceived,      (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),
-    (events.NoticeReceived,      (STARTING,),                             notice_starting),
-    (events.NoticeReceived,      (RUNNING,),                              notice_running),
-    (events.NoticeReceived,      (FLUSHING,),                             notice_flushing),
-    (events.NoticeReceived,      (BACKOFF,),                              notice_waiting),
+    (events.NoticeReceived,      (*OVER, STOPPING, KILLING, ADOPTING),    notices.record_notice),
+    (events.NoticeReceived,      (STARTING,),                             notices.notice_starting),
+    (events.NoticeReceived,      (RUNNING,),                              notices.notice_running),
+    (events.NoticeReceived,      (FLUSHING,),                             notices.notice_flushing),
+    (events.NoticeReceived,      (BACKOFF,),                              notices.notice_waiting),
 
-    (events.NoticeChanged,       (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),
-    (events.NoticeChanged,       (STARTING,),                             notice_starting),
-    (events.NoticeChanged,       (RUNNING,),                              while_running(record_notice)),
-    (events.NoticeChanged,       (FLUSHING,),                             notice_flushing),
-    (events.NoticeChanged,       (BACKOFF,),                              notice_waiting),
+    (events.NoticeChanged,       (*OVER, STOPPING, KILLING, ADOPTING),    notices.record_notice),
+    (events.NoticeChanged,       (STARTING,),                             notices.notice_starting),
+    (events.NoticeChanged,       (RUNNING,),                              while_running(notices.record_notice)),
+    (events.NoticeChanged,       (FLUSHING,),                             notices.notice_flushing),
+    (events.NoticeChanged,       (BACKOFF,),                              notices.notice_waiting),
 
-    (events.NoticeEnded,         (*OVER, STOPPING, KILLING, ADOPTING),    notice_ended),
-    (events.NoticeEnded,         (STARTING,),                             notice_ended_starting),
-    (events.NoticeEnded,         (RUNNING,),                              while_running(notice_ended)),
-    (events.NoticeEnded,         (FLUSHING,),                             while_flushing(notice_ended)),
-    (events.NoticeEnded,         (BACKOFF,),                              notice_ended_waiting),
+    (events.NoticeEnded,         (*OVER, STOPPING, KILLING, ADOPTING),    notices.notice_ended),
+    (events.NoticeEnded,         (STARTING,),                             notices.notice_ended_starting),
+    (events.NoticeEnded,         (RUNNING,),                              while_running(notices.notice_ended)),
+    (events.NoticeEnded,         (FLUSHING,),                             while_flushing(notices.notice_ended)),
+    (events.NoticeEnded,         (BACKOFF,),                              notices.notice_ended_waiting),
 
-    (events.SavesMeasured,       (RUNNING,),                              while_running(saves_measured)),
-    (events.SavesMeasured,       (FLUSHING,),                             while_flushing(saves_measured)),
-    (events.SavesMeasured,       (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), saves_measured),
+    (events.SavesMeasured,       (RUNNING,),                              while_running(notices.saves_measured)),
+    (events.SavesMeasured,       (FLUSHING,),                             while_flushing(notices.saves_measured)),
+    (events.SavesMeasured,       (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), notices.saves_measured),
 
-    (events.UploadsChanged,      (RUNNING,),                              while_running(uploads_changed)),
-    (events.UploadsChanged,      (FLUSHING,),                             while_flushing(uploads_changed)),
-    (events.UploadsChanged,      (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), uploads_changed),
+    (events.UploadsChanged,      (RUNNING,),                              while_running(notices.uploads_changed)),
+    (events.UploadsChanged,      (FLUSHING,),                             while_flushing(notices.uploads_changed)),
+    (events.UploadsChanged,      (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), notices.uploads_changed),
 
     # --- the process is gone ---
-    (events.WorkerExited,        (*LAUNCHED, ADOPTING),                   worker_exited),
+    (events.WorkerExited,        (*LAUNCHED, ADOPTING),                   exits.worker_exited),
 
     # --- an attempt that an earlier daemon started ---
-    (events.AttemptFound,        (STOPPED,),                              attempt_found),
-    (events.WorkerIdentified,    (ADOPTING,),                             worker_identified),
-    (events.AttemptLost,         (STOPPED,),                              attempt_lost),
+    (events.AttemptFound,        (STOPPED,),                              adopting.attempt_found),
+    (events.WorkerIdentified,    (ADOPTING,),                             adopting.worker_identified),
+    (events.AttemptLost,         (STOPPED,),                              adopting.attempt_lost),
 
     # --- time ---
-    (events.HostSuspended,       (STARTING,),                             host_suspended_starting),
-    (events.HostSuspended,       (RUNNING,),                              host_suspended_running),
-    (events.HostSuspended,       (FLUSHING,),                             host_suspended_flushing),
-    (events.HostSuspended,       (STOPPING,),                             host_suspended_stopping),
-    (events.HostSuspended,       (ADOPTING,),                             host_suspended_adopting),
+    (events.HostSuspended,       (STARTING,),                             suspend.host_suspended_starting),
+    (events.HostSuspended,       (RUNNING,),                              suspend.host_suspended_running),
+    (events.HostSuspended,       (FLUSHING,),                             suspend.host_suspended_flushing),
+    (events.HostSuspended,       (STOPPING,),                             suspend.host_suspended_stopping),
+    (events.HostSuspended,       (ADOPTING,),                             suspend.host_suspended_adopting),
 
-    (events.DeadlinePassed,      (STARTING,),                             starting_too_long),
-    (events.DeadlinePassed,      (RUNNING,),                              running_expired),
-    (events.DeadlinePassed,      (FLUSHING,),                             flushing_expired),
-    (events.DeadlinePassed,      (STOPPING, KILLING),                     kill),
-    (events.DeadlinePassed,      (BACKOFF,),                              backoff_over),
-    (events.DeadlinePassed,      (ADOPTING,),                             identity_timeout),
+    (events.DeadlinePassed,      (STARTING,),                             launching.starting_too_long),
+    (events.DeadlinePassed,      (RUNNING,),                              notices.running_expired),
+    (events.DeadlinePassed,      (FLUSHING,),                             notices.flushing_expired),
+    (events.DeadlinePassed,      (STOPPING, KILLING),                     transitions.kill),
+    (events.DeadlinePassed,      (BACKOFF,),                              intents.backoff_over),
+    (events.DeadlinePassed,      (ADOPTING,),                             adopting.identity_timeout),
 )
 # fmt: on
 
@@ -292,9 +213,9 @@ class Job:
         if self.facts.state not in ALIVE:
             self.facts.attempt = max(self.facts.attempt, highest)
 
-    def recall_persisted(self, memory: PersistedFacts, now: float, ago_s: float) -> None:
+    def recall_persisted(self, stored: PersistedFacts, now: float, ago_s: float) -> None:
         """Restores what an earlier daemon stored `ago_s` ago; call it after `skip_attempts` and before any event."""
-        restore_facts(self.facts, memory, now, ago_s)
+        restore_facts(self.facts, stored, now, ago_s)
 
     def recall_completion(self) -> None:
         """Restores that training was complete before this daemon; call it before any event."""
@@ -345,7 +266,7 @@ class Job:
 
         `due_at`: when this was to be called. If that is much earlier than `now`, nothing ran here in between.
         """
-        suspended_s = None if due_at is None else suspended_for_s(due_at, now)
+        suspended_s = None if due_at is None else suspend.suspended_for_s(due_at, now)
         effects = [] if suspended_s is None else self.handle(events.HostSuspended(suspended_s), now)
         if self.facts.deadline_at is None or now < self.facts.deadline_at:
             return effects

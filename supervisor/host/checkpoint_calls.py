@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import directory, manifest, selection
+from supervisor.protocol.checkpoints import directory, manifest, removal, selection
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
@@ -120,7 +120,7 @@ def _select(request: CheckpointRequest) -> Selection:
 
 
 def _roll_back(request: CheckpointRequest) -> SetAside:
-    return SetAside(selection.roll_back(request.directory, request.before))
+    return SetAside(removal.roll_back(request.directory, request.before))
 
 
 def _quarantine(request: CheckpointRequest) -> SetAside:
@@ -143,7 +143,7 @@ def _list(request: CheckpointRequest) -> Listing:
 
 
 def _highest_attempt(request: CheckpointRequest) -> Attempts:
-    return Attempts(selection.highest_attempt(request.directory))
+    return Attempts(directory.highest_attempt(request.directory))
 
 
 def _look(request: CheckpointRequest) -> DirectoryView:
@@ -160,7 +160,7 @@ def _measure(request: CheckpointRequest) -> OnDisk:
 
 def _begin_at(request: CheckpointRequest) -> Moved:
     folder, step = request.directory, request.step
-    return Moved((selection.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
+    return Moved((removal.begin_at(folder, step) if step else directory.begin_anew(folder))[:MAX_LISTED])
 
 
 _ANSWERS: Mapping[Question, Callable[[CheckpointRequest], CheckpointAnswer]] = {

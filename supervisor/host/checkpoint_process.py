@@ -7,7 +7,6 @@ line of JSON is limited, and parsed as what a stranger sent. It ends when the da
 """
 
 import errno
-import json
 import os
 import resource
 import select
@@ -16,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.host import checkpoint_calls
@@ -37,7 +36,7 @@ from supervisor.host.children import Identity, own_command, start_own
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.damage import RejectedCheckpoint, UnreadableCheckpoint
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 READ_LIMIT_S = 3600.0  # to verify what a slow disk holds
 LOOK_LIMIT_S = 60.0  # for names and manifests
@@ -126,8 +125,7 @@ def _parse_answer(content: bytes, kind: type[CheckpointAnswer]) -> CheckpointAns
 
 
 def _encode(record: Any) -> bytes:
-    body = asdict(record) if not isinstance(record, dict) else record
-    return json.dumps(body, separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+    return encode_record(record).encode() + b"\n"
 
 
 # --- in the process --------------------------------------------------------------------------------------------------
@@ -161,7 +159,7 @@ def _limit() -> None:
 
 def _answer(request: CheckpointRequest) -> dict[str, Any]:
     try:
-        return {"result": asdict(_reduced(checkpoint_calls.answer(request)))}
+        return {"result": _reduced(checkpoint_calls.answer(request))}
     except NoValidCheckpoint as error:
         failure = _Failure(str(error), rejected=shortened(error.rejected))
     except UnreadableCheckpoint as error:
@@ -172,7 +170,7 @@ def _answer(request: CheckpointRequest) -> dict[str, Any]:
         failure = _Failure(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory", errno.ENOMEM)
     except Exception as error:  # noqa: BLE001 - the daemon says it
         failure = _Failure(f"{error!r:.200}", errno.EBADMSG)  # a defect, which says nothing about the disk
-    return {"failure": asdict(failure)}
+    return {"failure": failure}
 
 
 def _reduced(found: CheckpointAnswer) -> CheckpointAnswer:

@@ -18,8 +18,9 @@ import structlog
 
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import Alive, Begin, Challenge, Join, Refused, Word
+from supervisor.protocol.gang import MESSAGES, Alive, Begin, Challenge, GangMessage, Join, Refused
 from supervisor.protocol.wire.codec import ProtocolError
+from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 ALIVE_EVERY_S = 1.0
 HANDSHAKE_S = 5.0
@@ -41,7 +42,7 @@ class LinkListener(Protocol):
     def on_begin(self, addresses: tuple[str, ...]) -> None:
         """The chief has named the cluster (to the others)."""
 
-    def on_word(self, rank: int, word: Word) -> None:
+    def on_message(self, rank: int, message: GangMessage) -> None:
         """A daemon that belongs here said something."""
 
     def on_lost(self, rank: int, text: str) -> None:
@@ -70,7 +71,7 @@ class GangLink:
         """Listens, or begins to connect. Raises OSError if the chief can't listen."""
         port = gang.link_port(self._allocation)
         if self._allocation.rank == 0:
-            self._server = await asyncio.start_server(self._on_connection, None, port, limit=gang.MAX_LINE_BYTES)
+            self._server = await asyncio.start_server(self._on_connection, None, port, limit=MAX_LINE_BYTES)
         else:
             self._start(self._reach_chief(self._allocation.nodes[0], port))
         self._start(self._say_alive())
@@ -80,19 +81,19 @@ class GangLink:
         for rank, joined in self._joins.items():
             self.send(rank, Begin(addresses, gang.proof_of_begin(self._secret, joined, addresses)))
 
-    def send(self, rank: int, word: Word) -> None:
+    def send(self, rank: int, message: GangMessage) -> None:
         """Says something to one; nothing if it is not connected."""
         writer = self._writers.get(rank)
         if writer is not None and not writer.is_closing():
             if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 writer.transport.abort()
             else:
-                writer.write(gang.encode_word(word))
+                writer.write(MESSAGES.encode(message))
 
-    def send_all(self, word: Word) -> None:
+    def send_all(self, message: GangMessage) -> None:
         """Says something to everybody who is connected."""
         for rank in list(self._writers):
-            self.send(rank, word)
+            self.send(rank, message)
 
     async def close(self) -> None:
         """Ends all connections, after what was said has gone out."""
@@ -155,20 +156,20 @@ class GangLink:
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
         challenge = Challenge(secrets.token_hex(16))
-        writer.write(gang.encode_word(challenge))
-        said = gang.decode_word(await _line(reader))
+        writer.write(MESSAGES.encode(challenge))
+        said = MESSAGES.decode(await _line(reader))
         peer = writer.get_extra_info("peername")
         if not isinstance(said, Join):
             raise ProtocolError(f"{peer} did not join")
         if not gang.is_proof(said.proof, gang.proof_of_join(self._secret, challenge, said)):
-            writer.write(gang.encode_word(Refused("it does not know the secret of this allocation")))
+            writer.write(MESSAGES.encode(Refused("it does not know the secret of this allocation")))
             raise ProtocolError(f"{peer} does not know the secret of this allocation")
         if (reason := self._reason_against(said)) is not None:
-            writer.write(gang.encode_word(Refused(reason)))
+            writer.write(MESSAGES.encode(Refused(reason)))
             raise ProtocolError(f"{peer}: {reason}")
         del self._unproven[writer]
         self._writers[said.rank], self._joins[said.rank] = writer, said
-        writer.write(gang.encode_word(Alive()))  # it is let in: from now on the end of the connection is a loss
+        writer.write(MESSAGES.encode(Alive()))  # it is let in: from now on the end of the connection is a loss
         self._listener.on_joined(said.rank, said.address)
         return said.rank
 
@@ -201,10 +202,10 @@ class GangLink:
 
     async def _join(self, host: str, port: int) -> None:
         """Joins, and listens until the connection ends. Raises OSError and the like if it ends before it was let in."""
-        connecting = asyncio.open_connection(host, port, limit=gang.MAX_LINE_BYTES)
+        connecting = asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
         reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
         try:
-            said = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            said = MESSAGES.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
@@ -213,15 +214,15 @@ class GangLink:
                 joins.rank, joins.generation, joins.address, joins.nonce,
                 gang.proof_of_join(self._secret, said, joins),
             )  # fmt: skip
-            writer.write(gang.encode_word(joins))
+            writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins
-            first = gang.decode_word(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            first = MESSAGES.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
         except BaseException:
             writer.close()
             raise
         self._writers[0] = writer
         try:
-            self._on_word(0, first)
+            self._on_message(0, first)
         except ProtocolError as error:
             self._listener.on_lost(0, str(error))
             return
@@ -233,27 +234,27 @@ class GangLink:
         text = "its connection was closed"
         try:
             while line := await reader.readline():
-                self._on_word(rank, gang.decode_word(line))
+                self._on_message(rank, MESSAGES.decode(line))
         except (OSError, ProtocolError, ValueError) as error:
             text = str(error)
         self._listener.on_lost(rank, text)
 
-    def _on_word(self, rank: int, word: Word) -> None:
+    def _on_message(self, rank: int, message: GangMessage) -> None:
         """Raises ProtocolError if it is not for this daemon."""
-        if isinstance(word, Begin):
-            self._on_begin(rank, word)
-        elif isinstance(word, Refused):
-            self._listener.on_refused(word.reason)
+        if isinstance(message, Begin):
+            self._on_begin(rank, message)
+        elif isinstance(message, Refused):
+            self._listener.on_refused(message.reason)
         else:
-            self._listener.on_word(rank, word)
+            self._listener.on_message(rank, message)
 
-    def _on_begin(self, rank: int, word: Begin) -> None:
+    def _on_begin(self, rank: int, message: Begin) -> None:
         joins = self._joins.get(0)
         if rank != 0 or joins is None:
             raise ProtocolError(f"rank {rank} is not the chief, and names a cluster")
-        if not gang.is_proof(word.proof, gang.proof_of_begin(self._secret, joins, word.addresses)):
+        if not gang.is_proof(message.proof, gang.proof_of_begin(self._secret, joins, message.addresses)):
             raise ProtocolError("the chief does not know the secret of this allocation")
-        self._listener.on_begin(word.addresses)
+        self._listener.on_begin(message.addresses)
 
 
 def _origin_of(writer: asyncio.StreamWriter) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,24 @@ class _Known:
     looked_at: float
 
 
-class ScriptChanges:
-    """The present fingerprints of the scripts of all jobs."""
+def read_script(name: str) -> bytes:
+    """The beginning of a file that a job's user named. Raises OSError if it is none, or not to be trusted."""
+    descriptor = open_guarded(Path(name), os.O_RDONLY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{name} is no file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES)
+    finally:
+        os.close(descriptor)
 
-    def __init__(self) -> None:
+
+class ScriptChanges:
+    """The present fingerprints of the scripts of all jobs. `read`: gives the beginning of a script."""
+
+    def __init__(self, look_every_s: float = LOOK_EVERY_S, read: Callable[[str], bytes] = read_script) -> None:
+        self._look_every_s = look_every_s
+        self._read = read
         self._calls = BlockingCalls()
         self._known: dict[str, _Known] = {}
         self._looking: dict[str, asyncio.Future[None]] = {}
@@ -53,7 +67,7 @@ class ScriptChanges:
         now = asyncio.get_running_loop().time()
         for name, (command, report) in proven.items():
             known = self._known.get(name)
-            if name not in self._looking and (known is None or now - known.looked_at >= LOOK_EVERY_S):
+            if name not in self._looking and (known is None or now - known.looked_at >= self._look_every_s):
                 self._looking[name] = asyncio.ensure_future(self._look_at(name, command, report, known))
         if self._looking:
             await asyncio.wait(self._looking.values(), timeout=within_s)
@@ -62,18 +76,20 @@ class ScriptChanges:
         files = tuple(Path(each) for each in report.files if each.endswith(SUFFIX) and "\0" not in each)
         try:
             with contextlib.suppress(OSError, RuntimeError):  # the second: no thread to spare
-                found = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known))
+                found = await self._calls.run_for_folder(Path(name), partial(_look, command, files, known, self._read))
                 found.looked_at = asyncio.get_running_loop().time()
                 self._known[name] = found
         finally:
             del self._looking[name]
 
 
-def _look(command: tuple[str, ...], files: tuple[Path, ...], known: _Known | None) -> _Known:
+def _look(
+    command: tuple[str, ...], files: tuple[Path, ...], known: _Known | None, read: Callable[[str], bytes]
+) -> _Known:
     stamps = tuple(map(_stamp, files))
     if known is not None and (command, files, stamps) == (known.command, known.files, known.stamps):
         return replace(known)
-    return _Known(command, files, fingerprint(command, map(str, files), read_script), stamps, 0.0)
+    return _Known(command, files, fingerprint(command, map(str, files), read), stamps, 0.0)
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
@@ -82,15 +98,3 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def read_script(name: str) -> bytes:
-    """The beginning of a file that a job's user named. Raises OSError if it is none, or not to be trusted."""
-    descriptor = open_guarded(Path(name), os.O_RDONLY)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{name} is no file")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(MAX_FILE_BYTES)
-    finally:
-        os.close(descriptor)

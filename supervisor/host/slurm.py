@@ -79,18 +79,18 @@ def remove_folder(folder: Path, status: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep_folders(own: Path) -> list[Path]:
+def sweep_folders(own: Path, older_than_s: float = SWEPT_AFTER_S) -> list[Path]:
     """Removes the folders of this user's earlier jobs beside `own` that Slurm had no time to let end; returns them.
 
     A folder stays while Slurm knows its job as one that runs or will, while a daemon or a worker of it lives, and
-    while it is younger than SWEPT_AFTER_S. Asks Slurm, which may take long.
+    until it is `older_than_s`. Asks Slurm, which may take long.
     """
     swept = list[Path]()
     name = re.compile(rf"stepkeeper-{os.geteuid()}-([0-9]{{1,12}})")
     with contextlib.suppress(OSError):
         for folder in sorted(own.parent.iterdir()):
             number = name.fullmatch(folder.name)
-            if number is not None and folder != own and _was_left(folder, int(number[1])):
+            if number is not None and folder != own and _was_left(folder, int(number[1]), older_than_s):
                 shutil.rmtree(folder, ignore_errors=True)
                 swept.append(folder)
             if len(swept) >= SWEPT_AT_ONCE:
@@ -98,11 +98,11 @@ def sweep_folders(own: Path) -> list[Path]:
     return swept
 
 
-def _was_left(folder: Path, job_id: int) -> bool:
+def _was_left(folder: Path, job_id: int, older_than_s: float) -> bool:
     try:
         found = folder.lstat()
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_ours or time.time() - max(found.st_mtime, found.st_ctime) < SWEPT_AFTER_S:
+        if not is_ours or time.time() - max(found.st_mtime, found.st_ctime) < older_than_s:
             return False
         if not _has_ended(job_id) or marks.processes_of_daemon(folder):
             return False

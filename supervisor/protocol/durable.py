@@ -104,9 +104,8 @@ def read_file(path: Path, limit: int) -> bytes:
 
 def open_regular(path: Path) -> BinaryIO:
     """A regular file for reading, also behind a symbolic link. Raises OSError (ENXIO for any other kind of file)."""
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    )  # a named pipe does not hold the reader
+    # O_NONBLOCK: a named pipe does not hold the reader
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     return os.fdopen(_only_regular(descriptor, path), "rb")
 
 

@@ -1,4 +1,4 @@
-"""The words that the daemons of a gang say to each other, and the proofs that they belong together.
+"""The messages between the daemons of a gang, and the proofs that they belong together.
 
 A gang's daemons meet over TCP before anything is started: the chief (rank 0) sends a challenge, each other daemon joins
 with its rank, its generation and the address of its worker, and once all have joined the chief names the cluster.
@@ -11,12 +11,12 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import get_args
 
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.lines import LineCodec
 
-MAX_LINE_BYTES = 64 * 1024  # a thousand addresses
 LOWEST_PORT, PORTS = 20000, 10000  # below those that Linux gives to clients
 
 
@@ -66,25 +66,9 @@ class Leave:
     text: str
 
 
-Word = Challenge | Join | Begin | Refused | Alive | Leave
-_TYPES: dict[str, type[Word]] = {
-    each.__name__.lower(): each for each in (Challenge, Join, Begin, Refused, Alive, Leave)
-}
-
-
-def encode_word(word: Word) -> bytes:
-    """One line."""
-    body = {"type": type(word).__name__.lower(), **asdict(word)}
-    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-
-
-def decode_word(line: bytes) -> Word:
-    """The word in a line. Raises ProtocolError."""
-    body = parse_object(line)
-    kind = _TYPES.get(str(body.get("type")))
-    if kind is None:
-        raise ProtocolError(f"unknown word {body.get('type')!r:.80}")
-    return decode_record(body, kind, str(body["type"]))
+GangMessage = Challenge | Join | Begin | Refused | Alive | Leave
+MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
+"""Encodes and decodes them; a line has room for a thousand addresses."""
 
 
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:

@@ -79,7 +79,8 @@ def explain(
         )
     if named:
         blamed = ", ".join(each.name + (" (named in leave_out)" if each.left_out else "") for each in named)
-        return Explanation(Likely.NOT_KEPT, f"no checkpoint keeps {blamed}", _remedies(named))
+        remedies = "; ".join(dict.fromkeys(each.remedy for each in named))
+        return Explanation(Likely.NOT_KEPT, f"no checkpoint keeps {blamed}", remedies)
     if any(difference.name.startswith(_OF_DATA) for difference in differences):
         return Explanation(Likely.DATA, "a restart trained on other data", _DATA)
     if any(difference.name.startswith(_RANDOM_STATES) for difference in differences):
@@ -105,7 +106,3 @@ def _keep(lost: Sequence[LostValue]) -> str:
         f"saves (an object with state_dict, a variable or buffer of the model); what the head of an epoch makes can "
         f"also be made from the epoch's number"
     )
-
-
-def _remedies(named: Sequence[Named]) -> str:
-    return "; ".join(dict.fromkeys(each.remedy for each in named))

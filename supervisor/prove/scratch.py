@@ -4,6 +4,8 @@ What the job would touch outside is left out: its checkpoint directory, mirror, 
 notices, control socket and logs. What its command itself writes, in its working directory for example, is not isolated.
 """
 
+import contextlib
+import fcntl
 import os
 import pwd
 import re
@@ -19,6 +21,10 @@ from supervisor.protocol.proof_plan import WRITTEN
 from supervisor.protocol.wire import launch
 
 MAX_SOCKET = 98  # bytes of the path of a unix socket that the configuration accepts
+PREFIX = "stepkeeper-proof-"
+SOCKETS = Path("/tmp/stepkeeper-")  # noqa: S108 - mkdtemp makes it, for this user alone
+PROVER = "prover"
+"""A file in the scratch folder: locked while its prover lives, it names the folder of its sockets."""
 
 _JOB_KEYS = (
     "strategy", "replicas", "replicas_min", "workers", "deterministic", "strict", "on_nan", "loss_spike", "on_oom",
@@ -81,14 +87,18 @@ def _text(value: object) -> str:
 
 
 class Scratch:
-    """The folder of one proof, made by this and deleted at the end of `with` unless it is to be kept."""
+    """The folder of one proof, made by this and deleted at the end of `with` unless it is to be kept.
+
+    One whose prover was killed is deleted by the next proof in the same place.
+    """
 
     def __init__(self, parent: Path | None, user: str | None, *, keep: bool) -> None:
         """`parent`: where it is made; None for the system's temporary folder. Raises CannotProve."""
         self._keep = keep
         self._owner = _owner(user)
+        _remove_left(parent or Path(tempfile.gettempdir()))
         try:
-            self.path = Path(tempfile.mkdtemp(prefix="stepkeeper-proof-", dir=parent))
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             self.path.chmod(0o711 if self._owner is not None else 0o700)
         except OSError as error:
             where = parent or tempfile.gettempdir()
@@ -98,13 +108,14 @@ class Scratch:
         self._sockets = self.path  # or a folder with a shorter path
         if len(str(self.path / "undisturbed.sock").encode()) > MAX_SOCKET:
             try:
-                self._sockets = Path(tempfile.mkdtemp(prefix="stepkeeper-", dir="/tmp"))
+                self._sockets = Path(tempfile.mkdtemp(prefix=SOCKETS.name, dir=SOCKETS.parent))
             except OSError as error:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise CannotProve(
                     f"the path of the scratch folder {self.path} is too long for a socket, and /tmp can't have it: "
                     f"{error.strerror}; name a shorter one with --scratch"
                 ) from None
+        self._lock = None if keep else _lock(self.path, self._sockets)
 
     def __enter__(self) -> "Scratch":
         return self
@@ -114,6 +125,8 @@ class Scratch:
             shutil.rmtree(self._sockets, ignore_errors=True)
         if not self._keep:
             shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
 
     def run_folder(self, name: str) -> "RunFolder":
         """Makes the folder of one run."""
@@ -191,6 +204,34 @@ class RunFolder:
         except OSError:
             return ()
         return [line for line in text.splitlines() if line.strip()][-lines:]
+
+
+def _lock(folder: Path, sockets: Path) -> int | None:
+    """Says that the folder is in use for as long as this process lives; None if that can't be said there."""
+    new = folder / f".{PROVER}"
+    with contextlib.ExitStack() as undo, contextlib.suppress(OSError):
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        undo.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, os.fsencode(sockets))
+        new.rename(folder / PROVER)  # nobody finds it without its lock
+        undo.pop_all()
+        return descriptor
+    return None
+
+
+def _remove_left(parent: Path) -> None:
+    """Removes what this user's provers left in a folder when they were killed."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # no prover's; or it lives
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                continue
+            with (folder / PROVER).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                sockets = Path(os.fsdecode(file.read(MAX_SOCKET)))
+                if str(sockets).startswith(str(SOCKETS)) and sockets.parent == SOCKETS.parent:
+                    shutil.rmtree(sockets, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _owner(user: str | None) -> tuple[int, int] | None:

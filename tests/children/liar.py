@@ -21,8 +21,8 @@ from typing import Annotated, Any
 
 from supervisor.protocol import layout
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.codec import encode_message
 from supervisor.protocol.wire.limits import CheckpointNamed, FileNamed, Items, Range, Text
+from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import NAMES, PROTOCOL, FromWorker, Hello, Progress, Restored
 
 LIES = os.environ["LIES"]

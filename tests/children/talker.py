@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import PROTOCOL, Done, Flush, Go, Hello, Identify, Progress
 
 

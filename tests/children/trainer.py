@@ -25,9 +25,9 @@ import time
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.codec import Decoder, encode_message
+from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
     STANDBY,
@@ -280,7 +280,7 @@ def main() -> int:
     except BlockingIOError:
         pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
         return WorkerExit.LOCKED
-    selection.delete_partials(told.checkpoint_dir)
+    removal.delete_partials(told.checkpoint_dir)
     pipes.phase = Phase.RESTORING
     if go.restore is not None and "OLD" not in os.environ:
         pipes.say(Restoring(attempt, Path(go.restore).name))

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.groups import ListenerConfig, ProcessesConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.program import ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import NO_OVERRIDES
 from supervisor.config.migrate import MigrationOutcome, explain_migration

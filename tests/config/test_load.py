@@ -158,14 +158,14 @@ def test_harmless_keys_of_supervisors_are_accepted(program):
 
 def test_everything_wrong_is_said_at_once_in_order(complaints):
     text = (
-        "[supervisord]\nloglevel = loud\n"
+        "[supervisord]\nloglevel = x\n"
         "[program:digits]\nautorestrat = true\ncommand = run\nstopsignal = TREM\nnotify = true\n"
         "[progam:x]\n[group:g]\nprograms = digits, digts\n"
         "[unix_http_server]\n"
     )
 
     assert complaints(text) == [
-        "train.conf:2: [supervisord] loglevel is 'loud'; it can be critical, error, warn, info, debug, trace, blather",
+        "train.conf:2: [supervisord] loglevel is 'x'; it can be critical, error, warn, info, debug, trace or blather",
         "train.conf:4: [program:digits] has no key 'autorestrat'; did you mean 'autorestart'?",
         "train.conf:6: [program:digits] stopsignal is 'TREM', which is no signal; did you mean TERM?",
         "train.conf:8: unknown section [progam:x]; did you mean [program:x]?",
@@ -183,6 +183,7 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
         ("startretries = few", "startretries is 'few', not a whole number from 0 to 1000000"),
         ("autostart = maybe", "autostart is 'maybe', which is neither true nor false"),
         ("autorestart = maybe", "autorestart is 'maybe'; it can be true, false or unexpected"),
+        ("autorestart = unexpectd", "it can be true, false or unexpected; did you mean 'unexpected'?"),
         ("exitcodes = 0,256", "exitcodes is '0,256'; write exit codes from 0 to 255"),
         ("stdout_logfile_maxbytes = 5XB", "stdout_logfile_maxbytes is '5XB', not a size"),
         ("environment = A", "environment can't be read from 'A' on"),
@@ -217,7 +218,7 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ),
         (
             "strategy = mirored",
-            "strategy is 'mirored'; it can be auto, mirrored, one-device, multiworker, tpu; did you mean 'mirrored'?",
+            "strategy is 'mirored'; it can be auto, mirrored, one-device, multiworker or tpu; did you mean 'mirrored'?",
         ),
         ("replicas = 0", "replicas is '0', not a whole number from 1 to 1000000"),
         ("checkpoint_interval = 500", "checkpoint_interval is '500', not an interval; write for example '500 steps'"),
@@ -225,7 +226,7 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ("checkpoint_keep_every = 6", "checkpoint_keep_every is '6' without a unit; write for example '6 hours'"),
         ("checkpoint_keep_best = loss", "checkpoint_keep_best is 'loss', not a rule; write for example 'min loss'"),
         ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
-        ("durable = remotely", "durable is 'remotely'; it can be local or remote"),
+        ("durable = remotely", "durable is 'remotely'; it can be local or remote; did you mean 'remote'?"),
         ("replay = 1%", "replay compares bits, but deterministic is false"),
         ("replay = 70%", "write a share of training time from 0.01% to 50%"),
         ("on_replay_difference = stop", "on_replay_difference has no effect without replay"),
@@ -264,7 +265,7 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
         (["command = a", "checkpoint_dir = c", "python = p"], "python has no effect without entrypoint"),
         (["command = a", "checkpoint_dir = c", "standby = hot"], "standby is hot but the job has no entrypoint"),
         (["command = a", "standby = warm"], "standby is for training jobs"),
-        ([*JOB, "standby = tepid"], "it can be auto, off, warm or hot"),
+        ([*JOB, "standby = tepid"], "it can be off, auto, warm or hot"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(complaints, lines, text):

@@ -9,7 +9,8 @@ import pytest
 
 from bench import peer
 from supervisor.config.keys.daemon import SupervisordConfig
-from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProgramConfig
+from supervisor.config.keys.groups import GroupConfig, ListenerConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import check_config
 from supervisor.config.migrate import CHANGED, PATHS, UNSET, MigrationOutcome, explain_migration

@@ -8,7 +8,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 import xmlrpc.client
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +30,7 @@ from supervisor.control.http.access import (
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused
+from tests.waiting import wait_until
 
 SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100000\n"
 
@@ -268,8 +268,7 @@ def test_right_password_is_not_delayed_by_guesses_from_another_address(tmp_path:
 
     with Daemon(tmp_path, SLEEPER + inet), ThreadPoolExecutor(50) as threads:
         guesses = [threads.submit(guess, "127.0.0.2", f"guess {number}") for number in range(200)]
-        while not any(each.done() for each in guesses):
-            time.sleep(0.01)
+        wait_until(lambda: any(guess.done() for guess in guesses), "the first guess is answered")
         status = guess("127.0.0.1", "let: me in")  # or it times out
         statuses = [each.result() for each in guesses]
 

@@ -81,7 +81,7 @@ class Machine:
             if not whole:
                 return events.SelectionFailed(number, "no such step", permanent=True)
             here.committed = {each for each in here.committed if each <= max(whole)}
-        below = effect.below_step
+        below = effect.restore_below_step
         if below is not None and any(each.step < below for each in here.committed - here.damaged):
             for name in [each for each in here.committed if each.step >= below]:
                 here.set_aside(name, OlderBecause.ROLLED_BACK)
@@ -244,7 +244,7 @@ class Histories(RuleBasedStateMachine):
     def training_diverges(self) -> None:
         number, step = self.job.facts.attempt, self.job.facts.current.step or 0
         self.note(self.told, OlderBecause.ROLLED_BACK)
-        self.post(events.FailureReported(number, "nan", step, rolls_back=True))
+        self.post(events.FailureReported(number, "nan", step, go_back=True))
         self.post(events.WorkerExited(number, WorkerExit.DIVERGED))
 
     @precondition(lambda self: self.waits_for_go and self.restored is not None)

@@ -188,7 +188,7 @@ def attempt_ends(job: Job, end: str, now: float) -> tuple[float, list[Effect]]:
         return now, job.handle(events.WorkerExited(number, signal=6), now)
     if code is not None:
         words = events.FailureReported(
-            number, "words", own + 1, out_of_memory=end == "lacked", rolls_back=end == "diverged"
+            number, "words", own + 1, out_of_memory=end == "lacked", go_back=end == "diverged"
         )
         job.handle(words, now)
     return now, job.handle(events.WorkerExited(number, code, None if code else 9), now)

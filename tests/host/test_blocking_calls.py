@@ -16,8 +16,15 @@ from pathlib import Path
 from supervisor.host.blocking_calls import BlockingCalls
 
 async def main():
-    task = asyncio.create_task(BlockingCalls().run(Path("/dead/log"), threading.Event().wait))
-    await asyncio.sleep(0.1)
+    begun = threading.Event()
+
+    def hang():
+        begun.set()
+        threading.Event().wait()
+
+    task = asyncio.create_task(BlockingCalls().run(Path("/dead/log"), hang))
+    await asyncio.sleep(0)
+    assert begun.wait(60)
     task.cancel()
 
 asyncio.run(main())

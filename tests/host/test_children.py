@@ -15,6 +15,7 @@ from supervisor.host.mirror.client import MirrorClient
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import find_credentials
 from tests.system.harness import let_others_in
+from tests.waiting import TIMEOUT_S
 
 pytestmark = [pytest.mark.hostile, pytest.mark.integration]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
@@ -25,7 +26,7 @@ def output_of(folder: Path, *argv: str, directory: Path | None = None, user: str
         who = find_credentials(user).identity
         streams = (output.fileno(), output.fileno())
         child = Configured(argv, {"PATH": "/usr/bin:/bin"}, *streams, directory=directory, user=who)
-        assert start_configured(child).wait() == 0
+        assert start_configured(child).wait(TIMEOUT_S) == 0
         output.seek(0)
         return output.read().decode().strip()
 

@@ -11,7 +11,7 @@ import pytest
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import Alive, Challenge, Join, Leave, Word
+from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave
 from tests.waiting import wait_until_async
 
 NODES = ("localhost", "127.0.0.1", "127.0.0.2")
@@ -24,7 +24,7 @@ class Heard:
     def __init__(self) -> None:
         self.joined: dict[int, str] = {}
         self.cluster: tuple[str, ...] | None = None
-        self.words: list[tuple[int, Word]] = []
+        self.messages: list[tuple[int, GangMessage]] = []
         self.lost: list[tuple[int, str]] = []
         self.refused: list[str] = []
 
@@ -34,8 +34,8 @@ class Heard:
     def on_begin(self, addresses: tuple[str, ...]) -> None:
         self.cluster = addresses
 
-    def on_word(self, rank: int, word: Word) -> None:
-        self.words.append((rank, word))
+    def on_message(self, rank: int, message: GangMessage) -> None:
+        self.messages.append((rank, message))
 
     def on_lost(self, rank: int, text: str) -> None:
         self.lost.append((rank, text))
@@ -68,10 +68,10 @@ async def test_all_meet_hear_the_cluster_and_the_last_word():
         chief.begin(("a:1", "b:2", "c:3"))
         await wait_until_async(lambda: at_first.cluster == at_second.cluster == ("a:1", "b:2", "c:3"))
         second.send_all(Leave(60, "its worker ended"))
-        await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.words)
+        await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.messages)
         await second.close()
         await wait_until_async(lambda: [rank for rank, _ in at_chief.lost] == [2])
-        await wait_until_async(lambda: any(isinstance(word, Alive) for _, word in at_first.words))
+        await wait_until_async(lambda: any(isinstance(message, Alive) for _, message in at_first.messages))
 
 
 async def test_another_generation_is_refused():
@@ -136,14 +136,14 @@ async def test_nonsense_costs_its_own_connection(port: int, said: bytes):
 async def test_a_proof_holds_for_one_challenge_only(port: int):
     async with daemon(0) as (_, at_chief):
         reader, writer = await asyncio.open_connection("localhost", port)
-        first = gang.decode_word(await reader.readline())
+        first = MESSAGES.decode(await reader.readline())
         assert isinstance(first, Challenge)
         joins = Join(1, 1, f"{NODES[1]}:5001", "n", "")
         recorded = replace(joins, proof=gang.proof_of_join(SECRET, first, joins))
         writer.close()
         reader, writer = await asyncio.open_connection("localhost", port)
         await reader.readline()
-        writer.write(gang.encode_word(recorded))
+        writer.write(MESSAGES.encode(recorded))
         assert b"refused" in await asyncio.wait_for(reader.read(), 30)
         assert not at_chief.joined
         writer.close()
@@ -185,7 +185,7 @@ async def test_a_rank_that_was_dropped_before_it_was_let_in_tries_again(port: in
         nonlocal dropped
         dropped += 1
         if dropped % 2:
-            writer.write(gang.encode_word(Challenge("x")))
+            writer.write(MESSAGES.encode(Challenge("x")))
             await reader.readline()
         writer.transport.abort()
 
@@ -202,6 +202,6 @@ async def test_a_rank_that_was_dropped_before_it_was_let_in_tries_again(port: in
 async def test_the_loss_of_the_chief_after_that_is_a_loss(port: int):
     async with daemon(1) as (_, at_first):
         async with daemon(0) as (_, at_chief):
-            await wait_until_async(lambda: at_chief.joined and at_first.words)
+            await wait_until_async(lambda: at_chief.joined and at_first.messages)
             assert not at_first.lost
         await wait_until_async(lambda: at_first.lost)

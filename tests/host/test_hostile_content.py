@@ -4,9 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,109 +15,31 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.ctl.actions import checkpoints as checkpoint_actions
-from supervisor.host import checkpoint_calls, checkpoint_process, health_checks
+from supervisor.host import checkpoint_calls, checkpoint_process
 from supervisor.host.checkpoint_calls import (
     Attempts,
-    CheckpointAnswer,
     CheckpointRequest,
-    ListedCheckpoint,
-    Listing,
-    OnDisk,
     Question,
-    SetAside,
 )
-from supervisor.host.logs.capture_mode import BEGIN, CAPTURED, COMMUNICATION, END, LOG, CaptureModeParser
+from supervisor.host.logs.capture_mode import BEGIN, END
 from supervisor.host.pipes.control_pipes import read_last_words
 from supervisor.host.processes import marks, process_status, stacks
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE
-from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, SelectionRules
 from supervisor.protocol.checkpoints.verification import verify_all
-from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.tensorbundle import entry, sstable
-from supervisor.runner.attempt import last_output
-from tests.fuzzing import cases
+from tests.fuzzing import SCALARS, cases, contents, jsons, written
 
 IN_A_FOLDER = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([-1, 0, 1, 1 << 62, 1 << 63, 10**400, 1e300, -0.0])
-    | st.floats()
-    | st.text(max_size=8)
-)
 FIELDS = sorted(
     {"failure", "result", "text", "errno", "rejected", "reason", "name", "path", "manifest", "checkpoints", "highest"}
     | {"step", "attempt", "created_wall_at", "size_bytes", "valid", "quarantined", "foreign", "bundle", "prefix"}
     | {"job", "files", "format", "self_hash", "position", "epoch", "batch"}
 )
-JSONS = st.recursive(
-    SCALARS,
-    lambda each: (
-        st.lists(each, max_size=4) | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), each, max_size=5)
-    ),
-    max_leaves=25,
-)
-
-
-def written(value: Any) -> bytes:
-    """As JSON; with Infinity and NaN too, as Python's writer and many others do."""
-    return json.dumps(value).encode()
-
-
-# --- the answer of a process of the job's user ------------------------------------------------------------------------
-
-REJECTED = RejectedCheckpoint("step-0000000002.a1", "is damaged")
-MANIFEST = Manifest("p", 1, 1, 1.7e9, (FileRecord("state.json", 2, "xxh3_128:00"),), metrics={"loss": 0.5})
-LISTED = ListedCheckpoint("step-0000000001.a1", 1, 1, 1.7e9, 100, True, None, False)
-ANSWERS: dict[type[CheckpointAnswer], CheckpointAnswer] = {
-    Selection: Selection(Path("/c/step-0000000001.a1"), MANIFEST, (REJECTED,), data_position="epoch 1, batch 2"),
-    SetAside: SetAside((REJECTED,)),
-    Listing: Listing((LISTED,)),
-    Attempts: Attempts(7),
-    OnDisk: OnDisk(4096),
-}
-
-
-@st.composite
-def answers(draw: st.DrawFn) -> tuple[type[CheckpointAnswer], bytes]:
-    kind = draw(st.sampled_from(sorted(ANSWERS, key=str)))
-    whole = json.loads(checkpoint_process._encode({"result": asdict(ANSWERS[kind])}))
-    if draw(st.booleans()):
-        whole = {"failure": {"text": "none is whole", "errno": None, "rejected": [{"name": "x", "reason": "y"}]}}
-    return kind, written(_changed(whole, draw))
-
-
-def _changed(whole: Any, draw: st.DrawFn) -> Any:
-    """With one thing at a random depth replaced."""
-    if isinstance(whole, dict) and whole and draw(st.integers(0, 4)):
-        key = draw(st.sampled_from(sorted(whole)))
-        return {**whole, key: _changed(whole[key], draw)}
-    if isinstance(whole, list) and whole and draw(st.booleans()):
-        return [*whole, _changed(whole[0], draw)]
-    return draw(JSONS | st.text(min_size=600, max_size=700).map(lambda text: text * 20))
-
-
-@pytest.mark.fuzz
-@cases(300)
-@given(answers() | st.tuples(st.sampled_from(sorted(ANSWERS, key=str)), st.binary(max_size=60) | JSONS.map(written)))
-def test_any_answer_of_a_users_process_is_read_or_an_error_of_a_disk(
-    case: tuple[type[CheckpointAnswer], bytes],
-) -> None:
-    kind, content = case
-    try:
-        found = checkpoint_process._parse_answer(content, kind)
-    except (OSError, NoValidCheckpoint) as error:
-        assert len(str(error)) < 5000
-        assert len(getattr(error, "rejected", ())) <= checkpoint_calls.MAX_LISTED
-    else:
-        assert isinstance(found, kind)
-        for each in getattr(found, "rejected", ()):
-            assert len(each.reason) <= checkpoint_calls.MAX_REASON
+JSONS = jsons(*FIELDS)
 
 
 # --- a checkpoint folder ----------------------------------------------------------------------------------------------
@@ -149,7 +69,7 @@ def checkpoint_files(draw: st.DrawFn) -> dict[str, bytes]:
     step = draw(st.sampled_from([1, 1, 2]))
     with_manifest = signed_manifest(step, 1 if step == 1 else 3, files, changes)
     if draw(st.integers(0, 3)) == 0:
-        with_manifest = damaged(with_manifest, draw(st.integers(0, 1 << 30)))
+        with_manifest = draw(contents(with_manifest))
     if draw(st.integers(0, 3)) == 0:
         files[layout.STATE] += b" "
     if draw(st.integers(0, 4)):
@@ -162,14 +82,6 @@ def checkpoint_files(draw: st.DrawFn) -> dict[str, bytes]:
 def table() -> bytes:
     record = entry.encode_tensor(1, [2, 2], 0, 16, 0)
     return sstable.encode_table([(b"", entry.HEADER), (b"v", record)])
-
-
-def damaged(content: bytes, seed: int) -> bytes:
-    chance, changed = random.Random(seed), bytearray(content)
-    for _ in range(chance.randint(1, 3)):
-        if changed:
-            changed[chance.randrange(len(changed))] = chance.randrange(256)
-    return bytes(changed[: chance.randint(0, len(changed))] if chance.random() < 0.2 else changed)
 
 
 NAMES = st.sampled_from(
@@ -194,7 +106,7 @@ ENTRIES = st.one_of(
     st.tuples(st.just("folder"), checkpoint_files()),
     st.tuples(
         st.just("file"),
-        st.binary(max_size=60) | st.just(table()) | st.integers(0, 99).map(lambda seed: damaged(table(), seed)),
+        st.just(table()) | contents(table()),
     ),
     st.tuples(st.just("link"), st.sampled_from([STEP_1, "..", ".", "/", "/etc/passwd", "nowhere", layout.QUARANTINE])),
     st.tuples(st.just("pipe"), st.none()),
@@ -252,17 +164,6 @@ def test_any_checkpoint_folder_is_answered_for_or_refused(
             assert 0 <= found.highest <= layout.MAX_TRACED_ATTEMPT
     with contextlib.suppress(OSError):
         assert checkpoint_actions._table([asdict(each) for each in verify_all(folder)]) is not None
-
-
-@pytest.mark.fuzz
-@cases(200, suppress_health_check=IN_A_FOLDER)
-@given(content=st.binary(max_size=60) | JSONS.map(written) | st.sampled_from(STATES))
-def test_any_state_json_gives_a_short_position_or_none(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / layout.STATE).write_bytes(content)
-
-    position = selection.read_data_position(tmp_path)
-
-    assert position is None or len(position) < 80
 
 
 # --- names and words of processes -------------------------------------------------------------------------------------
@@ -323,55 +224,6 @@ OUTPUT = st.binary(max_size=80) | st.lists(
 
 
 @pytest.mark.fuzz
-@cases(300)
-@given(OUTPUT)
-def test_any_last_line_is_short_and_printable(output: bytes) -> None:
-    lines = last_output._last_lines(output)
-
-    assert all(line.isprintable() and 0 < len(line) <= last_output.MAX_CHARACTERS for line in lines)
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    descriptor = os.open(tmp_path_factory.mktemp("scratch") / "output", os.O_RDWR | os.O_CREAT)
-    yield descriptor
-    os.close(descriptor)
-
-
-@pytest.mark.fuzz
-@cases(300)
-@given(output=OUTPUT)
-def test_any_output_of_a_health_check_is_short_and_printable(output: bytes, scratch: int) -> None:
-    os.ftruncate(scratch, 0)
-    os.pwrite(scratch, output * 5, 0)
-
-    shown = health_checks._shown_output(scratch)
-
-    assert shown.isprintable()
-    assert len(shown) <= health_checks.SHOWN_BYTES + 2
-
-
-@pytest.mark.fuzz
-@cases(300)
-@given(pieces=st.lists(OUTPUT, max_size=6), maxbytes=st.integers(1, 64))
-def test_any_output_in_capture_mode_is_kept_in_little_memory_and_not_lost(pieces: list[bytes], maxbytes: int) -> None:
-    parser, whole, outside = CaptureModeParser(maxbytes), b"".join(pieces), b""
-    captured = 0
-    for piece in pieces:
-        for kind, data in parser.feed(piece):
-            assert kind in (LOG, CAPTURED, COMMUNICATION)
-            outside += data if kind == LOG else b""
-            captured += len(data) if kind == CAPTURED else 0
-            assert kind != COMMUNICATION or len(data) <= maxbytes
-        assert len(parser._rest) < len(BEGIN)
-        assert parser._captured is None or len(parser._captured) <= maxbytes
-    left = parser.end()
-
-    marks_bytes = whole.count(BEGIN) * len(BEGIN) + whole.count(END) * len(END)
-    assert len(outside) + captured + len(left) + marks_bytes >= len(whole)
-
-
-@pytest.mark.fuzz
 @cases(300, suppress_health_check=IN_A_FOLDER)
 @given(
     content=OUTPUT
@@ -410,18 +262,6 @@ def test_a_hard_link_beside_the_pipes_shows_nobodys_file(tmp_path: Path) -> None
 
     assert read_last_words(tmp_path, 1) == []
     assert stacks._content(tmp_path / layout.STACKS) is None
-
-
-@pytest.mark.fuzz
-@cases(200, suppress_health_check=IN_A_FOLDER)
-@given(content=OUTPUT)
-def test_any_stacks_file_is_text(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / layout.STACKS).write_bytes(content)
-
-    stacks._faulthandler(tmp_path, os.getpid(), lambda: False, 0.0).encode()
-    found = stacks._content(tmp_path / layout.STACKS)
-
-    assert found == content
 
 
 @pytest.mark.fuzz

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import pwd
 import subprocess
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.host import proof_process
 from supervisor.host.children import Identity
@@ -30,9 +27,7 @@ from supervisor.host.proof_process import (
     remove_scratch,
 )
 from supervisor.protocol.proof import MAX_DIFFERENCES, Difference, ProofReport, Verdict
-from supervisor.protocol.wire.codec import ProtocolError
 from tests.children.prover import GARBAGE
-from tests.fuzzing import cases
 from tests.places import ROOT
 from tests.waiting import wait_until
 
@@ -230,37 +225,3 @@ def test_what_is_too_large_is_cut_where_it_is_said() -> None:
     heard = parse_output(line)
     assert isinstance(heard, Proven)
     assert len(heard.report.differences) == MAX_DIFFERENCES
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(list(ProofReport.__slots__)), inner),
-    max_leaves=20,
-)
-
-
-@pytest.mark.fuzz
-@cases(300)
-@given(
-    st.binary()
-    | st.builds(lambda key, value: f'{{"{key}":{value}}}'.encode(), st.sampled_from(["progress", "proven"]), st.text())
-)
-def test_any_bytes_are_heard_or_refused(line: bytes) -> None:
-    with contextlib.suppress(ProtocolError):
-        parse_output(line)
-
-
-@pytest.mark.fuzz
-@cases(300)
-@given(st.sampled_from(["verdict", "kills", "differences", "wall_at", "steps", "named", "format", "files"]), JSON)
-def test_a_report_with_any_value_in_a_field_is_heard_within_its_limits_or_refused(field: str, value: object) -> None:
-    body = json.loads(encode_output(Proven(REPORT, "different")))
-    body["proven"]["report"][field] = value
-    try:
-        heard = parse_output(json.dumps(body).encode())
-    except ProtocolError:
-        return
-
-    assert isinstance(heard, Proven)
-    assert len(encode_output(heard)) < proof_process.MAX_LINE_BYTES
-    assert parse_output(encode_output(heard)) == heard

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host import script_changes
 from supervisor.host.script_changes import ScriptChanges, read_script
 from supervisor.protocol.proof import ProofReport, Verdict, fingerprint
 from tests.system.harness import let_others_in
@@ -20,11 +19,6 @@ WITHIN_S = 20.0
 def proof_of(*files: Path, command: tuple[str, ...] = COMMAND) -> ProofReport:
     names = tuple(map(str, files))
     return ProofReport(Verdict.EXACT, "digits", 1.0, 1.0, script=fingerprint(command, names, read_script), files=names)
-
-
-@pytest.fixture(autouse=True)
-def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_changes, "LOOK_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ async def looked(scripts: ScriptChanges, proof: ProofReport, command: tuple[str,
 
 
 async def test_each_kind_of_change_is_seen_and_can_be_taken_back(script: Path) -> None:
-    scripts, proof = ScriptChanges(), proof_of(script)
+    scripts, proof = ScriptChanges(look_every_s=0.0), proof_of(script)
     assert scripts.has_changed("digits", proof) is None
     assert await looked(scripts, proof) is False
 
@@ -60,14 +54,14 @@ async def test_each_kind_of_change_is_seen_and_can_be_taken_back(script: Path) -
     assert await looked(scripts, replace(proof, files=())) is True
 
 
-async def test_a_file_that_stays_is_read_once(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripts, proof, reads = ScriptChanges(), proof_of(script), list[str]()
+async def test_a_file_that_stays_is_read_once(script: Path) -> None:
+    proof, reads = proof_of(script), list[str]()
 
     def read(name: str) -> bytes:
         reads.append(name)
         return read_script(name)
 
-    monkeypatch.setattr(script_changes, "read_script", read)
+    scripts = ScriptChanges(0.0, read)
     for _ in range(5):
         await looked(scripts, proof)
     assert len(reads) == 1
@@ -76,11 +70,8 @@ async def test_a_file_that_stays_is_read_once(script: Path, monkeypatch: pytest.
     assert len(reads) == 2
 
 
-async def test_it_is_not_looked_at_more_often_than_every_so_often(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripts, proof = ScriptChanges(), proof_of(script)
-    monkeypatch.setattr(script_changes, "LOOK_EVERY_S", 1000.0)
+async def test_it_is_not_looked_at_more_often_than_every_so_often(script: Path) -> None:
+    scripts, proof = ScriptChanges(look_every_s=1000.0), proof_of(script)
     assert await looked(scripts, proof) is False
 
     write(script, "two")
@@ -88,7 +79,7 @@ async def test_it_is_not_looked_at_more_often_than_every_so_often(
     assert await looked(scripts, proof) is False
 
 
-async def test_a_disk_that_hangs_holds_up_nobody_else(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_hangs_holds_up_nobody_else(script: Path) -> None:
     answers = threading.Event()
 
     def read(name: str) -> bytes:
@@ -97,8 +88,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_else(script: Path, monkeypatch:
         return read_script(name)
 
     write(script.parent / "hangs.py", "one")
-    hanging, proof, scripts = proof_of(script.parent / "hangs.py"), proof_of(script), ScriptChanges()
-    monkeypatch.setattr(script_changes, "read_script", read)
+    hanging, proof, scripts = proof_of(script.parent / "hangs.py"), proof_of(script), ScriptChanges(0.0, read)
     began = asyncio.get_running_loop().time()
     await scripts.look({"hangs": (COMMAND, hanging), "digits": (COMMAND, proof)}, 0.5)
 

@@ -13,7 +13,7 @@ import pytest
 from supervisor.host.mirror.run import MirroredRun
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror import store as store_module
-from supervisor.protocol.mirror.store import Store, StoreError
+from supervisor.protocol.mirror.store import SILENCE_TIMEOUT, Store, StoreError
 from tests.host.mirror.test_run import made
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
@@ -36,15 +36,14 @@ FAULTS: dict[str, Callable[[int], Fault]] = {
 
 @pytest.fixture
 def proxy(s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    monkeypatch.setattr(store_module, "RETRIES", 0)
     with FaultyProxy(s3_store.endpoint) as proxy:
         for name, value in s3_store.behind(proxy.endpoint).environment.items():
             monkeypatch.setenv(name, value)
         yield proxy
 
 
-def host(url: str, folder: Path) -> MirroredRun:
-    return MirroredRun(Store(url), folder, 2)
+def host(url: str, folder: Path, silence_timeout: str = SILENCE_TIMEOUT) -> MirroredRun:
+    return MirroredRun(Store(url, retries=0, silence_timeout=silence_timeout), folder, 2)
 
 
 @pytest.mark.slow
@@ -124,12 +123,9 @@ def test_credentials_that_are_refused_are_named_with_the_remedy_and_taken_anew(
     )
 
 
-def test_store_that_does_not_answer_in_time_is_an_error(
-    s3_store: ObjectStore, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(store_module, "SILENCE_TIMEOUT", "200ms")
+def test_store_that_does_not_answer_in_time_is_an_error(s3_store: ObjectStore, proxy: FaultyProxy, tmp_path: Path):
     name = made(tmp_path / "a", 100)
-    run = host(s3_store.url, tmp_path / "a")
+    run = host(s3_store.url, tmp_path / "a", silence_timeout="200ms")
     epoch = run.begin_epoch(name, 0)
     released = threading.Event()
     proxy.fault = Fault(1, Moment.BEFORE, "^PUT .*ckpt", action=released.wait, goes_on=True)

@@ -16,7 +16,7 @@ from obstore.store import from_url
 
 from tests.mirror.faulty_proxy import Fault, FaultyProxy, Moment
 from tests.mirror.stores import ObjectStore
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -138,7 +138,7 @@ def test_an_action_can_hold_a_request_while_others_pass(client: Client, direct: 
 
     def hold() -> None:
         held.set()
-        released.wait()
+        released.wait(TIMEOUT_S)
 
     proxy.fault = Fault(1, Moment.BEFORE, matching="^PUT .*MANIFEST", action=hold, goes_on=True)
     late = threading.Thread(target=obstore.put, args=(client, "e1/MANIFEST.json", b"late"))
@@ -189,13 +189,13 @@ def test_a_client_killed_at_any_request_leaves_all_or_nothing(
         command = [sys.executable, "-c", UPLOAD, store.url, key, str(tmp_path / "data")]
         return subprocess.Popen(command, env={**os.environ, **store.behind(proxy.endpoint).environment})
 
-    assert upload("undisturbed").wait() == 0
+    assert upload("undisturbed").wait(TIMEOUT_S) == 0
     count = len(proxy.requests)
     started: list[subprocess.Popen[bytes]] = []
     for number in range(1, count + 1):
         proxy.fault = Fault(number, moment, action=lambda number=number: kill(started, number))
         started.append(upload(f"killed-{number}"))
-        assert started[-1].wait() == -signal.SIGKILL
+        assert started[-1].wait(TIMEOUT_S) == -signal.SIGKILL
 
     assert count > PARTS
     assert keys(direct) == ([] if moment is Moment.BEFORE else [f"killed-{count}"]) + ["undisturbed"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, selection, verification
+from supervisor.protocol.checkpoints import manifest, removal, selection, verification
 from supervisor.protocol.checkpoints.selection import SelectionRules
 from supervisor.protocol.damage import Damage, OlderBecause, UnreadableCheckpoint
 from supervisor.protocol.formats import NewerFormat, check_format
@@ -114,7 +114,7 @@ def test_an_older_one_that_is_used_meanwhile_is_said_to_be(tmp_path: Path):
 def test_one_of_a_later_format_makes_no_room(tmp_path: Path):
     directory_with(tmp_path, 30, 20, 10)
 
-    assert str(selection.delete_oldest(tmp_path)) == "step-0000000020.a1"
+    assert str(removal.delete_oldest(tmp_path)) == "step-0000000020.a1"
 
     assert (tmp_path / "step-0000000010.a1").exists()
 

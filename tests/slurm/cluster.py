@@ -79,10 +79,10 @@ def why_not_here() -> str | None:
     missing = [each for each in PROGRAMS if shutil.which(each) is None]
     if missing:
         return f"no {', '.join(missing)}: Debian's slurmctld, slurmd, slurm-client, munge, iproute2, util-linux"
-    tried = subprocess.run(
-        ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, check=False
-    )
-    return None if tried.returncode == 0 else f"no namespaces: {tried.stderr.decode().strip()}"
+    namespaces = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
+    network = "ip link add switch type bridge && ip link add here type veth peer name there"
+    tried = subprocess.run([*namespaces, "sh", "-c", network], capture_output=True, check=False)
+    return None if tried.returncode == 0 else f"no namespaces, bridges or cables: {tried.stderr.decode().strip()}"
 
 
 class Node:

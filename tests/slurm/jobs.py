@@ -84,6 +84,10 @@ class Training(Submission):
         variables = ",".join(f'{key}="{value}"' for key, value in environment.items())
         super().__init__(cluster, name, "", f"command={sys.executable} {TRAINER}\nenvironment={variables}\n{keys}")
 
+    def set_step_s(self, step_s: float) -> None:
+        """How long each step takes from the next start on."""
+        self.conf.write_text(re.sub(r'STEP_S="[^"]*"', f'STEP_S="{step_s}"', self.conf.read_text()))
+
 
 class Counting(Submission):
     """One process under `worker.files.FilesRun`."""

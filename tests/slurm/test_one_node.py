@@ -85,6 +85,7 @@ def test_preempted_by_a_higher_partition_it_saves_and_resumes(cluster: Cluster) 
     job.until_state("PENDING", "COMPLETING", patience_s=200)
     saved = training.newest()
     assert 0 < saved < 1500
+    training.set_step_s(0.002)
     other.until_state("COMPLETED")
     job.start_now()
     end_of(training, job)
@@ -100,6 +101,7 @@ def test_before_the_time_limit_it_saves_and_resumes(cluster: Cluster) -> None:
     job.until(lambda: job.field("Restarts") == "1", "it was queued again")
     saved = training.newest()
     assert 0 < saved < 4500
+    training.set_step_s(0.002)
     cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=10")
     job.start_now()
     end_of(training, job)

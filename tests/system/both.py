@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 PATIENCE_S = 60.0
 CTL_S = 60.0
@@ -169,7 +169,7 @@ class Side:
                 shown.append(client.stdout.readline())
                 assert shown[-1], f"the stream ended before {until}: {shown}"
             client.send_signal(signal.SIGINT)
-            status = client.wait()
+            status = client.wait(TIMEOUT_S)
             hurry.cancel()
         self._note("ctl " + " ".join(arguments), [status, *(self.masked(line).rstrip("\n") for line in shown)])
 

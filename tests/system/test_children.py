@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host import children
-from supervisor.protocol.wire import codec, messages
+from supervisor.protocol.wire import lines, messages
 from tests.places import ROOT
 from tests.system.harness import Daemon, let_others_in
 
@@ -293,7 +293,7 @@ def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home
     with WatchedDaemon(home.parent, section, settings, of_the_daemon) as daemon:
         pid = daemon.until(lambda: daemon.status("p")["pid"], "it runs")
         with (home.parent / "state/run/p/a1/from-worker").open("wb") as pipe:
-            pipe.write(codec.encode_message(messages.Progress(1, 1)))  # a standby is for a job that trains
+            pipe.write(lines.encode_message(messages.Progress(1, 1)))  # a standby is for a job that trains
         daemon.until(lambda: started(home.parent)["standby"], "a standby was started")
         daemon.until(lambda: started(home.parent)["check or stop command"], "a check was started")
         daemon.until(lambda: started(home.parent)["mirror"], "a mirror was started")

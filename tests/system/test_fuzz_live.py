@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
 from supervisor.config.keys.daemon import SupervisordConfig
-from supervisor.config.keys.program import ListenerConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.groups import ListenerConfig, ProcessesConfig
+from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport

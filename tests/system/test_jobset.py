@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import StepExit
+from supervisor.protocol.checkpoints import selection
 from tests.places import ROOT
 from tests.waiting import wait_until
 
@@ -77,11 +77,15 @@ class Pods:
         found = [re.search(r"worker \d pid (\d+) begins at (\d+)", self.printed(rank)) for rank in range(len(NODES))]
         return [(int(each[1]), int(each[2])) for each in found if each is not None]
 
+    def newest(self) -> int:
+        """The highest committed step."""
+        return max((name.step for name in selection.committed_checkpoints(self.folder / "ckpt")), default=0)
+
     def until_training(self) -> list[tuple[int, int]]:
         wait_until(lambda: len(self.begun()) == len(NODES), "both train", PATIENCE_S)
         begun = self.begun()
         newest = begun[0][1]
-        wait_until(lambda: any((self.folder / "ckpt").glob("step-*")), "a checkpoint is there", PATIENCE_S)
+        wait_until(self.newest, "a checkpoint is there", PATIENCE_S)
         assert [step for _, step in begun] == [newest] * len(NODES)
         return begun
 
@@ -106,7 +110,7 @@ def test_pods_that_are_evicted_or_lose_a_worker_end_with_the_same_bits(tmp_path:
     with gang.running() as pods:
         (_, first), (pid, _) = gang.until_training()
         assert first > 0
-        time.sleep(1.0)
+        wait_until(lambda: gang.newest() > first, "it has trained on", PATIENCE_S)
         os.kill(pid, signal.SIGKILL)
         assert [pod.wait(PATIENCE_S) for pod in pods] == [StepExit.AGAIN, StepExit.AGAIN]
     gang.pause = 0.0

@@ -152,9 +152,10 @@ def test_exit_0_without_done_counts_as_a_crash(tmp_path: Path):
 )
 def test_script_that_never_trains_with_worker_fails_once_and_says_why(tmp_path: Path, script: str, says: str):
     (tmp_path / "train.py").write_text(script)
+    startup_s = 1 if "sleep" in script else 60
     section = (
         f"[program:mute]\ncommand={sys.executable} train.py\ndirectory={tmp_path}\ncheckpoint_dir={tmp_path}/mute\n"
-        "startup_timeout=1\nstopwaitsecs=1\nautostart=false\n"
+        f"startup_timeout={startup_s}\nstopwaitsecs=1\nautostart=false\n"
     )
     with Daemon(tmp_path, section) as daemon:
         with pytest.raises(Refused) as refused:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.protocol.wire import codec, messages
+from supervisor.protocol.wire import lines, messages
 from tests.reading import alive
 from tests.system.delegated import Inside, group
 from tests.system.harness import Daemon
@@ -92,7 +92,7 @@ def test_what_a_standby_starts_ends_with_it(given: Path, tmp_path: Path) -> None
     with Inside(given, tmp_path, job(tmp_path, WAITS, "standby=warm")) as daemon:
         daemon.until(lambda: len(escaped(tmp_path)) >= 5, "the worker's are there")
         with (tmp_path / "state/run/p/a1/from-worker").open("wb") as pipe:
-            pipe.write(codec.encode_message(messages.Progress(1, 1)))
+            pipe.write(lines.encode_message(messages.Progress(1, 1)))
         daemon.until(lambda: len(escaped(tmp_path)) == 10, "and those of its standby")
         daemon.call("stop", name="p")
         daemon.until(lambda: not any(map(alive, escaped(tmp_path))), "all of it is gone")

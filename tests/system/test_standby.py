@@ -19,6 +19,7 @@ from tests.reading import alive
 from tests.system.harness import TRAINER, Daemon, job
 from tests.system.test_adoption import causes, history, orphans, reload
 from tests.system.test_faults import ends_well, section
+from tests.waiting import stays
 
 __all__ = ["orphans"]
 STANDBY = "standby=warm"
@@ -301,12 +302,11 @@ def test_a_notice_ends_the_standby_and_its_end_brings_another(tmp_path: Path):
         (notices / ".new").write_text(json.dumps({"version": 1, "kind": "preemption", "in_s": 600, "reason": "test"}))
         (notices / ".new").rename(notices / "n.json")
         daemon.until(lambda: not alive(standby), "it is gone")
-        time.sleep(0.5)
-        meanwhile = standby_of(daemon)["stage"]
+        stays(lambda: standby_of(daemon)["stage"] == "none", "there is no standby", 0.5)
         (notices / "n.json").unlink()
         another = until_ready(daemon)
 
-    assert meanwhile == "none" and another != standby
+    assert another != standby
 
 
 def _is_in(daemon: Daemon, states: tuple[str, ...]) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.control.http.connections import MAX_CONNECTIONS
+from supervisor.control.http.connection import MAX_CONNECTIONS
 from tests.system.harness import Daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # starts a thousand processes, about 15 s

@@ -20,7 +20,7 @@ import pytest
 from supervisor.config import load_config
 from supervisor.host.ledger.schema import SCHEMA
 from supervisor.protocol import layout
-from supervisor.protocol.wire.codec import encode_message
+from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Go
 from supervisor.runner.attempt.launching import config_digest
 from tests.system.harness import PATIENCE_S, TRAINER, Daemon, Refused, job

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.systemd import guest as guests
 from tests.systemd import tensorflow_job
-from tests.systemd.guest import Guest
+from tests.systemd.guest import Guest, NoGuest
 from tests.systemd.scenarios import ALL, Scenario
 
 SOURCE = Path(__file__).parent.parent.parent
@@ -76,22 +76,9 @@ def sweep() -> None:
             clear(each)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=__doc__)
-    parser.add_argument("-k", metavar="TEXT", help="after the installation only scenarios with this in their name")
-    parser.add_argument("--tensorflow", action="store_true", help="train with TensorFlow too (some minutes more)")
-    parser.add_argument("--keep", action="store_true", help="leave the machine's disk, and say where it is")
-    options = parser.parse_args()
-    if (reason := guests.missing()) is not None:
-        print(f"cannot boot a machine here: {reason}", file=sys.stderr)
-        return 2
-    wanted = [each for each in ALL if each is ALL[0] or not options.k or options.k in each.__name__.replace("_", " ")]
-    shown = {"/src": SOURCE}
-    if options.tensorflow:
-        wanted.insert(
-            -1 if wanted[-1] is ALL[-1] else len(wanted), tensorflow_job.weights_after_a_poweroff_are_bit_equal
-        )
-        shown |= tensorflow_job.shown()
+def run_in_guest(scenarios: Sequence[Scenario], shown: dict[str, Path], keep: bool) -> list[str]:
+    """Does what `run` does in a guest of its own, which it clears away. Raises NoGuest if none can be had."""
+    guests.require_rights()
     for number in ENDING:
         signal.signal(number, leave)
     sweep()
@@ -102,17 +89,40 @@ def main() -> int:
         subprocess.run(["cp", "-a", tree, folder / "root"], check=True)
         (folder / "root" / "root").chmod(0o755)  # where this machine's interpreter may have to be shown
         guest = Guest(folder / "root", {**shown, "/wheelhouse": wheelhouse(folder / "wheelhouse")})
-        guest.boot()
-        failed = run(guest, wanted)
+        try:
+            guest.boot()
+        except AssertionError as error:  # nothing of stepkeeper's is in it yet
+            raise NoGuest(str(error)) from error
+        return run(guest, scenarios)
     finally:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)  # to clear away takes a moment, and asking twice must not end it
         if guest is not None:
             guest.destroy()
-        if options.keep:
+        if keep:
             print(f"the machine's disk is {folder}")
         else:
             clear(folder)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=__doc__)
+    parser.add_argument("-k", metavar="TEXT", help="after the installation only scenarios with this in their name")
+    parser.add_argument("--tensorflow", action="store_true", help="train with TensorFlow too (some minutes more)")
+    parser.add_argument("--keep", action="store_true", help="leave the machine's disk, and say where it is")
+    options = parser.parse_args()
+    wanted = [each for each in ALL if each is ALL[0] or not options.k or options.k in each.__name__.replace("_", " ")]
+    shown = {"/src": SOURCE}
+    if options.tensorflow:
+        wanted.insert(
+            -1 if wanted[-1] is ALL[-1] else len(wanted), tensorflow_job.weights_after_a_poweroff_are_bit_equal
+        )
+        shown |= tensorflow_job.shown()
+    try:
+        failed = run_in_guest(wanted, shown, options.keep)
+    except NoGuest as error:
+        print(f"cannot boot a machine here: {error}", file=sys.stderr)
+        return 2
     print(f"{len(wanted) - len(failed)} of {len(wanted)} passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 

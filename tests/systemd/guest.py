@@ -26,23 +26,36 @@ ENVIRONMENT = (
 )
 
 
-def missing() -> str | None:
-    """Why no guest can be booted here, with what to do; None if one can."""
-    absent = [each for each in ("mmdebstrap", "systemd-nspawn", "nsenter") if shutil.which(each) is None]
+class NoGuest(Exception):
+    """No guest is to be had on this machine, and why."""
+
+
+def require_rights() -> None:
+    """Raises NoGuest, with what to do, if it is clear before a try that no guest can be booted here."""
+    absent = [name for name in ("mmdebstrap", "systemd-nspawn", "nsenter") if shutil.which(name) is None]
     if absent:
-        return f"{', '.join(absent)} not installed; apt-get install mmdebstrap systemd-container util-linux"
-    return None if os.geteuid() == 0 else "not root; a container with an init of its own needs it"
+        raise NoGuest(f"{', '.join(absent)} not installed; apt-get install mmdebstrap systemd-container util-linux")
+    if os.geteuid() != 0:
+        raise NoGuest("not root; a container with an init of its own needs it")
+    namespaces = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--fork", "--mount-proc"]
+    tried = subprocess.run([*namespaces, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
+    if tried.returncode != 0:
+        raise NoGuest(
+            f"no rights to namespaces and mounts: {tried.stderr.decode().strip()}; try a privileged container"
+        )
 
 
 def build(folder: Path) -> Path:
-    """The tree of a minimal Debian 12 in `folder`; made if it is not there yet (about 20 s, 250 MB)."""
+    """The tree of a minimal Debian 12 in `folder`; made if it is not there yet (20 s, 250 MB). May raise NoGuest."""
     tree = folder / f"bookworm-{zlib.crc32(PACKAGES.encode()):08x}"
     if not tree.exists():
         folder.mkdir(parents=True, exist_ok=True)
         making = folder / "bookworm.making"
         shutil.rmtree(making, ignore_errors=True)
         command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(making)]
-        subprocess.run(command, check=True)
+        made = subprocess.run(command, stderr=subprocess.PIPE, check=False)
+        if made.returncode != 0:
+            raise NoGuest(f"mmdebstrap could not make a Debian:\n{made.stderr.decode(errors='replace')[-2000:]}")
         making.rename(tree)
     return tree
 

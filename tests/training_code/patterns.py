@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 EXACT = "equal bits"
-NAMED = "named at the first step"
-REFUSED = "refused before the second step"
+NAMED = "named"
+REFUSED = "refused"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ PATTERNS = (
     ),
     Pattern(
         "batches that a buffer or a thread of the script's own reads ahead",
-        "named at the first steps",
+        NAMED,
         (f"{_LOOPS}batches_that_are_read_ahead_are_named", f"{_OWN_LOOPS}thread_that_reads_ahead_is_named"),
         "the position …, which is read ahead of the steps",
     ),

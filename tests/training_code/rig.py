@@ -1,8 +1,14 @@
-"""Runs the scripts of this folder under a real daemon, kills them at exact lines, compares their last checkpoints."""
+"""Runs the scripts of this folder under a real daemon, kills them at exact lines, compares their last checkpoints.
+
+Each is stored as it runs, beside the patch that its plain form needed: what a user changes. To edit one, take the plain
+form with `patch --reverse -o plain.py SCRIPT.py SCRIPT.patch`, and make the patch anew with `diff -U1`.
+"""
 
 import ast
 import difflib
+import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,9 +22,9 @@ from tests.system.harness import Daemon
 from tests.system.killing import TORCH_DIGEST
 
 HERE = Path(__file__).resolve().parent
-PLAIN = HERE / "plain"
 RESUMABLE = HERE / "resumable"
 END_S = 280.0
+_HUNK = re.compile(r"@@ -\S+ \+(\d+)")
 
 _PEERS = {"torch_accelerate": peer.LIBRARIES}
 """Scripts that need more packages than PyTorch."""
@@ -108,13 +114,32 @@ def _digest(name: str, path: Path) -> str | None:
 
 def added_lines(name: str) -> list[str]:
     """The lines of the resumable script that its plain form doesn't have. Indentation and comments don't count."""
-    plain, resumable = (_code_lines(folder / f"{name}.py") for folder in (PLAIN, RESUMABLE))
-    return [line[2:] for line in difflib.ndiff(plain, resumable) if line.startswith("+ ")]
+    resumable = _code_lines((RESUMABLE / f"{name}.py").read_text().splitlines())
+    return [line[2:] for line in difflib.ndiff(_code_lines(plain_form(name)), resumable) if line.startswith("+ ")]
 
 
-def _code_lines(path: Path) -> list[str]:
+def plain_form(name: str) -> list[str]:
+    """The lines of the script without stepkeeper. Raises ValueError if the patch does not fit the script."""
+    resumable = iter((RESUMABLE / f"{name}.py").read_text().splitlines())
+    plain: list[str] = []
+    taken = 0
+    for line in (RESUMABLE / f"{name}.patch").read_text().splitlines()[2:]:
+        if hunk := _HUNK.match(line):
+            first = int(hunk[1])
+            plain += itertools.islice(resumable, first - 1 - taken)
+            taken = first - 1
+            continue
+        if line[0] in " +":
+            taken += 1
+            if next(resumable, None) != line[1:]:
+                raise ValueError(f"{name}.patch does not fit line {taken} of {name}.py; make the patch anew")
+        if line[0] in " -":
+            plain.append(line[1:])
+    return [*plain, *resumable]
+
+
+def _code_lines(lines: list[str]) -> list[str]:
     """A script's lines without indentation, comments, blank lines and its docstring."""
-    source = path.read_text()
-    docstring = ast.parse(source).body[0]
-    lines = source.splitlines()[docstring.end_lineno or 0 :]
-    return [text for line in lines if (text := line.strip()) and not text.startswith("#")]
+    docstring = ast.parse("\n".join(lines)).body[0]
+    texts = (line.strip() for line in lines[docstring.end_lineno or 0 :])
+    return [text for text in texts if text and not text.startswith("#")]

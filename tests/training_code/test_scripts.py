@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.exactness import script_row
 from bench.peer import NotInstalled
-from tests.places import ROOT
 from tests.training_code import rig
 from tests.training_code.scripts import SCRIPTS, Script
 from worker.state.script_conditions import OTHER_SCRIPT
@@ -49,10 +47,3 @@ def test_killed_script_ends_with_the_bits_of_an_undisturbed_one(script: Script, 
 @pytest.mark.parametrize("name", [each.name for each in SCRIPTS])
 def test_only_a_few_lines_are_added(name: str) -> None:
     assert 1 <= len(rig.added_lines(name)) <= MOST_LINES
-
-
-def test_the_documented_table_is_that_of_the_scripts() -> None:
-    page = (ROOT / "docs" / "exact-resume.md").read_text()
-    rows = [" | ".join(script_row(each, "the same bits")) for each in SCRIPTS]
-
-    assert [row for row in rows if f"| {row} |" not in page] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from supervisor.protocol import layout
-from supervisor.protocol.wire import codec, messages
+from supervisor.protocol.wire import codec, lines, messages
 from supervisor.protocol.wire.launch import Control
 
 Said = TypeVar("Said")
@@ -22,7 +22,7 @@ class DaemonEnd:
         self.folder = folder / f"a{attempt}"
         self.folder.mkdir(parents=True)
         self.heard: list[messages.Message] = []
-        self._decoder = codec.Decoder()
+        self._decoder = lines.Decoder()
         for name in (layout.TO_WORKER, layout.FROM_WORKER):
             os.mkfifo(self.folder / name, 0o600)
         self._out = os.open(self.folder / layout.TO_WORKER, os.O_RDWR | os.O_NONBLOCK)
@@ -32,7 +32,7 @@ class DaemonEnd:
         return Control(self.attempt, self.folder)
 
     def send(self, message: messages.Message) -> None:
-        self.send_line(codec.encode_message(message))
+        self.send_line(lines.encode_message(message))
 
     def send_line(self, line: bytes) -> None:
         os.write(self._out, line)

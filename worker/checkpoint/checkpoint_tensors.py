@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable  # what tf.Variable makes
-from tensorflow.python.trackable.base import Trackable  # no public name; the methods below have none either
 
-_SAVE = "_serialize_to_tensors"
-_OVERRIDDEN_BY_STATE = (_SAVE, "_gather_saveables_for_checkpoint")
-_FACTORIES = "_self_saveable_object_factories"
+from worker.internals.tensorflow_internals import (
+    BaseResourceVariable,
+    gather_serialized_tensors,
+    may_save_itself,
+    save_method_of,
+)
 
 Nodes = list[tuple[Any, Any, list[tuple[str, int]]]]
 """The tracked objects in the order of their discovery; of each its variable if it holds or is one, and the names and
@@ -101,26 +102,23 @@ def _are_variables(nodes: Nodes) -> bool:
     return all(variable is not None or not _has_state(each) for each, variable, _ in nodes)
 
 
-def _variable(found: Any) -> Any:
+def _variable(item: Any) -> Any:
     """The variable that a tracked object is, or holds if it is one of Keras; None if that saves in a way of its own."""
-    save = getattr(type(found), _SAVE, None)
-    if isinstance(found, tf.keras.Variable) and save is getattr(tf.keras.Variable, _SAVE, None):
-        found = found.value
-        save = getattr(type(found), _SAVE, None)
-    return found if isinstance(found, BaseResourceVariable) and save is getattr(BaseResourceVariable, _SAVE) else None
+    save = save_method_of(type(item))
+    if isinstance(item, tf.keras.Variable) and save is save_method_of(tf.keras.Variable):
+        item = item.value
+        save = save_method_of(type(item))
+    return item if isinstance(item, BaseResourceVariable) and save is save_method_of(BaseResourceVariable) else None
 
 
-def _has_state(found: Any) -> bool:
+def _has_state(item: Any) -> bool:
     """Whether an object may save something itself. Keras 2's optimizers have variables that are nobody's children."""
-    if hasattr(found, "get_slot_names") or getattr(found, _FACTORIES, None):
-        return True
-    return any(getattr(type(found), name, None) is not getattr(Trackable, name) for name in _OVERRIDDEN_BY_STATE)
+    return hasattr(item, "get_slot_names") or may_save_itself(item)
 
 
 def _gather(tracked: tf.train.Checkpoint) -> list[_Entry]:
-    """From a private method of TensorFlow: there is no public one."""
     try:
-        gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
+        gathered, registered = gather_serialized_tensors(tracked)
     except (AttributeError, TypeError) as error:
         raise SnapshotImpossible(f"TensorFlow {tf.__version__} has a saver unknown to stepkeeper: {error}") from error
     if registered:

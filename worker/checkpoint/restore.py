@@ -14,6 +14,7 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.replica_parts import ReplicaParts
 from worker.devices.tpu import host_io_options
+from worker.internals.keras_internals import layers_of
 from worker.saving.directory import UNFIT_REMEDY, Unfit
 from worker.state import extra_state
 from worker.state import state_file as state
@@ -47,10 +48,9 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
                 f"model.build(input_shape), or model(x) once, before worker.Run"
             )
-    optimizers = outermost(
-        extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer)
-    )  # loss scaling wraps another one
-    waiting = [found for found in optimizers if not found.built]
+    # loss scaling wraps another one
+    optimizers = outermost(extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer))
+    waiting = [optimizer for optimizer in optimizers if not optimizer.built]
     outer = outermost(models)
     if waiting and (len(outer) != 1 or len(waiting) != 1):
         raise ValueError(
@@ -68,7 +68,7 @@ def has_variables(model: tf.keras.Model) -> bool:
     """Whether a model is built. One that was never called may consist of built layers (as a GAN has two models)."""
     if model.built:
         return True
-    layers = list(model._flatten_layers(include_self=False))
+    layers = layers_of(model)
     own_build = type(model).build is not tf.keras.Model.build
     return bool(layers) and not own_build and all(layer.built for layer in layers)
 

@@ -6,7 +6,7 @@ byte.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -113,12 +113,11 @@ _SUM_TYPES: Mapping[str, type[np.generic]] = {
 
 def find_not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
     """The keys of tensors with a NaN or an infinity. On any thread; reads every float once (a few GB/s a core)."""
-    return frozenset(name for bundle in bundles.values() for name in _of(bundle))
-
-
-def _of(bundle: Snapshot) -> Iterable[str]:
-    return (
-        name for name, elements in bundle.elements() if elements.dtype.name in _SUM_TYPES and not _are_finite(elements)
+    return frozenset(
+        name
+        for bundle in bundles.values()
+        for name, elements in bundle.elements()
+        if elements.dtype.name in _SUM_TYPES and not _are_finite(elements)
     )
 
 
@@ -143,15 +142,11 @@ def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
             waiting.append(child)
             if (
                 isinstance(child, (tf.Variable, tf.keras.Variable))
-                and _may_be_not_finite(child)
+                and getattr(child.dtype, "name", child.dtype) in _SUM_TYPES
                 and not _are_finite(bundle_writer.host_elements(tf.convert_to_tensor(child)))  # a variable would copy
             ):
                 found.add(f"{path}{_VALUE}")
     return frozenset(found)
-
-
-def _may_be_not_finite(variable: Any) -> bool:
-    return getattr(variable.dtype, "name", variable.dtype) in _SUM_TYPES
 
 
 def tensor_name(key: str) -> str:

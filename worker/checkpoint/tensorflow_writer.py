@@ -118,24 +118,24 @@ class TensorFlowWriter:
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
         self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
 
-    def capture(self, figures: StepBoundary, copied: bool) -> CapturedTensors:
+    def capture(self, boundary: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state. Call it between steps, on the thread that trains.
 
         `copied`: as a copy, so that training can go on meanwhile. The result's `is_copy` says whether it is one: some
         states can't be copied, and memory may be short. Raises SaveError if memory is too short for anything.
         """
-        name = CheckpointName(figures.step, self._attempt)
+        name = CheckpointName(boundary.step, self._attempt)
         host = TrainingState(
-            step=figures.step,
-            position=figures.position,
+            step=boundary.step,
+            position=boundary.position,
             seeds=extra_state.read_seeds(self._hidden),
             generators=extra_state.read_generators(self._own),
-            metrics=figures.metrics,
-            replica_metrics=figures.replica_metrics,
+            metrics=boundary.metrics,
+            replica_metrics=boundary.replica_metrics,
             replicas=self._replicas,
             copies=sum(self._copies_of),
             copies_of=self._copies_of,
-            passes=figures.passes,
+            passes=boundary.passes,
             script=self._script(),
         )
         try:

@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
-from worker.state.dataset_passes import original_dataset, parts_of_dataset, random_parts, seeds_of, seeds_taken_since
+from worker.internals.tensorflow_internals import buffer_size_of, functions_in, original_dataset, seeds_of
+from worker.state.dataset_parts import parts_of_dataset, random_parts
+from worker.state.dataset_passes import seeds_taken_since
 
 _GLOBAL_GENERATORS = {id(random.getstate.__self__): "random", id(np.random.mtrand._rand): "numpy.random"}  # type: ignore[attr-defined]
 _NO_SEED = (
@@ -47,7 +49,7 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
             if part.total is None
         ]
     for node in parts_of_dataset(dataset):
-        found += find_in_functions(missing_variables.functions_of_dataset(node))
+        found += find_in_functions(functions_in(node))
     return found
 
 
@@ -83,8 +85,8 @@ def find_in_functions(functions: Iterable[Any]) -> list[Finding]:
 
 def _describe(node: Any) -> str:
     kind = type(node).__name__.strip("_").removesuffix("Dataset").lower()
-    size = getattr(node, "_buffer_size", None)
-    return f"Dataset.{kind}({'' if size is None else int(size)})"
+    size = buffer_size_of(node)
+    return f"Dataset.{kind}({'' if size is None else size})"
 
 
 def _place(function: types.FunctionType) -> str:

@@ -5,12 +5,15 @@ block that would call it, or from inside of it, at the first call of a run. Impo
 """
 
 import ast
-import linecache
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from worker.checks.loop_lines import calls
+from worker.checks.loop_source import module_of
+from worker.checks.reachability import is_installed_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,10 @@ def refuse_call_in_block(frame: types.FrameType | None) -> None:
 
 
 def _calls_in_block(frame: types.FrameType) -> Iterator[ast.Call]:
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
-    except (SyntaxError, ValueError):
-        return
-    for block in ast.walk(tree):
+    tree = module_of(frame)
+    for block in () if tree is None else ast.walk(tree):
         if isinstance(block, ast.With) and block.lineno <= frame.f_lineno < block.body[0].lineno:
-            yield from (each for statement in block.body for each in ast.walk(statement) if isinstance(each, ast.Call))
+            yield from (call for statement in block.body for call in calls(statement))
 
 
 def refuse_loop_around(frame: types.FrameType | None) -> None:
@@ -88,7 +88,7 @@ def refuse_loop_around(frame: types.FrameType | None) -> None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package in _PACKAGES:
             loop = loop_of(frame.f_locals.get("self")) or loop
-        elif loop is not None and "site-packages" not in Path(frame.f_code.co_filename).parts:
+        elif loop is not None and not is_installed_file(frame.f_code.co_filename):
             raise RuntimeError(loop.refusal(_place(frame, frame.f_lineno)))
         frame = frame.f_back
 

@@ -15,7 +15,7 @@ _ORDERS = ("permutation", "randperm", "shuffle", "choice", "sample", "randint", 
 def quoted(loop: Loop, frame: ScriptFrame) -> str:
     """The first line of a loop, and where it is."""
     line = ast.unparse(loop).partition("\n")[0]
-    return f'"{line}" ({frame.place(loop)})'
+    return f'"{line}" ({frame.place(loop.lineno)})'
 
 
 def run_name(frame: ScriptFrame, run: Any) -> str:

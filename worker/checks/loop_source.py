@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.checks.reachability import is_installed_file
+
 _PACKAGES = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("worker", "supervisor"))
 
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -30,16 +32,35 @@ class Entered:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptFrame:
-    """A frame of the script, its function, and the loops inside of the `with` around its line, outermost first."""
+class RunFrame:
+    """A frame between a call of the run and the `with` of it."""
 
     frame: types.FrameType
-    function: Function
-    loops: tuple[Loop, ...]
 
     def value_of(self, name: str) -> Any:
-        """What a name means in this frame. Raises KeyError."""
-        return self.frame.f_locals[name] if name in self.frame.f_locals else self.frame.f_globals[name]
+        """What a name, or its entry under a constant (`stats['loss']`), is in this frame. Raises LookupError or
+        TypeError."""
+        base, _, entry = name.partition("[")
+        frame = self.frame
+        value = frame.f_locals[base] if base in frame.f_locals else frame.f_globals[base]
+        return value[ast.literal_eval(entry[:-1])] if entry else value
+
+    def place(self, line: int | None) -> str:
+        """A line of the frame's code, as file:line; None: the one where it stands."""
+        return f"{Path(self.frame.f_code.co_filename).name}:{line or self.frame.f_lineno}"
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a function of an installed package, whose loops nobody writes and which has no `run.state`."""
+        return is_installed_file(self.frame.f_code.co_filename)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFrame(RunFrame):
+    """A frame of the script, its function, and the loops inside of the `with` around its line, outermost first."""
+
+    function: Function
+    loops: tuple[Loop, ...]
 
     def is_local(self, name: str) -> bool:
         """Whether a name belongs to this frame alone."""
@@ -49,10 +70,6 @@ class ScriptFrame:
     def is_parameter(self, name: str) -> bool:
         """Whether whoever calls the function says what a name is."""
         return name in self.frame.f_code.co_varnames[: self.frame.f_code.co_argcount]
-
-    def place(self, node: ast.AST) -> str:
-        """A line of the script, as file:line."""
-        return f"{Path(self.frame.f_code.co_filename).name}:{getattr(node, 'lineno', self.frame.f_lineno)}"
 
 
 def script_frame_of(frame: types.FrameType | None) -> types.FrameType | None:
@@ -81,7 +98,7 @@ def script_frames(frame: types.FrameType | None, entered: Entered | None) -> lis
     """The frames from `frame` out to the one that entered the run, as far as their source is there, innermost first."""
     found = []
     for number, each in enumerate(frames_of_run(frame, entered)):
-        function = function_of(each)
+        function = function_of(each.f_code)
         if function is None:
             continue
         after = entered.line if entered is not None and each.f_code is entered.code else 0
@@ -96,18 +113,18 @@ def module_of(frame: types.FrameType) -> ast.Module | None:
     return _parse(frame.f_code.co_filename)
 
 
-def function_of(frame: types.FrameType) -> Function | None:
-    """The source of the function that runs in a frame; None if there is none."""
-    tree = module_of(frame)
-    if tree is None or frame.f_code.co_name == "<module>":
+def function_of(code: types.CodeType) -> Function | None:
+    """The source of a function; None if there is none."""
+    tree = _parse(code.co_filename)
+    if tree is None or code.co_name == "<module>":
         return tree
-    for each in ast.walk(tree):
+    for node in ast.walk(tree):
         if (
-            isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            and each.name == frame.f_code.co_name
-            and frame.f_code.co_firstlineno == min(one.lineno for one in (each, *each.decorator_list))
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name == code.co_name
+            and code.co_firstlineno == min(part.lineno for part in (node, *node.decorator_list))
         ):
-            return each
+            return node
     return None
 
 

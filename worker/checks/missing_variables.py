@@ -10,13 +10,15 @@ import tensorflow as tf
 
 from worker.checks.reachability import (
     GLOBAL_GENERATORS,
-    MAX_OBJECTS,
     Root,
     abbreviate,
     is_script_class,
     plain_referents,
     script_methods_of,
+    walk,
 )
+from worker.internals.keras_internals import ATTRIBUTES_OF_FIT, METRICS_OF_FIT
+from worker.internals.tensorflow_internals import functions_in, generator_of, inputs_of
 from worker.state import extra_state
 from worker.state.object_values import identities
 from worker.state.plain_values import class_module
@@ -27,14 +29,10 @@ _STATE = (
     tf.Variable, tf.keras.Variable, tf.keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset, *GENERATORS
 )  # fmt: skip
 """What the search ends at."""
-_KERAS_METRICS = "_metrics"  # a compiled model's metrics for `fit`, which a custom loop doesn't use
-_FOR_FIT = frozenset({_KERAS_METRICS, "_train_counter", "_test_counter", "_predict_counter"})
-"""Attributes of models, of Keras 2 too, that only `fit` uses."""
 _NOT_FOLLOWED = (
     str, bytes, int, float, np.ndarray, tf.Tensor, types.ModuleType, type, tf.distribute.Strategy, tf.Graph,
     tf.data.Iterator,
 )  # fmt: skip
-_FROM_GENERATOR = "_GeneratorState"  # TensorFlow's class that holds the function of `Dataset.from_generator`
 
 
 def find_missing(
@@ -50,7 +48,7 @@ def find_missing(
     for item, _ in _reachable_state([("", each) for each in exempt], set()):
         seen |= identities(item)
     names: dict[str, None] = {}
-    for item, root in _reachable_state(list(roots), {id(each) for each in exempt}):
+    for item, root in _reachable_state(roots, {id(each) for each in exempt}):
         if seen.isdisjoint(identities(item)):
             seen |= identities(item)
             names[f"{_display_name(item)} (reached as {root})"] = None
@@ -72,36 +70,27 @@ def _display_name(item: Any) -> str:
     return str(getattr(item, "path", None) or item.name)
 
 
-def reachable_objects(roots: list[Root], visited: set[int] | None = None) -> Iterator[Any]:
+def reachable_objects(roots: Iterable[Root], visited: set[int] | None = None) -> Iterator[Any]:
     """Yields each object that is reachable from the roots once. `visited`: ids of objects to leave out."""
-    return (item for item, _ in _reachable(roots, set() if visited is None else visited))
+    return (item for _, item in walk(roots, _parts_of, visited))
 
 
-def reachable_generators(roots: list[Root]) -> list[Any]:
+def reachable_generators(roots: Iterable[Root]) -> list[Any]:
     """NumPy's and Python's generators that can be reached, also the global ones, always in the same order."""
     return [item for item in reachable_objects(roots) if isinstance(item, GENERATORS)]
 
 
-def _reachable(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
-    alive = []  # keeps temporary objects alive, so that no id is used twice
-    waiting = list(roots)
-    for item, root in ((item, root) for root, item in waiting):
-        if id(item) in visited or len(visited) > MAX_OBJECTS:
-            continue
-        visited.add(id(item))
-        alive.append(item)
-        yield item, root
-        if not isinstance(item, _STATE):
-            waiting.extend((root, each) for each in _referents(item))
+def _parts_of(root: str, item: Any) -> Iterator[Root]:
+    return iter(()) if isinstance(item, _STATE) else ((root, part) for part in _referents(item))
 
 
-def _reachable_state(roots: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
+def _reachable_state(roots: Iterable[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
     """Yields each variable and generator that is reachable from the roots once, with the name of its root."""
-    for item, root in _reachable(roots, visited):
+    for root, item in walk(roots, _parts_of, visited):
         if isinstance(item, tf.random.Generator):
             yield item.state, root
         elif isinstance(item, tf.data.Dataset):
-            yield from ((each, root) for each in _random_state_of_dataset(item))
+            yield from ((state, root) for state in _random_state_of_dataset(item))
         elif isinstance(item, _STATE):
             yield item, root
 
@@ -113,8 +102,8 @@ def _referents(item: Any) -> Iterable[Any]:
     plain = plain_referents(item)
     if plain is not None:
         return plain
-    if type(item).__name__ == _FROM_GENERATOR:
-        return (item._generator,)
+    if (generator := generator_of(item)) is not None:
+        return (generator,)
     if isinstance(item, tf.types.experimental.PolymorphicFunction):
         return (getattr(item, "python_function", None),)
     if isinstance(item, tf.keras.layers.Layer | tf.keras.optimizers.Optimizer):
@@ -123,7 +112,7 @@ def _referents(item: Any) -> Iterable[Any]:
     if isinstance(item, tf.keras.Metric):
         return list(item.variables)
     if isinstance(item, tf.keras.losses.Loss):  # the losses of a compiled model hold metrics of `fit`
-        return (each for name, each in vars(item).items() if name not in (_KERAS_METRICS, "metrics"))
+        return (each for name, each in vars(item).items() if name not in (METRICS_OF_FIT, "metrics"))
     if isinstance(item, tf.Module | types.SimpleNamespace) or is_script_class(type(item)):
         return _attributes(item)
     return ()
@@ -138,23 +127,18 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
     datasets, seen = [dataset], {id(dataset)}
     kinds = (tf.keras.random.SeedGenerator, *GENERATORS)
     for each in datasets:
-        for item in reachable_objects([("", function) for function in functions_of_dataset(each)], seen):
+        for item in reachable_objects([("", function) for function in functions_in(each)], seen):
             if isinstance(item, tf.random.Generator):
                 found.append(item.state)
             elif isinstance(item, tf.data.Dataset):
                 datasets.append(item)
             elif isinstance(item, kinds) or getattr(item, "name", "") == SEED_NAME:
                 found.append(item)
-        inputs = {id(one): one for one in each._inputs() if id(one) not in seen}
+        inputs = {id(one): one for one in inputs_of(each) if id(one) not in seen}
         seen.update(inputs)
         datasets.extend(inputs.values())
     return found
 
 
-def functions_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
-    """The Python functions of one dataset, without those of the datasets that it reads."""
-    return [each._func for each in vars(dataset).values() if callable(getattr(each, "_func", None))]
-
-
 def _attributes(item: Any) -> Iterable[Any]:
-    return [each for name, each in getattr(item, "__dict__", {}).items() if name not in _FOR_FIT]
+    return [each for name, each in getattr(item, "__dict__", {}).items() if name not in ATTRIBUTES_OF_FIT]

@@ -6,7 +6,6 @@ A loop follows the run if it pulls from it (`pulls`), or if what it runs over is
 
 import ast
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from worker.checks.findings import Finding
@@ -15,7 +14,6 @@ from worker.checks.loop_source import Loop, ScriptFrame, assigned_values, module
 from worker.checks.pulls import Pulls
 from worker.state.plain_values import class_module
 
-_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _NO_POSITION = frozenset({"total_steps", "strategy", "split"})
 """Attributes of a run that do not say how far it is."""
 _DATA = ("torch.utils.data", "tensorflow.python.data", "tensorflow.python.distribute")
@@ -127,12 +125,12 @@ class LoopJudge:
         """
         reading = [(frame, loop) for frame, loop in self._loops() if self._pulled(loop, frame, self._pulls.of_reader)]
         places = [
-            f"break ({frame.place(end)})"
+            f"break ({frame.place(end.lineno)})"
             for frame, loop in reading
             for end in self._breaks(loop.body, frame, frame.frame.f_lineno)
         ]
         counted = [
-            f"{name_of_call(call)} ({frame.place(call)})"
+            f"{name_of_call(call)} ({frame.place(call.lineno)})"
             for frame, loop in reading
             if isinstance(loop, ast.For | ast.AsyncFor)
             for call in ast.walk(loop.iter)
@@ -160,15 +158,12 @@ class LoopJudge:
 
     def _loops(self) -> Iterator[tuple[ScriptFrame, Loop]]:
         for frame in self._frames:
-            if _PACKAGES.isdisjoint(Path(frame.frame.f_code.co_filename).parts):
+            if not frame.is_library:
                 yield from ((frame, loop) for loop in reversed(frame.loops))
 
     def _step(self) -> str:
         """Where the script makes its step."""
-        if not self._frames:
-            return ""
-        frame = self._frames[0].frame
-        return f" ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+        return f" ({self._frames[0].place(None)})" if self._frames else ""
 
     def _pulled(self, loop: Loop, frame: ScriptFrame, of: Any) -> bool:
         places = [loop] if isinstance(loop, ast.While) else [loop, loop.iter]

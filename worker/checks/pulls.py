@@ -69,11 +69,10 @@ class Pulls:
 
     def reads_inside(self, code: types.CodeType, first: int, last: int) -> bool:
         """Whether something between two lines pulled from `batches`, `range` or `order`."""
-        return any(own is code and first <= _line_at(code, offset) <= last for own, offset in self._readers)
-
-
-def _line_at(code: types.CodeType, offset: int) -> int:
-    return list(code.co_positions())[offset // 2][0] or 0
+        return any(
+            own is code and first <= (list(code.co_positions())[offset // 2][0] or 0) <= last
+            for own, offset in self._readers
+        )
 
 
 def _standing_loops() -> set[Site]:

@@ -10,7 +10,8 @@ import functools
 import itertools
 import random
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ MAX_NAMED = 20  # names in one message
 GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 """Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such
 as `random.gauss`."""
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Root = tuple[str, Any]
 """A name that the user knows, and the object where the search begins."""
@@ -61,19 +64,35 @@ def plain_referents(item: Any) -> Iterable[Any] | None:
 
 
 def _function_referents(item: types.FunctionType) -> Iterator[Any]:
-    for cell in item.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    yield from (value for _, value in closure_of(item))
     yield from item.__defaults__ or ()
     yield from (item.__kwdefaults__ or {}).values()
-    yield from (item.__globals__[name] for name in global_names(item.__code__) if name in item.__globals__)
+    yield from (value for _, value in globals_of(item))
+
+
+def closure_of(function: types.FunctionType) -> Iterator[Root]:
+    """The variables of functions around it that a function uses, as far as they are assigned, by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def globals_of(function: types.FunctionType) -> Iterator[Root]:
+    """What a function, or a function inside it, uses of its module, by name."""
+    names, found = global_names(function.__code__), function.__globals__
+    return ((name, found[name]) for name in names if name in found)
 
 
 def first_entries(entries: Iterable[Any]) -> Iterator[Any]:
     """The first entries, as many as are searched in one container."""
     return iter(list(itertools.islice(entries, MAX_ENTRIES)))
+
+
+def is_installed_file(file: str | None) -> bool:
+    """Whether a file came with an installed package, which nobody edits for a script."""
+    return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def is_script_class(kind: type) -> bool:
@@ -92,31 +111,48 @@ def script_methods_of(item: Any) -> list[types.FunctionType]:
     return [each for kind in own for each in vars(kind).values() if isinstance(each, types.FunctionType)]
 
 
-def find_unsaved_generators(roots: Iterable[Root], saved: Iterable[Any], exempt: Iterable[Any]) -> tuple[str, ...]:
-    """Names of NumPy's and Python's generators that are reachable from `roots` and not saved; for programs whose other
-    objects nobody knows. `exempt`: objects that need not be saved, with what they refer to."""
-    visited: set[int] = set()
-    for _ in _generators([("", each) for each in exempt], visited):
-        pass
-    kept = {id(each) for each in (*saved, *GLOBAL_GENERATORS)}
-    found = _generators(list(roots), visited)
-    return abbreviate([f"{type(each).__name__} (reached as {root})" for each, root in found if id(each) not in kept])
+def walk(
+    roots: Iterable[Root], parts_of: Callable[[str, Any], Iterable[Root]], visited: set[int] | None = None
+) -> Iterator[Root]:
+    """Yields each object that is reached from the roots once, the nearest first, with its name.
 
-
-def _generators(waiting: list[Root], visited: set[int]) -> Iterator[tuple[Any, str]]:
-    alive = []  # so that no id is used twice
-    for item, root in ((item, root) for root, item in waiting):
+    `parts_of`: what an object of this name refers to, each with a name. `visited`: ids of objects to leave out; those
+    that are reached are added.
+    """
+    visited = set() if visited is None else visited
+    alive, waiting = [], list(roots)  # `alive`: so that no id is used twice
+    for name, item in waiting:
         if id(item) in visited or len(visited) > MAX_OBJECTS:
             continue
         visited.add(id(item))
         alive.append(item)
-        if isinstance(item, GENERATORS):
-            yield item, root
-            continue
-        referents = plain_referents(item)
-        if referents is None and not isinstance(item, type | types.ModuleType) and is_script_class(type(item)):
-            referents = list(getattr(item, "__dict__", {}).values())
-        waiting.extend((root, each) for each in referents or ())
+        yield name, item
+        waiting.extend(parts_of(name, item))
+
+
+def find_unsaved_generators(roots: Iterable[Root], saved: Iterable[Any], exempt: Iterable[Any]) -> tuple[str, ...]:
+    """Names of NumPy's and Python's generators that are reachable from `roots` and not saved; for programs whose other
+    objects nobody knows. `exempt`: objects that need not be saved, with what they refer to."""
+    visited: set[int] = set()
+    for _ in walk([("", item) for item in exempt], _parts_of_script, visited):
+        pass
+    kept = {id(generator) for generator in (*saved, *GLOBAL_GENERATORS)}
+    return abbreviate(
+        [
+            f"{type(item).__name__} (reached as {root})"
+            for root, item in walk(roots, _parts_of_script, visited)
+            if isinstance(item, GENERATORS) and id(item) not in kept
+        ]
+    )
+
+
+def _parts_of_script(root: str, item: Any) -> Iterator[Root]:
+    if isinstance(item, GENERATORS):
+        return
+    parts = plain_referents(item)
+    if parts is None and not isinstance(item, type | types.ModuleType) and is_script_class(type(item)):
+        parts = list(getattr(item, "__dict__", {}).values())
+    yield from ((root, part) for part in parts or ())
 
 
 def abbreviate(names: list[str]) -> tuple[str, ...]:

@@ -8,16 +8,21 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from worker.checks.loop_source import Entered, frames_of_run, script_frame_of
-from worker.checks.reachability import global_names, is_of_library, is_script_class, roots_of_frame
+from worker.checks.reachability import (
+    closure_of,
+    globals_of,
+    is_installed_file,
+    is_of_library,
+    is_script_class,
+    roots_of_frame,
+)
 from worker.checks.watch import digests
-from worker.checks.watch.script_objects import is_installed_code
 from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
 from worker.state.random_generators import GENERATORS, read_generator
 
@@ -34,7 +39,7 @@ def snapshot(frame: types.FrameType | None, entered: Entered | None) -> dict[str
     """The values that the script's frames reach, from `frame` out to the one that entered the run."""
     search = _Search()
     for script_frame in frames_of_run(frame, entered):
-        if script_frame_of(script_frame) is not script_frame or is_installed_code(script_frame.f_code):
+        if script_frame_of(script_frame) is not script_frame or is_installed_file(script_frame.f_code.co_filename):
             continue  # a library's loop, such as that of Keras
         for name, value in roots_of_frame(script_frame):
             if not name.startswith("__"):
@@ -73,13 +78,11 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.MethodType):
         yield f"{path}.__self__", value.__self__
     elif isinstance(value, types.FunctionType) and not is_of_library(value.__module__ or ""):
-        used = [name for name in global_names(value.__code__) if name in value.__globals__]
-        yield from ((name, value.__globals__[name]) for name in used)
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            if cell != types.CellType():
-                yield name, cell.cell_contents
+        yield from globals_of(value)
+        yield from closure_of(value)
     elif isinstance(value, types.ModuleType):
-        if _is_script_module(value):
+        file = getattr(value, "__file__", None)
+        if file is not None and not is_installed_file(file) and not is_of_library(value.__name__):
             yield from ((f"{path}.{name}", each) for name, each in list(vars(value).items()) if name[:1] != "_")
     elif _is_torch_module(value):
         yield from ((f"{path}.{name}", each) for name, each in value.named_parameters())
@@ -95,12 +98,6 @@ def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     for name, each in list(getattr(value, "__dict__", {}).items()):
         if is_own or not name.startswith("_"):
             yield f"{path}.{name}", each
-
-
-def _is_script_module(module: types.ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    is_installed = file is None or "site-packages" in Path(file).parts
-    return not is_installed and not is_of_library(module.__name__)
 
 
 def _is_torch_module(value: Any) -> bool:

@@ -1,20 +1,39 @@
 """Everything about data and random operations that is checked at the first step: what would not resume exactly."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from worker.checks import missing_variables
 from worker.checks.dataset_checks import find_in_dataset, find_in_functions
 from worker.checks.findings import Finding
-from worker.checks.graph_checks import find_random_operations
 from worker.checks.reachability import Root
 from worker.data.examples import Examples
-from worker.state.dataset_passes import PassLog, open_iterators, original_dataset
+from worker.internals.tensorflow_internals import graphs_of, original_dataset
+from worker.state import random_operations
+from worker.state.dataset_parts import open_iterators
+from worker.state.dataset_passes import PassLog
 
 _READ_THROUGH_RUN = (
     "read through run.batches(dataset), which keeps the position; an iterator of a dataset that is not distributed may "
     "also be tracked in the tf.train.Checkpoint; name one that is not read in training in leave_out="
+)
+RANDOM_OPERATIONS = frozenset(
+    {"RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal", "RandomUniform", "RandomUniformInt",
+     "RandomShuffle", "Multinomial", "RandomGamma", "RandomPoisson", "RandomPoissonV2", "SampleDistortedBoundingBox",
+     "SampleDistortedBoundingBoxV2", "UniformCandidateSampler", "LogUniformCandidateSampler",
+     "LearnedUnigramCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "FixedUnigramCandidateSampler",
+     "AllCandidateSampler", "FractionalMaxPool", "FractionalAvgPool"}
+)  # fmt: skip
+_LIBRARY_FOLDERS = ("/tensorflow/", "/keras/", "/worker/state/random_operations.py")
+_ALL = (
+    "set deterministic = true and call worker.strategy() at the beginning, which makes them exact, or use a "
+    "tf.random.Generator that the tf.train.Checkpoint tracks, or tf.random.stateless_* with a seed made of the step"
+)
+_REST = (
+    "use a tf.random.Generator that the tf.train.Checkpoint tracks, or tf.random.stateless_* with a seed made of the "
+    "step; operations of tf.random without seed= are exact already"
 )
 
 
@@ -35,7 +54,7 @@ def find_problems(
     """
     exempt = tuple(exempt)
     left_out = {id(each) for each in exempt}
-    found = find_random_operations(roots, exempt)
+    found = _find_random_operations(roots, exempt)
     load = data.load if isinstance(data, Examples) else data
     if passes.data is None:
         found += find_in_functions([load] if callable(load) else [])
@@ -54,3 +73,28 @@ def _reads_again(data: Any, total_steps: int | None) -> bool:
     """Whether more than one pass over the data is to be expected."""
     batches = int(tf.data.experimental.cardinality(original_dataset(data)))
     return total_steps is None or batches < total_steps
+
+
+def _find_random_operations(roots: Iterable[Root], exempt: Iterable[Any]) -> list[Finding]:
+    """The stateful random operations in the functions that are reachable from `roots` and were traced by now. Their
+    state is inside their kernels, where no checkpoint can hold it."""
+    visited = {id(each) for each in exempt}
+    remedy = _ALL if random_operations.read() is None else _REST
+    found: dict[str, None] = {}
+    for item in missing_variables.reachable_objects(roots, visited):
+        if isinstance(item, tf.types.experimental.PolymorphicFunction):
+            for operation in _operations(item):
+                found[f"{operation.type} at {_place(operation)}"] = None
+    return [Finding(name, remedy) for name in found]
+
+
+def _operations(function: Any) -> Iterator[Any]:
+    for graph in graphs_of(function):
+        yield from (operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS)
+
+
+def _place(operation: Any) -> str:
+    """File and line of the script, from where the operation was made."""
+    frames = [(frame.filename, frame.lineno) for frame in operation.traceback or ()]
+    own = [each for each in frames if not any(folder in each[0] for folder in _LIBRARY_FOLDERS)]
+    return "{}:{}".format(*own[-1]) if own else f"operation {operation.name}"

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from worker.data.examples import Examples
 from worker.data.resume_dataset import batch_size_of
-from worker.state.dataset_passes import original_dataset, parts_of_dataset, seeds_of
+from worker.internals.tensorflow_internals import original_dataset, seeds_of, tensors_in
+from worker.state.dataset_parts import parts_of_dataset
 from worker.state.description import (
     BATCH_SIZE,
     BATCHES,
@@ -40,7 +41,7 @@ def describe_data(data: Any, dataset: Any, epoch: int, before: Mapping[str, Any]
 
 def _tensors_of(part: Any) -> Iterator[Any]:
     """The tensors in memory that a part of a dataset is made of: arrays, names of files."""
-    for tensor in getattr(part, "_tensors", ()):
+    for tensor in tensors_in(part):
         if isinstance(tensor, tf.Tensor) and hasattr(tensor, "numpy"):
             yield tensor
 

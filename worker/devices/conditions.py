@@ -27,9 +27,8 @@ ONEDNN = "onednn"
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 FORMAT = 1
 MAX_BYTES = 1 << 16  # of the file; it is some hundred bytes
-_INFORMATIONAL = frozenset(
-    {"cores", "inter_op_threads", "stepkeeper"}
-)  # recorded for people: the bits don't depend on them
+_INFORMATIONAL = frozenset({"cores", "inter_op_threads", "stepkeeper"})
+"""Recorded for people: the bits don't depend on them."""
 
 
 def base_versions() -> dict[str, str]:

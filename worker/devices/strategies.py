@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.launch import STRATEGIES, Launch
-from worker.devices import conditions, tensorflow_conditions, tpu
+from worker.devices import conditions, tpu
+from worker.internals.tensorflow_internals import is_default_strategy, is_onednn_enabled
 from worker.process import local_processes
 from worker.process.reporting import print_message
 from worker.process.startup import attempt_or_standby, current_attempt
-from worker.state import dataset_passes as dataset_passes  # counts iterators from now on, also before there is a run
+from worker.state import dataset_parts as dataset_parts  # counts iterators from now on, also before there is a run
 from worker.state import random_operations
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
@@ -63,7 +64,7 @@ def build_strategy(
         return _build_strategy(told, name, replicas, workers, checkpoint_dir)
     make_deterministic(checkpoint_dir)
     built = _build_strategy(told, name, replicas, workers, checkpoint_dir)
-    random_operations.make_exact(None if tensorflow_conditions.is_default_strategy(built) else built)
+    random_operations.make_exact(None if is_default_strategy(built) else built)
     return built
 
 
@@ -178,7 +179,7 @@ def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
             f"worker.strategy() or prepare() before anything else that uses TensorFlow"
         ) from error
     onednn = (before or {}).get(conditions.ONEDNN)
-    if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.is_onednn_set():
+    if isinstance(onednn, bool) and onednn != is_onednn_enabled() and not conditions.is_onednn_set():
         attempt_or_standby().reporter.show_message(
             f"cannot {'use' if onednn else 'leave out'} oneDNN as before: TensorFlow was imported first; import worker "
             f"before it, or set {conditions.ONEDNN_VARIABLE}={int(onednn)}"

@@ -19,7 +19,9 @@ import numpy as np
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
-from supervisor.protocol.wire.messages import Done, Restored, WorkerExit
+from supervisor.protocol.wire.messages import Restored, WorkerExit
+from worker.base.run_base import RunBase
+from worker.base.run_settings import check_settings, require_names
 from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_call_in_block, refuse_loop_around
 from worker.checks.loop_source import script_frame_of
@@ -27,16 +29,11 @@ from worker.checks.reachability import Root, find_unsaved_generators
 from worker.checks.watch.kept_values import Kept, keep_written
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
-from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
-from worker.progress.arguments import check_interval, check_list, check_on_nan, require_names
-from worker.progress.divergence import DivergenceWatch
+from worker.process.startup import current_attempt
 from worker.progress.metrics import metric_values
-from worker.progress.run_base import RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.replay.replays import NO_BATCHES, report_no_replays
-from worker.saving.cadence import Cadence, auto_interval_of
-from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError
+from worker.saving.commit import CheckpointOrigin, NotFinite, Retention
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
@@ -99,23 +96,24 @@ class FilesRun(RunBase):
         checkpoint would hold, except that of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what
         to do when training diverges, as the key of that name, where the configuration doesn't say.
         """
-        super().__init__(total_steps, summaries, summary_every, state, leave_out)
-        self._files = files
-        self._own_generators = random_generators.check_own_generators(check_list(generators, "generators", "[rng]"))
-        told = self._attempt.launch
-        self._strict = strict or told.strict
-        self._on_nan = told.on_nan or check_on_nan(on_nan) or "stop"
-        self._is_complete_checked = False
-        given = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
-        if given is None:
+        launch = current_attempt().launch
+        settings = check_settings(
+            launch, total_steps=total_steps, directory=directory, interval=interval, generators=generators,
+            leave_out=leave_out, strict=strict, on_nan=on_nan, state=state, summaries=summaries,
+            summary_every=summary_every,
+        )  # fmt: skip
+        if settings.directory is None:
             raise ValueError("cannot save checkpoints: no directory; give the run a directory=, or set checkpoint_dir")
-        self._directory = given
-        wanted = told.checkpoint_interval or check_interval(interval)
-        self._scheduler = FilesSaveScheduler(
-            self._attempt, Cadence(wanted, 0, time.monotonic(), auto_interval_of(told)), self._on_nan
+        super().__init__(settings)
+        self._directory: Path = settings.directory
+        self._files = files
+        self._own_generators = random_generators.check_own_generators(settings.generators)
+        self._checkpoints: SaveScheduler[FilesBoundary, CapturedFiles] = SaveScheduler(
+            self._attempt,
+            settings.interval,
+            strict=settings.strict,
+            not_finite=self._not_finite if self._on_nan != "off" else None,
         )
-        self._metrics: Mapping[str, float] = {}
-        self._watch = DivergenceWatch(told.loss_spike)
         self._script = ScriptConditions({})
         self._data: dict[str, Any] | None = None  # a description of what the run reads; None: the run can't tell
         self._data_before: dict[str, Any] = {}
@@ -134,18 +132,7 @@ class FilesRun(RunBase):
         self._script = ScriptConditions(self._read_script())
         opened = open_checkpoint_directory(self._attempt, self._directory)
         started = time.monotonic()
-        last = None
-        if opened.restore is not None:
-            self._attempt.report_restoring(opened.restore)
-            try:
-                last = self._restore(opened.restore)
-            except BaseException as error:
-                opened.lock.release()
-                if isinstance(error, Unfit):
-                    self._attempt.exit_with_error(
-                        WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}"
-                    )
-                raise
+        last = None if opened.restore is None else self._restore_or_exit(opened.restore, opened)
         took_s = time.monotonic() - started
         versions, topology = self._conditions()
         changed = conditions.report_changed_conditions(
@@ -153,12 +140,12 @@ class FilesRun(RunBase):
         )
         if other := self._script.said:
             self._attempt.reporter.show_message(f"{OTHER_SCRIPT}: {'; '.join(other)}")
-        told = self._attempt.launch
-        retention = Retention(opened.directory, told.retention, told.checkpoint_make_room)
-        origin = CheckpointOrigin(told.job, self._attempt.number, versions, topology)
+        launch = self._attempt.launch
+        retention = Retention(opened.directory, launch.retention, launch.checkpoint_make_room)
+        origin = CheckpointOrigin(launch.job, self._attempt.number, versions, topology)
         writer = FilesWriter(self._files, opened.directory, origin, retention, opened.lock.check_not_superseded)
         is_own = opened.restore is not None and opened.restore.parent == self._directory and opened.restore.is_dir()
-        self._scheduler.begin(opened, writer, self.step, last if is_own else None)
+        self._checkpoints.begin(opened, writer, self.step, last if is_own else None)
         self._attempt.requests.step = self.step
         name = opened.restore.name if opened.restore is not None else None
         self._restored = Restored(
@@ -166,21 +153,26 @@ class FilesRun(RunBase):
         )
         self._attempt.reporter.send_message(self._restored)
         self._changed = changed
-        if told.replay is not None:
-            self._open_replays()
         self._begin()
         return self
 
-    def _open_replays(self) -> None:
-        """The job asks for steps to be trained a second time. Here the script reads its data, so that can't be."""
-        report_no_replays(self._attempt, NO_BATCHES)
+    def _restore_or_exit(self, path: Path, opened: OpenedDirectory) -> LastCheckpoint | None:
+        self._attempt.report_restoring(path)
+        try:
+            return self._restore(path)
+        except BaseException as error:
+            opened.lock.release()
+            if isinstance(error, Unfit):
+                self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {path}: {error}")
+            raise
 
     def _read_script(self) -> dict[str, Condition]:
         """The present conditions that the script sets; before the restore, what it made."""
         return dict(seeds_of_generators(self._own_generators))
 
-    def _report_first_step(self) -> None:
-        """Says that training continues on other data, or with values that the script has set after the restore."""
+    def _check_first_step(self, frame: FrameType) -> None:
+        """Says too if training continues with values that the script has set after the restore."""
+        self._check_complete(frame)
         data = differences(self._data_before, self._data or {})
         if data:
             self._attempt.reporter.show_message(f"training continues on other data than before: {'; '.join(data)}")
@@ -188,9 +180,6 @@ class FilesRun(RunBase):
         if self._restored is not None and (data or is_updated) and self._attempt.channel is not None:
             changed = (*self._changed, *self._script.said, *data)
             self._attempt.channel.send_message(replace(self._restored, changed=changed))
-
-    def _release(self) -> None:
-        self._scheduler.close()
 
     def _conditions(self) -> tuple[dict[str, str], dict[str, str | int | bool]]:
         """The conditions on which the results depend: those of every program, and those that this program names."""
@@ -220,89 +209,43 @@ class FilesRun(RunBase):
         """
         if (epoch is None) != (batch is None):
             raise TypeError("cannot tell where to go on; give run.step_done both epoch= and batch=, or none of them")
-        given = None
+        place = None
         if epoch is not None and batch is not None:  # the numbers may be NumPy's, which are not JSON's
-            given = Position(int(epoch), int(batch), None if examples is None else int(examples))
-        self._end_step(unnamed, metrics, given)
+            place = Position(int(epoch), int(batch), None if examples is None else int(examples))
+        self._complete_step(sys._getframe(1), unnamed, metrics, place)
 
-    def _end_step(self, unnamed: tuple[Any, ...], metrics: Mapping[str, Any], given: Position | None = None) -> None:
-        """See `step_done`. `given`: the position behind this step, if the script knows better than the run."""
+    def _complete_step(
+        self, frame: FrameType, unnamed: tuple[Any, ...], metrics: Mapping[str, Any], place: Position | None = None
+    ) -> None:
+        """See `step_done`, which `frame` has called. `place`: the position behind this step, if the script knows better
+        than the run."""
         require_names(unnamed)
         self._require_with("run.step_done")
         values = {name: float(value) for name, value in metrics.items()}
         if self._is_replaying:
-            self._count_replayed_step()
-            self._metrics = metric_values(values)
+            self._count_replayed_step(metric_values(values))
             return
-        if given is None:
+        if place is None:
             self._count_step()
         else:
             self.step, self._numbered = self.step + 1, True
-            self._position, self._consumed = given, None
-        self._check_divergence(values)
+            self._position, self._consumed = place, None
+        self._record_for_divergence(values)
+        self._check_divergence()
         self._metrics = metric_values(values)
-        self._attempt.requests.step = self.step
-        self._scheduler.record_step()
-        if not self._is_complete_checked:
-            self._is_complete_checked = True
-            self._check_complete()
-            self._report_first_step()
-        elif self._step_watch is not None:
-            self._report_findings(self._find_changed_values(_script_frame()))
-        if self._tensorboard is not None and self._tensorboard.is_due(self.step):
-            self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.paused_s)
-        self._report_progress(
-            self._position.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.paused_s
-        )
-        if self._attempt.proof is not None:
-            self._record_for_proof(self._attempt.proof, metrics)
-        if not self._body_step:
-            self._on_step_boundary()
+        self._end_step(frame, metrics)
 
-    def _on_step_boundary(self) -> None:
-        if self._attempt.proof is not None:
-            self._follow_proof(self._attempt.proof, self._save_now, self._scheduler.settle)
-        saves = self._scheduler.has_work(self.step)
-        if saves:
-            self._report_section("save")
-        self._scheduler.on_step_boundary(self.step, self._boundary)
-        if saves:
-            self._report_section(None)
-
-    def _save_now(self) -> None:
-        self._scheduler.save_final(self._boundary())
-
-    def _report_findings(self, findings: Sequence[Finding]) -> None:
-        self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
-
-    @property
-    def _saving_s(self) -> float | None:
-        return self._scheduler.saving_s
-
-    def _end_replay(self, took_s: float) -> None:
-        self._scheduler.replayed_s += took_s
-        super()._end_replay(took_s)
-
-    def _boundary(self) -> FilesBoundary:
+    def _step_boundary(self) -> FilesBoundary:
         data = self._data_before if self._data is None else self._data
         return FilesBoundary(
             self.step, self._position, self._metrics, self.state, self._own_generators, self._script.to_json(), data
         )
 
-    def _check_divergence(self, metrics: Mapping[str, float]) -> None:
-        """Exits if training diverged. The loop chooses its own batches, so `on_nan = skip` only goes back."""
-        if self._on_nan != "off":
-            self._watch.record_step(self.step, metrics)
-            divergence = self._watch.find_divergence()
-            if divergence is not None:
-                self._attempt.exit_diverged(divergence.text, divergence.step, self._on_nan in ("rollback", "skip"))
-
-    def _check_complete(self) -> None:
-        """Looks for state that the loop uses and no checkpoint would hold."""
-        refuse_loop_around(sys._getframe(1))
+    def _check_complete(self, frame: FrameType) -> None:
+        """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
+        refuse_loop_around(frame)
         self.state.check()
-        frame = _script_frame()
-        roots = self._roots_of_loop(frame)
+        roots = self._loop_checks.roots(frame)
         missing: tuple[str, ...] = ()
         findings: Sequence[Finding] = ()
         try:
@@ -310,9 +253,10 @@ class FilesRun(RunBase):
             findings = [*findings, *self._find_lost_values(frame)]
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             missing = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
-        self._scheduler.report_findings(missing, self._remedy, findings, self.step, strict=self._strict)
+        self._checkpoints.report_findings(findings, self.step, missing, self._remedy)
 
     def _keep(self, kept: Kept) -> None:
+        super()._keep(kept)
         keep_written(kept, (getattr(self._files, name, None) for name in ("write", "copied")))
 
     _remedy = "give generators to generators=[...], or to leave_out=[...] what need not come back"
@@ -324,29 +268,24 @@ class FilesRun(RunBase):
         """
         return find_unsaved_generators(roots, (*self._own_generators, *self.state.values()), self._leave_out), ()
 
-    def _finish(self) -> None:
-        self._scheduler.save_final(self._boundary())
-        results = metric_values({**self._metrics, **self._summary})
-        self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
-
     def _restore(self, path: Path) -> LastCheckpoint | None:
         """Restores from a stepkeeper checkpoint's folder, which it returns, or from the prefix of another program's."""
         if not path.is_dir():
             self.step = self._files.read_foreign(path)
             return None
         try:
-            found = json.loads(durable.read_file(path / layout.STATE, 64 << 20))
-            if found.get("format") != FORMAT or found.get("kind") != type(self._files).__name__:
-                whose = found.get("kind", "TensorFlow objects")
+            saved = json.loads(durable.read_file(path / layout.STATE, 64 << 20))
+            if saved.get("format") != FORMAT or saved.get("kind") != type(self._files).__name__:
+                whose = saved.get("kind", "TensorFlow objects")
                 raise Unfit(f"it is a checkpoint of {whose}; give this program a checkpoint_dir of its own")
             self._files.read(path)
-            random_generators.write(found["generators"], self._own_generators)
+            random_generators.write(saved["generators"], self._own_generators)
             run_state.restore_from(path, self.state)
-            self.step = found["step"]
-            self._continue_at(Position(found["epoch"], found["batch"], found["examples"], begun=found["begun"]))
-            self._metrics = found["metrics"]
-            self._data_before = dict(found.get("data", {}))
-            self._script.compare(parse_record(found.get("script")), self._read_script(), self.step)
+            self.step = saved["step"]
+            self._continue_at(Position(saved["epoch"], saved["batch"], saved["examples"], begun=saved["begun"]))
+            self._metrics = saved["metrics"]
+            self._data_before = dict(saved.get("data", {}))
+            self._script.compare(parse_record(saved.get("script")), self._read_script(), self.step)
             return LastCheckpoint(self.step, path.name, manifest.read_manifest(path).size_bytes)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():
@@ -356,33 +295,3 @@ class FilesRun(RunBase):
             raise Unfit(str(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Unfit(describe_error(error)) from error
-
-
-class FilesSaveScheduler(SaveScheduler[FilesBoundary, CapturedFiles]):
-    """The saves of one FilesRun."""
-
-    def __init__(self, attempt: Attempt, cadence: Cadence, on_nan: str) -> None:
-        super().__init__(attempt, cadence)
-        self._on_nan = on_nan
-        self._is_over = False
-
-    def close(self) -> None:
-        self._is_over = True  # the run has ended: a save that fails now must not end it a second time
-        super().close()
-
-    def _on_save_failed(self, step: int, error: SaveError) -> None:
-        if isinstance(error, NotFinite) and self._on_nan != "off" and not self._is_over:
-            self._attempt.exit_diverged(str(error), step, self._on_nan in ("rollback", "skip"))
-
-    def begin(self, opened: OpenedDirectory, writer: FilesWriter, step: int, last: LastCheckpoint | None) -> None:
-        """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""
-        self._opened, self._writer, self._last = opened, writer, last
-        self._cadence.restart_interval(step, time.monotonic())
-
-
-def _script_frame() -> FrameType:
-    """The frame of the script's loop: the first one below that is not of this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "worker":
-        frame = frame.f_back
-    return frame

@@ -122,21 +122,21 @@ class FilesWriter:
         self._committer = CheckpointCommitter(directory, origin, retention, check, _describe_cause)
         self._blocking_notice = BlockingSaveNotice()
 
-    def capture(self, figures: FilesBoundary, copied: bool) -> CapturedFiles:
+    def capture(self, boundary: FilesBoundary, copied: bool) -> CapturedFiles:
         """The present state. `copied`: as a copy, if the program can make one, so that training can go on meanwhile.
 
         If there is no memory for a copy, training waits. Raises SaveError; NotFinite.
         """
-        name = CheckpointName(figures.step, self._attempt)
+        name = CheckpointName(boundary.step, self._attempt)
         state = {
-            "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step,
-            "epoch": figures.position.epoch, "batch": figures.position.batch, "examples": figures.position.examples,
-            "begun": figures.position.begun, "metrics": dict(figures.metrics),
-            "generators": random_generators.read(figures.generators), "script": dict(figures.script),
-            "data": dict(figures.data),
+            "format": FORMAT, "kind": type(self._files).__name__, "step": boundary.step,
+            "epoch": boundary.position.epoch, "batch": boundary.position.batch, "examples": boundary.position.examples,
+            "begun": boundary.position.begun, "metrics": dict(boundary.metrics),
+            "generators": random_generators.read(boundary.generators), "script": dict(boundary.script),
+            "data": dict(boundary.data),
         }  # fmt: skip
         try:
-            values = figures.state.to_bytes()
+            values = boundary.state.to_bytes()
         except NotSaveable as error:
             raise SaveError(save_error_text(name, str(error))) from error
         host = (json.dumps(state, allow_nan=False) + "\n").encode()
@@ -146,7 +146,9 @@ class FilesWriter:
             raise SaveError(save_error_text(name, describe_os_error(error))) from error
         except NotFinite as error:
             raise NotFinite(save_error_text(name, str(error))) from error
-        return CapturedFiles(name, host, values, figures.metrics, write or self._files.write, is_copy=write is not None)
+        return CapturedFiles(
+            name, host, values, boundary.metrics, write or self._files.write, is_copy=write is not None
+        )
 
     def _copied(self) -> Callable[[Path], None] | None:
         if not isinstance(self._files, Copying):

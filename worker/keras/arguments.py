@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
-from tensorflow.python.eager import context
 
 from worker.data.examples import Examples
+from worker.internals.keras_data import weights_by_class
+from worker.internals.tensorflow_internals import global_seed
 from worker.keras.arrays import ArrayData, are_arrays, split_for_validation
 from worker.keras.fit_data import DatasetData, ExamplesData, FitData
 from worker.keras.python_data import GeneratorData, PyDatasetData
@@ -59,7 +59,7 @@ def _of_arrays(given: DataArguments) -> tuple[FitData, Any]:
     if given.validation_split and validation is None:
         arrays, validation = split_for_validation(arrays, given.validation_split)
     data: FitData = ArrayData(
-        arrays, given.batch_size, given.steps_per_epoch, bool(given.shuffle), global_seed(), given.class_weight
+        arrays, given.batch_size, given.steps_per_epoch, bool(given.shuffle), global_seed() or 0, given.class_weight
     )
     if given.steps_per_epoch is not None:
         data = StepsPerEpoch(data, int(given.steps_per_epoch))
@@ -82,11 +82,11 @@ def _of_batches(given: DataArguments, epochs: int) -> FitData:
     x, in_steps = given.x, given.steps_per_epoch is not None
     class_weights: Callable[..., Any] | None = None
     if given.class_weight is not None:
-        class_weights = make_class_weight_map_fn(given.class_weight)
+        class_weights = weights_by_class(given.class_weight)
     if isinstance(x, Examples):
         return ExamplesData(x, class_weights)
     if isinstance(x, tf.keras.utils.PyDataset):
-        data = PyDatasetData(x, bool(given.shuffle), global_seed(), given.class_weight)
+        data = PyDatasetData(x, bool(given.shuffle), global_seed() or 0, given.class_weight)
         if x.num_batches is None and not in_steps:
             raise ValueError(f"cannot fit with a {type(x).__name__} without end; give steps_per_epoch=")
         return data
@@ -112,9 +112,3 @@ def _makes_generator(data: Any) -> bool:
         return not inspect.signature(data).parameters
     except (TypeError, ValueError):
         return False
-
-
-def global_seed() -> int:
-    """The seed of `keras.utils.set_random_seed` or `tf.random.set_seed`; 0 if there is none."""
-    seed = context.global_seed()
-    return 0 if seed is None else int(seed)

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src import tree  # keras.tree as Keras itself uses it for data
-from keras.src.trainers.data_adapters import array_slicing
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter, can_convert_arrays
 
+from worker.internals import keras_data
+from worker.internals.keras_data import tree
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.state.dataset_passes import PassLog
 from worker.state.description import BATCH_SIZE, CONTENT, rows_of_array, sample_of_content
@@ -17,12 +16,12 @@ from worker.state.state_file import Position
 
 def are_arrays(*given: Any) -> bool:
     """Whether Keras takes these, at any depth of tuples, lists and dicts, as arrays in memory."""
-    return bool(can_convert_arrays(given))
+    return bool(keras_data.are_convertible(given))
 
 
 def split_for_validation(arrays: tuple[Any, Any, Any], share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:
     """(x, y, sample_weight) for training, and the last examples for the validation, as `validation_split` does."""
-    training, validation = array_slicing.train_validation_split(arrays, validation_split=share)
+    training, validation = keras_data.split_for_validation(arrays, validation_split=share)
     return training, validation
 
 
@@ -45,12 +44,8 @@ class ArrayData(FitData):
         class_weight: Any = None,
     ) -> None:
         """`arrays`: x, y and sample_weight. `steps`: those of an epoch, from which Keras derives a batch size."""
-        x, y, sample_weight = arrays
-        adapter = ArrayDataAdapter(x, y, sample_weight, batch_size, steps, shuffle=False, class_weight=class_weight)
-        parts = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
-        self._arrays = tree.lists_to_tuples(parts)
-        self._count = int(adapter._num_samples)
-        self._batch_size = int(adapter.batch_size)
+        converted = keras_data.convert_arrays(arrays, batch_size, steps, class_weight)
+        self._arrays, self._count, self._batch_size = converted
         self._shuffle = shuffle
         self.seed = seed
 
@@ -111,8 +106,8 @@ class ArrayData(FitData):
 
 def _rows_of(part: Any, rows: tf.Tensor) -> Any:
     """These rows of one array. None leaves a container to be searched for arrays."""
-    if isinstance(part, array_slicing.TensorflowSparseWrapper):
-        return array_slicing.slice_tensorflow_sparse_wrapper(part, rows)
+    if isinstance(part, keras_data.SparseArray):
+        return keras_data.rows_of_sparse(part, rows)
     if isinstance(part, list | tuple | dict):
         return None
     return tf.gather(part, rows, axis=0) if tf.is_tensor(part) else part

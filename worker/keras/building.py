@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from worker.checkpoint.restore import has_variables
 from worker.data.resume_dataset import is_none_spec
+from worker.internals import keras_internals
 from worker.keras.fit_data import FitData
 from worker.process.reporting import describe_error
 
@@ -30,7 +31,7 @@ def build_from_data(model: Any, data: FitData) -> None:
 
 def build_symbolically(model: Any, spec: Any) -> None:
     """Creates the variables of a model, of its metrics and of its optimizer. `spec`: of a batch."""
-    model._symbolic_build(data_batch=tf.nest.map_structure(_without_none, spec))
+    keras_internals.build_symbolically(model, tf.nest.map_structure(_without_none, spec))
 
 
 def _without_none(spec: Any) -> Any:
@@ -42,7 +43,9 @@ def build_with_train_step(model: Any, data: FitData) -> None:
 
     Only the step itself says which variables each of them trains.
     """
-    waiting = [each for each in _optimizers_of(model) if not each.built and each is not model.optimizer]
+    parts = tf.train.TrackableView(model).descendants()
+    optimizers = [part for part in parts if isinstance(part, tf.keras.optimizers.Optimizer)]
+    waiting = [optimizer for optimizer in optimizers if not optimizer.built and optimizer is not model.optimizer]
     spec = data.element_spec() if waiting else None
     if spec is None:
         return
@@ -63,11 +66,6 @@ def build_with_train_step(model: Any, data: FitData) -> None:
         ) from error
     finally:
         model.train_function = before
-
-
-def _optimizers_of(model: Any) -> list[Any]:
-    found = tf.train.TrackableView(model).descendants()
-    return [each for each in found if isinstance(each, tf.keras.optimizers.Optimizer)]
 
 
 def _with_any_batch_size(spec: Any) -> Any:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # Keras takes one in place of data
 
 from worker.checks.findings import Finding
 from worker.data import collectives
 from worker.data.batches import as_batch_source, check_shared_by_rows
 from worker.data.description import describe_data
 from worker.data.examples import Examples
+from worker.internals.keras_data import DataAdapter
 from worker.keras.end_of_data import EndOfData
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position

@@ -1,26 +1,27 @@
 """Keras' `model.fit` as a job: resumes at the exact batch, with the history, metrics and callbacks as they were.
 
 `fit` calls `model.fit` for one epoch at a time, with the same callbacks: they see one training from its beginning to
-its end. A step counts as done when the next one begins, or once the end of the epoch is complete (validation and
-callbacks included). So no checkpoint separates an epoch's last batch from its validation and its callbacks.
+its end (`epoch_callbacks`).
 """
 
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from worker.checks import reachability
 from worker.data.resume_dataset import explain_uncuttable
+from worker.internals import keras_internals
 from worker.keras.arguments import DataArguments, make_fit_data
 from worker.keras.building import build_from_data, build_symbolically, build_with_train_step
 from worker.keras.callbacks import check_callbacks
 from worker.keras.end_of_data import ExampleCounter
-from worker.keras.fit_data import EpochBatches, FitData
+from worker.keras.epoch_callbacks import EpochCallbacks, metrics_of
+from worker.keras.fit_data import FitData
 from worker.keras.run import FitRun
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
@@ -67,7 +68,7 @@ def fit(
     Raises TypeError or ValueError for arguments with which training can't be resumed exactly.
     """
     _check(model, options)
-    strategy = strategy or getattr(model, "_distribute_strategy", None)
+    strategy = strategy or keras_internals.strategy_of(model)
     given = DataArguments(
         x, y, sample_weight, batch_size, shuffle, class_weight, steps_per_epoch, validation_split, validation_data
     )
@@ -79,7 +80,9 @@ def fit(
     exempt = tuple(leave_out)
     state = FitState(model, exempt)
     validation = Validation(validation_data)
-    tracked = tf.train.Checkpoint(model=model, fit=state, **_optimizer_of(model))
+    tracked = tf.train.Checkpoint(
+        model=model, fit=state, **({} if model.optimizer is None else {"optimizer": model.optimizer})
+    )
     per_epoch = data.count_batches(Position())
     counter = ExampleCounter(model, strategy) if data.counts_examples else None
     run = FitRun(tracked, strategy=strategy, total_steps=_total_steps(data, epochs), directory=directory,
@@ -92,23 +95,40 @@ def fit(
             listed_callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
             verbose=1 if verbose == "auto" else verbose,
         )  # fmt: skip
-        state.prepare_callbacks(listed.callbacks)
-        listed.on_train_begin()
-        run.report_lost_state(state.begin_training(listed.callbacks))
-        data.begin_training(resumed=state.is_restored)
-        stopped = state.stopped
-        while run.position.epoch < epochs and not stopped:
-            if data.has_no_batch_left(run.position):
-                _end_epoch(model, data, validation, listed, run, state, options)
-            else:
-                _train_epoch(
-                    model, data, _EpochCallbacks(model, listed.callbacks, run, state, data, validation), options
-                )
-            stopped = model.stop_training
-        if model.optimizer is not None:
-            model.optimizer.finalize_variable_values(model.trainable_variables)
-        listed.on_train_end(state.last_logs)
+        _train(_Training(model, data, validation, listed, run, state, options), epochs)
     return model.history
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """One `fit`. `listed`: Keras' list of the callbacks; `options`: what `model.fit` gets besides."""
+
+    model: Any
+    data: FitData
+    validation: Validation
+    listed: Any
+    run: FitRun
+    state: FitState
+    options: Mapping[str, Any]
+
+
+def _train(training: _Training, epochs: int) -> None:
+    """Trains what is left of the epochs, with the callbacks' beginning and end around it."""
+    model, data, run, state, listed = training.model, training.data, training.run, training.state, training.listed
+    state.prepare_callbacks(listed.callbacks)
+    listed.on_train_begin()
+    run.report_lost_state(state.begin_training(listed.callbacks))
+    data.begin_training(resumed=state.is_restored)
+    stopped = state.stopped
+    while run.position.epoch < epochs and not stopped:
+        if data.has_no_batch_left(run.position):
+            _end_epoch(training)
+        else:
+            _train_epoch(training)
+        stopped = model.stop_training
+    if model.optimizer is not None:
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+    listed.on_train_end(state.last_logs)
 
 
 def _check(model: Any, options: Mapping[str, Any]) -> None:
@@ -124,10 +144,6 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
         )
     if not getattr(model, "compiled", False):
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
-
-
-def _optimizer_of(model: Any) -> dict[str, Any]:
-    return {} if model.optimizer is None else {"optimizer": model.optimizer}
 
 
 def _total_steps(data: FitData, epochs: int) -> int | None:
@@ -147,30 +163,24 @@ def _roots(model: Any, data: FitData, callbacks: Sequence[Any]) -> list[reachabi
     return roots
 
 
-def _train_epoch(model: Any, data: FitData, callbacks: "_EpochCallbacks", options: Mapping[str, Any]) -> None:
+def _train_epoch(training: _Training) -> None:
     """Calls `model.fit` for what is left of the epoch."""
+    model, data = training.model, training.data
+    callbacks = EpochCallbacks(
+        model, training.listed.callbacks, training.run, training.state, data, training.validation
+    )
     start = callbacks.start
     if start.batch == 0:
         data.begin_epoch()
     batches = callbacks.batches = data.open(start, model, callbacks.passes)
     _build(model, batches.spec, metrics=start.batch > 0)
-    with _keeping_raw_weights(model.optimizer), _without_symbolic_build(model), _explained_errors():
+    with _keeping_raw_weights(model.optimizer), keras_internals.without_symbolic_build(model), _explained_errors():
         model.fit(
             batches, initial_epoch=start.epoch, epochs=start.epoch + 1, callbacks=callbacks, verbose=0, shuffle=False,
-            **options,
+            **training.options,
         )  # fmt: skip
     if callbacks.steps == 0 and start.batch == 0:
         raise ValueError(f"cannot train: the dataset of epoch {start.epoch} has no batches")
-
-
-@contextlib.contextmanager
-def _without_symbolic_build(model: Any) -> Iterator[None]:
-    """Prevents Keras from reading a batch at the begin of each `model.fit` under a strategy: `_build` needs none."""
-    object.__setattr__(model, "_maybe_symbolic_build", lambda **given: None)
-    try:
-        yield
-    finally:
-        object.__delattr__(model, "_maybe_symbolic_build")
 
 
 @contextlib.contextmanager
@@ -205,168 +215,34 @@ def _build(model: Any, spec: Any, metrics: bool) -> None:
 
     With `metrics` also without a strategy, so that their saved values can be restored.
     """
-    parts = [getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss")]
-    built = all(part is None or part.built for part in parts)
-    if not built and (metrics or model._distribute_strategy is not None):
+    needed = metrics or keras_internals.strategy_of(model) is not None
+    if needed and not keras_internals.has_built_metrics(model):
         with model.distribute_strategy.scope():
             build_symbolically(model, spec)
 
 
-def _end_epoch(
-    model: Any,
-    data: FitData,
-    validation: Validation,
-    listed: Any,
-    run: FitRun,
-    state: FitState,
-    options: Mapping[str, Any],
-) -> None:
+def _end_epoch(training: _Training) -> None:
     """Does what belongs to the end of an epoch that has no batch left: its metrics, validation and callbacks."""
+    model, data, run, options = training.model, training.data, training.run, training.options
     epoch = run.position.epoch
     _build(model, data.element_spec(), metrics=True)
-    run.report_lost_state(state.fill_metrics(), "metrics")
-    logs = _metrics_of(model)
+    run.report_lost_state(training.state.fill_metrics(), "metrics")
+    logs = metrics_of(model)
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
         inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
-        validation.begin(epoch)
+        training.validation.begin(epoch)
         with run.evaluating():
             results = model.evaluate(
                 inputs, labels, sample_weight=weights, verbose=0, return_dict=True,
                 steps=options.get("validation_steps"), batch_size=options.get("validation_batch_size"),
             )  # fmt: skip
-        validation.opened()
-        validation.end()
+        training.validation.opened()
+        training.validation.end()
         logs |= {f"val_{name}": value for name, value in results.items()}
-    listed.on_epoch_end(epoch, logs)
-    state.last_logs = logs
+    training.listed.on_epoch_end(epoch, logs)
+    training.state.last_logs = logs
     run.move_to(data.next_epoch(run.position, run.count_examples))
-
-
-def _metrics_of(model: Any) -> dict[str, Any]:
-    """The model's metrics as Keras puts them into its logs."""
-    values = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
-    return {name: value if value.ndim else float(value) for name, value in values.items()}
 
 
 def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:
     return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
-
-
-class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
-    """Passes the events of one `model.fit` call on to the user's callbacks, as those of one long training."""
-
-    def __init__(
-        self,
-        model: Any,
-        callbacks: list[Any],
-        run: FitRun,
-        state: FitState,
-        data: FitData,
-        validation: Validation,
-    ) -> None:
-        super().__init__(callbacks, model=None)
-        self.steps = 0
-        """The number of steps of this call that were reported as done."""
-        self.batches: EpochBatches | None = None
-        """The batches of this call."""
-        self.start = run.position
-        self.passes = run.passes
-        self._trained = model
-        self._run = run
-        self._state = state
-        self._data = data
-        self._validation = validation
-        self._computed = 0  # batches of this call whose step is computed
-        self._logs: Mapping[str, Any] | None = None  # of computed steps that are not reported yet
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Nothing: `fit` calls the callbacks once, before the first epoch."""
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """Nothing: `fit` calls the callbacks once, after the last epoch."""
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Passes on the beginning of an epoch. In the middle of one, restores the metrics that Keras has just reset."""
-        self._run.begin_epoch_part()
-        if self.start.batch == 0:
-            super().on_epoch_begin(epoch, logs)
-        else:
-            self._run.report_lost_state(self._state.fill_metrics(), "metrics")
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """The step before is done. If that was the last one, which only the dataset knows, ends the epoch for Keras."""
-        if self._known_batches() == batch:
-            raise StopIteration
-        self._report_steps(self._data.position_after(self.start, batch))
-        super().on_train_batch_begin(self.start.batch + batch, logs)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A step is computed; with `steps_per_execution` several are.
-
-        Keras then gives the number of the last one, too high if fewer steps were left.
-        """
-        batches = self._known_batches()
-        self._computed = batch + 1 if batches is None else min(batch + 1, batches)
-        super().on_train_batch_end(self.start.batch + batch, logs)
-        self._logs = dict(logs or {})
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Reports that the validation of an epoch begins."""
-        self._data.end_epoch()
-        self._validation.begin(self.start.epoch)
-        self._run.report_validation(begins=True)
-        super().on_test_begin(logs)
-
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """The validation has its iterator."""
-        if batch == 0:
-            self._validation.opened()
-        super().on_test_batch_begin(batch, logs)
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Reports that the validation is alive."""
-        super().on_test_batch_end(batch, logs)
-        self._run.report_validation(begins=False)
-
-    def on_test_end(self, logs: Any = None) -> None:
-        """Reports that the validation is over."""
-        super().on_test_end(logs)
-        self._run.report_validation_end()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports the last step once the whole epoch is done.
-
-        There is no step to report if the dataset is shorter than it was when the epoch was begun.
-        """
-        self._check_length()
-        self._data.end_epoch()
-        self._validation.end()
-        self.passes.end()
-        if self._computed == 0 and self.start.batch > 0:
-            logs = _metrics_of(self._trained) | dict(logs or {})
-        super().on_epoch_end(epoch, logs)
-        self._state.last_logs = dict(logs or {})
-        end = self._data.position_after(self.start, self._computed)
-        position = self._data.next_epoch(end, self._run.count_examples)
-        if self._logs is None:
-            self._run.move_to(position)
-        else:
-            self._report_steps(position)
-
-    def _known_batches(self) -> int | None:
-        return None if self.batches is None else self.batches.known_batches
-
-    def _check_length(self) -> None:
-        """With `steps_per_epoch`, data of unknown length may end before the epoch does."""
-        expected = None if self.batches is None else self.batches.batches
-        if expected is not None and self._computed < expected and not self._trained.stop_training:
-            raise ValueError(
-                f"cannot train: the data ended after {self._computed} of the {expected} batches that were left of "
-                f"epoch {self.start.epoch}; use a smaller steps_per_epoch, or .repeat() the dataset"
-            )
-
-    def _report_steps(self, position: Position) -> None:
-        if self._logs is not None:
-            steps, self.steps = self._computed - self.steps, self._computed
-            logs, self._logs = self._logs, None
-            self._run.steps_done(position, logs, steps)

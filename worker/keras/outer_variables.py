@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from worker.checks import reachability
-from worker.state.plain_values import LIBRARIES
 
 MAX_BYTES = 1_000_000  # of arrays in one variable; larger ones are data, which is not hashed for each checkpoint
 MAX_VALUES = 10_000
@@ -62,14 +61,14 @@ def _functions_of(callback: Any) -> list[types.FunctionType]:
             waiting.append(each.func)
         if issubclass(kind, types.MethodType) and each.__self__ is not callback:
             waiting.append(each.__func__)
-        if issubclass(kind, types.FunctionType) and id(each) not in found and _is_of_script(each):
+        if (
+            issubclass(kind, types.FunctionType)
+            and id(each) not in found
+            and not reachability.is_of_library(each.__module__ or "")
+        ):
             found[id(each)] = each
             waiting.extend(variable.value for variable in _variables_of(each))
     return list(found.values())
-
-
-def _is_of_script(function: types.FunctionType) -> bool:
-    return (function.__module__ or "").partition(".")[0] not in LIBRARIES
 
 
 def _variables_of(function: types.FunctionType) -> Iterator[OuterVariable]:

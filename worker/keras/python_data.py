@@ -3,9 +3,7 @@
 A PyDataset is asked for the batches that are left. A generator is read on from its beginning.
 """
 
-import ast
 import inspect
-import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,11 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import xxhash
-from keras.src.trainers.data_adapters import data_adapter_utils
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from worker.checks.findings import Finding
+from worker.checks.loop_lines import calls, name_of_call
+from worker.checks.loop_source import function_of
+from worker.internals import keras_data
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.keras.kept_attributes import KeptAttributes
 from worker.keras.read_ahead import LookAhead, ReadAhead
@@ -83,9 +81,7 @@ class PyDatasetData(FitData):
         left = None if count is None else max(0, count - position.batch)
         passes.described = {"number of batches": -1 if count is None else count}
         rest = _RestOfPyDataset(self._dataset, self._order(position.epoch, count), position.batch, left, self._ahead)
-        adapter = PyDatasetAdapter(rest, class_weight=self._class_weight, shuffle=False)
-        adapter._output_signature = self._signature
-        return EpochBatches(adapter.get_tf_dataset(), model, left)
+        return EpochBatches(keras_data.read_py_dataset(rest, self._class_weight, self._signature), model, left)
 
     def position_after(self, start: Position, batches: int) -> Position:
         self._ahead.trained(start.batch + batches)
@@ -121,18 +117,17 @@ class PyDatasetData(FitData):
         before = self._kept.digests()
         with self._ahead.undisturbed() as states:
             count = self._dataset.num_batches
-            view = _RestOfPyDataset(self._dataset, None, 0, None if count is None else int(count), None)
-            adapter = PyDatasetAdapter(view, class_weight=self._class_weight, shuffle=False)
             if count == 0:
                 raise ValueError(f"cannot train: the {name} has no batches")
-            adapter.get_tf_dataset()
+            view = _RestOfPyDataset(self._dataset, None, 0, None if count is None else int(count), None)
+            signature = keras_data.py_dataset_signature(view, self._class_weight)
             self._ahead.draws = states != self._ahead.states()
         if self._ahead.draws and self._parallel:
             self._problems.append(Finding(
                 f"random numbers of {name}.__getitem__, which several workers draw",
                 f"use workers=1, or seed a generator from the index of the batch in {name}.__getitem__",
             ))  # fmt: skip
-        if _draws_unseeded(type(self._dataset).__getitem__):
+        if _draws_unseeded(inspect.unwrap(type(self._dataset).__getitem__)):
             self._problems.append(Finding(f"a generator without a seed in {name}.__getitem__", "give it a seed"))
         changed = [key for key, value in self._kept.digests().items() if before.get(key) != value]
         changed = [key for key in changed if not isinstance(vars(self._dataset)[key], _GENERATORS)]
@@ -141,7 +136,7 @@ class PyDatasetData(FitData):
                 f"{', '.join(f'{name}.{each}' for each in changed)}, changed by {name}.__getitem__ ahead of the step",
                 f"change it in {name}.on_epoch_end instead",
             ))  # fmt: skip
-        return adapter._output_signature
+        return signature
 
 
 _GENERATORS = (np.random.Generator, np.random.RandomState)
@@ -218,9 +213,7 @@ class GeneratorData(FitData):
             self._starts = self._ahead.states()
             batches = self._iterate(position.epoch)
         ending = LookAhead(self._hashing_first(batches, position), position.batch, self._ahead)
-        adapter = GeneratorDataAdapter(iter(ending))
-        adapter._output_signature = self._signature
-        dataset = adapter.get_tf_dataset()
+        dataset = keras_data.read_generator(iter(ending), self._signature)
         if self._class_weights is not None:
             dataset = dataset.map(self._class_weights)
         return EpochBatches(dataset, model, None, ending)
@@ -244,10 +237,10 @@ class GeneratorData(FitData):
     def _peek(self) -> None:
         """Finds out from the first two batches what they look like, and whether they can be repeated."""
         if self.is_one_pass:
-            code, name = self._data.gi_code, self._data.__qualname__
+            name = self._data.__qualname__
             if self._data.gi_frame is None:
                 raise ValueError(f"cannot train: the generator {name} has ended; give a function that makes it")
-            if _draws_unseeded(code):
+            if _draws_unseeded(self._data):
                 self._problems.append(Finding(f"a generator without a seed in {name}", "give it a seed"))
             return
         with self._ahead.undisturbed() as states:
@@ -262,7 +255,7 @@ class GeneratorData(FitData):
             ))  # fmt: skip
         if not first:
             raise ValueError(f"cannot train: {self._name} yields no batches")
-        self._signature = data_adapter_utils.get_tensor_spec(first)
+        self._signature = keras_data.spec_of_batches(first)
 
     def _first_batches(self) -> list[Any]:
         batches = self._iterate(0)
@@ -294,14 +287,12 @@ def _takes_epoch(function: Any) -> bool:
     return True
 
 
-def _draws_unseeded(code: Any) -> bool:
-    """Whether the source of a function makes a random generator without a seed."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError):
-        return False
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args and not node.keywords]
-    return any(getattr(each.func, "attr", getattr(each.func, "id", None)) in _UNSEEDED for each in calls)
+def _draws_unseeded(source: Any) -> bool:
+    """Whether the source of a function or of a generator makes a random generator without a seed."""
+    code = getattr(source, "__code__", getattr(source, "gi_code", None))
+    function = None if code is None else function_of(code)
+    unseeded = [call for call in calls(function) if not call.args and not call.keywords] if function else []
+    return any(name_of_call(call) in _UNSEEDED for call in unseeded)
 
 
 def _hash_batch(batch: Any) -> str:

@@ -116,7 +116,7 @@ class FitRun(Run):
             others = [*self._data.find_problems(), *self._validation.find_problems()]
             return [*self._find_problems(self._roots, data), *others, *self._find_lost_values(None)]
 
-        self._checkpoints.check_completeness(self._roots, exempt, self._strict, self.step, _REMEDY, find_problems)
+        self._checkpoints.check_completeness(self._roots, exempt, self.step, _REMEDY, find_problems)
 
     def _report_changed_values(self, frame: FrameType | None) -> None:
         """Compares what Keras reaches; the frames are Keras' own."""

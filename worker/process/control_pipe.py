@@ -16,7 +16,7 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.protocol import layout
-from supervisor.protocol.wire import codec
+from supervisor.protocol.wire import codec, lines
 from supervisor.protocol.wire.launch import Control, DaemonIdentity
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
@@ -133,7 +133,7 @@ class WorkerChannel:
         self._wake_thread()
         self._thread.join()
         for message in self._unserved_orders:
-            os.write(self._incoming, codec.encode_message(message))
+            os.write(self._incoming, lines.encode_message(message))
 
     def drain(self, timeout: float) -> bool:
         """Waits at most `timeout` seconds until all messages are in the pipe; whether they are."""
@@ -198,7 +198,7 @@ class WorkerChannel:
         poll.register(self._wake, select.POLLIN)
         if self._daemon is not None:
             poll.register(self._daemon, select.POLLIN)
-        decoder = codec.Decoder()
+        decoder = lines.Decoder()
         while not self._closed:
             full = not self._write_queued()
             poll.register(self._outgoing, select.POLLOUT if full else 0)

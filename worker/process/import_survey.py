@@ -13,10 +13,12 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+
+from worker.process.quiet_statements import is_quiet, is_quiet_statement
 
 MAX_BYTES = 1 << 20  # of one source file: more was generated, and takes seconds to read
 MAX_MODULES = 500  # of the job's own: reading them must not take longer than the imports
@@ -42,19 +44,6 @@ PASSED_OVER = frozenset(
 """Packages that are quick to import and change nothing for those after them. Others end the reading: mpi4py and
 pycuda.autoinit open something, comet_ml and unsloth must come before the frameworks that they change."""
 
-_QUIET = (
-    ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Starred, ast.Tuple, ast.List, ast.Dict,
-    ast.Set, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.JoinedStr, ast.FormattedValue,
-    ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
-)  # fmt: skip
-_QUIET_CALLS = frozenset(
-    {
-        "Path", "TypeVar", "bool", "dataclass", "dataclasses.dataclass", "environ.get", "float", "getenv", "int",
-        "logging.getLogger", "os.environ.get", "os.getenv", "os.path.abspath", "os.path.dirname", "os.path.join",
-        "pathlib.Path", "str",
-    }
-)  # fmt: skip
-_QUIET_METHODS = ("absolute", "expanduser", "resolve")  # of a path
 _READS = ("copy", "get", "items", "keys", "values")  # of os.environ
 _ENVIRONMENT = re.compile(r"putenv|dotenv|set_backend|environ as ")
 
@@ -163,7 +152,7 @@ class _Reader:
                 if name is None:
                     raise _end(path, statement)
                 self._import(name, tuple(each.name for each in names), path, statement)
-            case _ if _is_quiet_statement(statement):
+            case _ if is_quiet_statement(statement):
                 pass
             case _:
                 name = _used_of_worker(statement)
@@ -258,7 +247,7 @@ def _used_of_worker(statement: ast.stmt) -> str | None:
             return None
     match called:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="worker"), attr=name), args=arguments, keywords=keywords):
-            quiet = name != "strategy" or all(map(_is_quiet, (*arguments, *(each.value for each in keywords))))
+            quiet = name != "strategy" or all(map(is_quiet, (*arguments, *(each.value for each in keywords))))
             return name if quiet else None
     return None
 
@@ -291,54 +280,3 @@ def _is_main_guard(statement: ast.stmt) -> bool:
         "__name__ == '__main__'",
         "'__main__' == __name__",
     )
-
-
-def _is_quiet_statement(statement: ast.stmt) -> bool:
-    """Whether a statement only gives names to values. What it computes depends on nothing that it changes."""
-    match statement:
-        case ast.Pass():
-            return True
-        case ast.Expr(value=ast.Constant()):
-            return True
-        case ast.Assign(targets=targets, value=value):
-            return all(isinstance(each, ast.Name | ast.Tuple) for each in _flat(targets)) and _is_quiet(value)
-        case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value):
-            return _is_quiet(annotation) and (value is None or _is_quiet(value))
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            arguments = statement.args
-            given = [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
-            annotated = [arguments.vararg, arguments.kwarg, *arguments.posonlyargs, *arguments.args]
-            hints = [each.annotation for each in (*annotated, *arguments.kwonlyargs) if each is not None]
-            every = [*given, *statement.decorator_list, *(each for each in (*hints, statement.returns) if each)]
-            return all(map(_is_quiet, every)) and all(map(_is_known_decorator, statement.decorator_list))
-        case ast.ClassDef(bases=bases, keywords=[], body=body, decorator_list=decorators):
-            return (
-                all(map(_is_quiet, (*bases, *decorators)))
-                and all(map(_is_known_decorator, decorators))
-                and all(map(_is_quiet_statement, body))
-            )
-        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), orelse=[]):
-            return True
-    return False
-
-
-def _flat(targets: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    for each in targets:
-        yield from _flat(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each]
-
-
-def _is_known_decorator(decorator: ast.expr) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(called).rpartition(".")[2] in ("dataclass", "property", "staticmethod", "classmethod", "setter")
-
-
-def _is_quiet(expression: ast.expr) -> bool:
-    """Whether an expression calls nothing but what is known to have no effect."""
-    for node in ast.walk(expression):
-        if isinstance(node, ast.Call):
-            is_method = isinstance(node.func, ast.Attribute) and node.func.attr in _QUIET_METHODS
-            if not is_method and ast.unparse(node.func) not in _QUIET_CALLS:
-                return False
-        elif not isinstance(node, (*_QUIET, ast.keyword)):
-            return False
-    return True

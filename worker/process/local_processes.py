@@ -18,7 +18,7 @@ import threading
 import time
 from typing import NoReturn
 
-from supervisor.protocol.wire import codec, launch
+from supervisor.protocol.wire import launch, lines
 from supervisor.protocol.wire.launch import Launch, Member
 from supervisor.protocol.wire.messages import Failed, FromWorker, Progress, WorkerExit
 from worker.process.attempt import Attempt
@@ -130,7 +130,7 @@ class LocalProcesses:
             )  # fmt: skip
 
     def _watch_members(self) -> None:
-        decoders = {rank: codec.Decoder() for rank in self._links.values()}
+        decoders = {rank: lines.Decoder() for rank in self._links.values()}
         poll = select.poll()
         links = {link.fileno(): (link, rank) for link, rank in self._links.items()}
         for descriptor in links:

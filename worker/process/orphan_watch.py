@@ -22,7 +22,15 @@ SAVE_S = 60.0  # for the last save; without other ranks there is none
 class OrphanWatch:
     """Follows the daemon, and each one that takes this process over."""
 
-    def __init__(self, daemon: DaemonIdentity, requests: PendingRequests) -> None:
+    def __init__(
+        self,
+        daemon: DaemonIdentity,
+        requests: PendingRequests,
+        orphaned_s: float = ORPHANED_S,
+        save_s: float = SAVE_S,
+    ) -> None:
+        self._orphaned_s = orphaned_s
+        self._save_s = save_s
         self._requests = requests
         self._daemon = daemon
         self._adopted = threading.Event()
@@ -39,12 +47,12 @@ class OrphanWatch:
     def _watch(self) -> None:
         while True:
             _wait_for_end(self._daemon)
-            if self._adopted.wait(ORPHANED_S):
+            if self._adopted.wait(self._orphaned_s):
                 self._adopted.clear()
                 continue
-            print_message(f"the daemon is gone, and no other came within {ORPHANED_S:g} s; saves and leaves")
+            print_message(f"the daemon is gone, and no other came within {self._orphaned_s:g} s; saves and leaves")
             self._requests.add_stop_request()
-            time.sleep(SAVE_S)
+            time.sleep(self._save_s)
             os._exit(int(WorkerExit.STOPPED))
 
 

@@ -23,10 +23,7 @@ _TENSORFLOW = ("tensorflow", "keras", "tf_keras")
 def main() -> None:
     """Becomes the next attempt of the script that the command line names."""
     code_at = sys.orig_argv.index("-c")
-    sys.orig_argv = [
-        *sys.orig_argv[:code_at],
-        *sys.orig_argv[code_at + 2 :],
-    ]  # a process that starts anew is the script
+    del sys.orig_argv[code_at : code_at + 2]  # a process that starts anew is the script
     sys.argv = sys.argv[1:]
     script = Path(sys.argv[0])
     folder = str(script.resolve().parent)

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import replace
 from typing import Protocol
 
-from supervisor.protocol.wire import codec
+from supervisor.protocol.wire import codec, lines
 from supervisor.protocol.wire.messages import (
     Committed,
     Done,
@@ -100,11 +100,11 @@ def encode_within_limit(message: FromWorker) -> bytes:
 
     The names of a script's metrics and the texts of its errors may have any length; they must not end the reporting.
     """
-    fitting = codec.fit_message(message)
+    fitting = codec.fit_record(message)
     try:
-        return codec.encode_message(fitting)
+        return lines.encode_message(fitting)
     except codec.ProtocolError:
-        return codec.encode_message(_shortened(fitting))
+        return lines.encode_message(_shortened(fitting))
 
 
 def _shortened(message: FromWorker) -> FromWorker:

@@ -15,7 +15,7 @@ body's end: what `step_done` would save, it saves when the body ends. A second s
 would tell it from the first one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,9 @@ from worker.state.state_file import Position
 
 Batch = Any
 """What the loop trains on in one step, whatever the framework calls it."""
+
+
+SMALL_BYTES = 16 << 20  # of one variable; heads reset metrics and step schedulers, and do not rewrite whole kernels
 
 
 class EpochLoop:
@@ -278,15 +281,27 @@ class EpochLoop:
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""
-        values, put_back_generators = self.state.copied(), self._copy_generators()
+        values, put_back_generators, put_back_tensors = self.state.copied(), self._copy_generators(), self._copy_small()
 
         def put_back() -> None:
             self.state.put_back(values)
             put_back_generators()
+            put_back_tensors()
 
         return put_back
 
+    def _copy_small(self) -> Callable[[], None]:
+        """Copies what of the saved tensors is small. Returns what puts it back."""
+        return lambda: None
+
     def _copy_generators(self) -> Callable[[], None]:
         """Copies the state of all random generators that are saved. Returns what puts it back."""
-        states = random_generators.read(self._own_generators)
-        return lambda: random_generators.write(states, self._own_generators)
+        states = self._read_generators()
+        return lambda: self._write_generators(states)
+
+    def _read_generators(self) -> dict[str, Any]:
+        """The states of random generators, by kind, as far as they are no tensors."""
+        return random_generators.read(self._own_generators)
+
+    def _write_generators(self, states: Mapping[str, Any]) -> None:
+        random_generators.write(states, self._own_generators)

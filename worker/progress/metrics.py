@@ -1,7 +1,7 @@
 """The metrics that a script gives for a step, as numbers: of the whole, and of each replica."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
@@ -12,8 +12,9 @@ def metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
 
     Waits for the step that computes them. Values that are not finite are left out, because JSON can't hold them.
     """
-    values = {name: _mean(replica_values(value)) for name, value in list(metrics.items())[:MAX_METRICS]}
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    values = {name: replica_values(value) for name, value in list(metrics.items())[:MAX_METRICS]}
+    means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
@@ -25,8 +26,3 @@ def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
 def replica_values(value: Any) -> list[float]:
     """Each replica's number of a per-replica value, or the one number. Raises TypeError or ValueError."""
     return [float(each) for each in getattr(value, "values", (value,))]
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)

@@ -18,12 +18,14 @@ nothing twice in one state.
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints.replayed import MOST_NAMES, read_replayed, to_bytes
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Replayed, WorkerExit
@@ -31,13 +33,12 @@ from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.replay.budget import ReplayBudget
 from worker.replay.direct_loop import loop_of, why_not_direct
-from worker.replay.memory import available_bytes
-from worker.replay.record import record_replayed
 from worker.replay.replayed_run import ReplayedRun, StateCopy
 
 NO_BATCHES = "the loop does not take its batches from run.batches, so it can't be led back to earlier ones"
 MOST_MEMORY = 0.5  # of what is available; training itself may need more at any time
 MOST_BATCH_BYTES = 256 << 20  # of the batches that are kept for the second time
+_CGROUP = Path("/sys/fs/cgroup")
 MAX_NAMED = 20  # tensors in the text for people; the message has more
 
 Tensors = TypeVar("Tensors")
@@ -174,7 +175,7 @@ class Replays(Generic[Tensors, Item]):
 
     def _has_memory(self) -> bool:
         """Whether two copies and the batches take no more than a part of the memory that is left."""
-        available, needed = available_bytes(), 2 * self._run.state_bytes + MOST_BATCH_BYTES
+        available, needed = _available_bytes(), 2 * self._run.state_bytes + MOST_BATCH_BYTES
         if available is None or needed <= MOST_MEMORY * available:
             return True
         self._explain_memory(f"it takes up to {needed >> 20} MiB, and {available >> 20} MiB are left")
@@ -212,7 +213,7 @@ class Replays(Generic[Tensors, Item]):
                 if not run.loop.is_between_steps():
                     continue
                 is_done = run.loop.read_step() == after.loop.step
-                if is_done or self._must_end(began_at):
+                if is_done or self._attempt.requests.has_work or self._budget.must_end(time.monotonic(), began_at):
                     break
             steps_s = time.monotonic() - resumed_at
             differing = run.differences(after) if is_done else ()
@@ -232,9 +233,6 @@ class Replays(Generic[Tensors, Item]):
         if self._attempt.requests.has_work:
             run.loop.serve_requests()
 
-    def _must_end(self, began_at: float) -> bool:
-        return self._attempt.requests.has_work or self._budget.must_end(time.monotonic(), began_at)
-
     def _agreed(self, first_step: int, last_step: int) -> tuple[str, ...]:
         """The checkpoints of the two states between which the steps lie, as far as there are some."""
         steps = (first_step, *((last_step,) if self._is_at_save else ()))
@@ -244,7 +242,7 @@ class Replays(Generic[Tensors, Item]):
         if self._directory is None:
             return
         try:
-            record_replayed(self._directory, self._agreed(first_step, last_step))
+            _record_replayed(self._directory, self._agreed(first_step, last_step))
         except OSError as error:
             self._attempt.reporter.show_message(f"cannot record which checkpoints were replayed: {error}")
 
@@ -269,3 +267,38 @@ def _describe(first_step: int, steps: int, differing: tuple[str, ...]) -> str:
         f"{', '.join(differing[:MAX_NAMED])}{more}; the arithmetic of this host is wrong, or training is not "
         f"deterministic (docs/replay.md)"
     )
+
+
+def _record_replayed(directory: Path, names: Iterable[str]) -> None:
+    """Adds checkpoints to `replayed.json`: those that two trainings of the same steps agree on. Raises OSError.
+
+    It lies beside the checkpoints and not in them: a committed folder never changes, its manifest was written, and
+    perhaps uploaded, before the steps behind it were trained again. It is no part of the daemon's ledger, because it
+    belongs to the directory: it is true on whatever host that is mounted, and without a daemon too.
+    """
+    names = list(names)
+    before = [name for name in read_replayed(directory) if (directory / name).is_dir() and name not in names]
+    durable.write_file(directory / layout.REPLAYED, to_bytes([*before, *names][-MOST_NAMES:]))
+
+
+def _available_bytes() -> int | None:
+    """The smaller of what the host has left and what the process's control group allows; None if neither is known."""
+    known = (size for size in (_bytes_of_host(), _bytes_of_group()) if size is not None)
+    return min(known, default=None)
+
+
+def _bytes_of_host() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _bytes_of_group() -> int | None:
+    try:
+        group = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+        folder = _CGROUP / group
+        return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup v2, or "max"
+        return None

@@ -10,39 +10,33 @@ import platform
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
+from worker.base.run_settings import RunSettings
 from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
 from worker.checkpoint.restore import RestoredCheckpoint
 from worker.checkpoint.tensorflow_writer import StepBoundary
+from worker.checks.findings import Finding
+from worker.checks.reachability import Root
 from worker.data.collectives import Gang
 from worker.devices.tensorflow_conditions import replica_count
 from worker.process import local_processes
-from worker.process.attempt import DeliberateExit
-from worker.run.run_checkpoints import RunCheckpoints
+from worker.process.attempt import Attempt, DeliberateExit
+from worker.run.run_checkpoints import RunCheckpoints, SavedState
 from worker.saving.directory import OpenedDirectory
+from worker.saving.directory_lock import NoLock
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 from worker.state.replica_values import Place
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
 SHARED_S = 10.0  # until what one host has written is seen by all; network file systems take a second or three
-
-
-class NoLock:
-    """The lock of workers other than the chief: they write nothing into the directory, so they hold none."""
-
-    def check_not_superseded(self) -> None:
-        """Passes always: this worker commits nothing."""
-
-    def release(self) -> None:
-        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,15 @@ class _Agreement:
 class GangCheckpoints(RunCheckpoints):
     """The checkpoints of one of several workers. All workers call the same methods between the same steps."""
 
-    def __init__(self, gang: Gang, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(
+        self,
+        gang: Gang,
+        attempt: Attempt,
+        settings: RunSettings,
+        state: SavedState,
+        not_finite: Callable[[int, str, int], NoReturn] | None,
+    ) -> None:
+        super().__init__(attempt, settings, state, not_finite)
         self._gang = gang
         self._place = Place(gang.rank, gang.size)
         self._next = 0  # the step at which the next agreement is due
@@ -131,7 +132,7 @@ class GangCheckpoints(RunCheckpoints):
         if part is None:
             saved = counted(parts.processes, "worker")
             return (f"the random state of worker {self._gang.rank} (saved with {saved}: it gets the chief's)",)
-        extra_state.write_generators(part.generators, self.own)
+        extra_state.write_generators(part.generators, self._state.generators)
         return ()
 
     def _require_same_state(self, path: Path, found: RestoredCheckpoint) -> None:
@@ -154,15 +155,24 @@ class GangCheckpoints(RunCheckpoints):
         if self._gang.is_chief:
             super()._show_changes(text)
 
-    def check_completeness(self, *given: Any) -> None:
+    def check_completeness(
+        self,
+        roots: Iterable[Root],
+        exempt: Iterable[Any],
+        step: int,
+        remedy: str,
+        find_problems: Callable[[], Sequence[Finding]],
+    ) -> None:
         """The chief checks for all, as they run the same program."""
         if self._gang.is_chief:
-            super().check_completeness(*given)
+            super().check_completeness(roots, exempt, step, remedy, find_problems)
 
-    def report_findings(self, *given: Any, **settings: Any) -> None:
+    def report_findings(
+        self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""
+    ) -> None:
         """The chief reports for all."""
         if self._gang.is_chief:
-            super().report_findings(*given, **settings)
+            super().report_findings(findings, step, missing, remedy)
 
     # --- between two steps ---
 
@@ -170,7 +180,7 @@ class GangCheckpoints(RunCheckpoints):
         """For the report to the daemon, which comes from the chief alone."""
         return self._gang.is_chief and super().has_work(step)
 
-    def on_step_boundary(self, step: int, figures: Callable[[], StepBoundary]) -> None:
+    def on_step_boundary(self, step: int, boundary: Callable[[], StepBoundary]) -> None:
         """Does what the workers agree on, at the steps at which they agree."""
         if step < self._next:
             return
@@ -178,7 +188,7 @@ class GangCheckpoints(RunCheckpoints):
         self._next = step + agreed.next_in
         if not agreed.saves:
             return
-        error = self._save_together(agreed, figures(), beside=not agreed.stops)
+        error = self._save_together(agreed, boundary(), beside=not agreed.stops)
         if not agreed.stops:
             return
         failed = bool(self._gang.from_chief([int(error is not None)])[0])  # no worker exits before the commit
@@ -188,21 +198,21 @@ class GangCheckpoints(RunCheckpoints):
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
 
-    def save_final(self, figures: StepBoundary) -> None:
+    def save_final(self, boundary: StepBoundary) -> None:
         """Saves the end of training together; the chief tries several times."""
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
-            agreed = self._agree_on_save(figures.step, last=True)
-            error = self._save_together(agreed, figures, beside=False)
+            agreed = self._agree_on_save(boundary.step, last=True)
+            error = self._save_together(agreed, boundary, beside=False)
             if not self._gang.from_chief([int(error is not None and self._writer is not None)])[0]:
                 self._allow_exits()
-                self._report_stop(figures.step, failed=False)
+                self._report_stop(boundary.step, failed=False)
                 return
             if pause_s is not None:
                 time.sleep(pause_s)
         self._allow_exits()
         if not self._gang.is_chief:
             raise DeliberateExit(int(WorkerExit.SAVE_FAILED))
-        self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", figures.step)
+        self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
 
     def _agree_on_save(self, step: int, last: bool) -> _Agreement:
         gang, requests = self._gang, self._attempt.requests
@@ -240,18 +250,18 @@ class GangCheckpoints(RunCheckpoints):
         name = layout.parse_name(self._last.name) if self._last is not None else None
         return (0, 0, 0) if self._last is None or name is None else (name.step, name.attempt, self._last.size_bytes)
 
-    def _save_together(self, agreed: _Agreement, figures: StepBoundary, beside: bool) -> str | None:
+    def _save_together(self, agreed: _Agreement, boundary: StepBoundary, beside: bool) -> str | None:
         """The chief saves, with every worker's part. Returns the error, if there is one by now."""
         flushes = tuple(each for _, ids in self._waiting for each in ids) if self._gang.is_chief else ()
         if self._gang.is_chief:
             self._waiting.clear()
         if agreed.held:
-            return self._report_held(figures.step, flushes)
-        figures = replace(figures, position=self._gang.merge_shares(figures.position))
+            return self._report_held(boundary.step, flushes)
+        boundary = replace(boundary, position=self._gang.merge_shares(boundary.position))
         if self._gang.is_chief:
-            return self._save_step(figures, flushes, beside)
+            return self._save_step(boundary, flushes, beside)
         if self._writer is not None:
-            self._writer.capture(figures, copied=False)  # its collectives need every worker
+            self._writer.capture(boundary, copied=False)  # its collectives need every worker
         return None
 
     def _report_held(self, step: int, flushes: tuple[int, ...]) -> str | None:
@@ -272,8 +282,8 @@ class GangCheckpoints(RunCheckpoints):
         return {**super()._extra_files(), **parts}
 
     def _own_part(self) -> bytes:
-        variables = extra_state.extra_variables(self._tracked).saved_apart(replica_count(self._strategy))
-        return part_of_process(variables, metrics_of(self._tracked, self._loop_state), self.own)
+        variables = extra_state.extra_variables(self._state.tracked).saved_apart(replica_count(self._state.strategy))
+        return part_of_process(variables, metrics_of(self._state.tracked, self._state.values), self._state.generators)
 
     # --- the other workers' daemons ---
 

@@ -1,6 +1,6 @@
-"""What the replays of `worker.Run` copy, put back and compare: the variables of a `tf.train.Checkpoint`."""
+"""Copies, puts back and compares the variables of a checkpoint: for replays, and for the head of an epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from worker.checkpoint.checkpoint_tensors import holds_more_than_variables
 from worker.checkpoint.snapshot import tensor_name
-from worker.devices import tensorflow_conditions
+from worker.internals.tensorflow_internals import is_op_determinism_enabled
+from worker.progress.epochs import SMALL_BYTES
 from worker.replay.replayed_run import LoopAccess, ReplayedRun, Saves
 from worker.state import extra_state
 from worker.state.object_values import identities
-from worker.state.replica_values import replica_copies
+from worker.state.replica_values import assign_copies, replica_copies
 
 Values = tuple[tuple[np.ndarray[Any, Any], ...], ...]
 """Of each variable, the value of each replica."""
@@ -35,14 +36,10 @@ class ReplayedTensorFlow(ReplayedRun[Values]):
 
     @property
     def state_bytes(self) -> int:
-        return sum(
-            int(np.prod(copy.shape, dtype=np.int64)) * tf.as_dtype(copy.dtype).size
-            for _, variable in self.variables
-            for copy in replica_copies(variable)
-        )
+        return sum(_bytes_of(copy) for _, variable in self.variables for copy in replica_copies(variable))
 
     def why_no_copy(self) -> str | None:
-        if not tensorflow_conditions.has_op_determinism():
+        if not is_op_determinism_enabled():
             return "training is not deterministic; set deterministic = true, and call worker.strategy() first"
         if (other := holds_more_than_variables(self._tracked)) is not None:
             return f"the checkpoint tracks a {other}, whose state can't be put back while training goes on"
@@ -97,11 +94,41 @@ def _variables_of(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, Any]]:
 
 def _are_same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     """Whether two arrays hold the same bytes, NaN included."""
-    first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+    if np.asarray(one).dtype.hasobject:  # of texts
+        return bool(np.array_equal(one, other))
+    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
     return bool(np.array_equal(first, second))
 
 
 def batch_bytes(batch: Any) -> int:
     """The size of a batch on all replicas."""
-    parts = [part for each in tf.nest.flatten(batch) for part in getattr(each, "values", (each,))]
-    return sum(int(np.prod(part.shape, dtype=np.int64)) * tf.as_dtype(part.dtype).size for part in parts)
+    return sum(_bytes_of(part) for value in tf.nest.flatten(batch) for part in getattr(value, "values", (value,)))
+
+
+def _bytes_of(tensor: Any) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64) * tf.as_dtype(tensor.dtype).size)
+
+
+def copy_small_variables(tracked: tf.train.Checkpoint) -> Callable[[], None]:
+    """Copies the variables that are small. Returns what puts back those that have changed since."""
+    copies = [(variable, _read(variable)) for variable in _small_variables(tracked)]
+
+    def put_back() -> None:
+        for variable, before in copies:
+            if not all(map(_are_same, _read(variable), before)):
+                assign_copies(variable, before)
+
+    return put_back
+
+
+def _small_variables(tracked: tf.train.Checkpoint) -> Iterator[Any]:
+    seen: set[int] = set()
+    for variable in [*extra_state.tracked_objects(tracked, tf.Variable), *extra_state.keras_variables(tracked)]:
+        has_size = None not in tuple(variable.shape)
+        if seen.isdisjoint(identities(variable)) and (not has_size or _bytes_of(variable) <= SMALL_BYTES):
+            yield variable
+        seen |= identities(variable)
+
+
+def _read(variable: Any) -> list[Any]:
+    return [copy.numpy() for copy in replica_copies(variable)]

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from supervisor.protocol.wire.launch import Interval
 from supervisor.protocol.wire.messages import Restored, WorkerExit
+from worker.base.run_settings import RunSettings
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.replica_parts import ReplicaParts
 from worker.checkpoint.restore import RestoredCheckpoint, build_variables, restore_checkpoint
@@ -19,8 +19,7 @@ from worker.checks.findings import Finding
 from worker.devices import conditions, tensorflow_conditions
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
-from worker.saving.cadence import Cadence, auto_interval_of
-from worker.saving.commit import CheckpointOrigin, NotFinite, SaveError
+from worker.saving.commit import CheckpointOrigin
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
@@ -28,9 +27,19 @@ from worker.state import extra_state, run_state
 from worker.state.plain_values import NotRestorable
 from worker.state.replica_values import ALONE
 from worker.state.run_state import RunState
-from worker.state.script_conditions import OTHER_SCRIPT, SET_AT_STEP, Plain, ScriptConditions
+from worker.state.script_conditions import OTHER_SCRIPT, SET_AT_STEP, Condition, Plain, ScriptConditions
 from worker.state.state_file import TrainingState
 from worker.state.tensorflow_script_conditions import read_conditions
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What each checkpoint of a run holds. `generators`: the script's own; `values`: Python values of the loop."""
+
+    tracked: tf.train.Checkpoint
+    strategy: tf.distribute.Strategy | None
+    generators: tuple[extra_state.OwnGenerator, ...]
+    values: RunState
 
 
 class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
@@ -40,27 +49,15 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def __init__(
         self,
-        tracked: tf.train.Checkpoint,
-        strategy: tf.distribute.Strategy | None,
         attempt: Attempt,
-        directory: Path | None,
-        interval: Interval | None,
-        own: Sequence[extra_state.OwnGenerator] = (),
-        diverged: Callable[[int, str, int], NoReturn] | None = None,
-        loop_state: RunState | None = None,
+        settings: RunSettings,
+        state: SavedState,
+        not_finite: Callable[[int, str, int], NoReturn] | None,
     ) -> None:
-        """`own`: generators of the script's own, whose state is saved too. `loop_state`: Python values of the loop.
-
-        `diverged`: called between two steps after a save was refused because the state is not finite: with that step,
-        the error's text and the last saved step. None: states are not checked.
-        """
-        super().__init__(attempt, Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch)))
-        self._tracked = tracked
-        self._strategy = strategy
-        self.own = own
-        self._loop_state = RunState() if loop_state is None else loop_state
-        self._diverged = diverged
-        self._directory = directory
+        """`not_finite`: as for `SaveScheduler`."""
+        super().__init__(attempt, settings.interval, strict=settings.strict, not_finite=not_finite)
+        self._directory = settings.directory
+        self._state = state
         self._restored: Restored | None = None
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
         self._script = ScriptConditions({})
@@ -71,8 +68,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         `set_at_step`: how the script does something once, after a restore.
         Exits with a code of `WorkerExit` if the directory can't be used or the checkpoint doesn't fit.
         """
-        build_variables(self._tracked, self._strategy)
-        self._script = ScriptConditions(read_conditions(self._tracked, self.own), set_at_step)
+        build_variables(self._state.tracked, self._state.strategy)
+        self._script = ScriptConditions(self._read_script(), set_at_step)
         found = None
         if self._directory is not None:
             found = self._open_and_restore(self._directory)
@@ -89,7 +86,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
             changed=(*self._changed, *self._script.said),
-            replicas=None if self._strategy is None else self._strategy.num_replicas_in_sync,
+            replicas=None if self._state.strategy is None else self._state.strategy.num_replicas_in_sync,
         )
         self._attempt.reporter.send_message(restored)
         self._restored = restored
@@ -102,14 +99,18 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         """
         if changed_data:
             self._show_changes(f"training continues on other data than before: {'; '.join(changed_data)}")
-        is_updated = self._script.has_differences and self._script.update(read_conditions(self._tracked, self.own))
+        is_updated = self._script.has_differences and self._script.update(self._read_script())
         if self._restored is not None and (changed_data or is_updated) and self._attempt.channel is not None:
             changed = (*self._changed, *self._script.said, *changed_data)
             self._attempt.channel.send_message(replace(self._restored, changed=changed))
 
+    def _read_script(self) -> dict[str, Condition]:
+        """The present conditions that the script sets."""
+        return read_conditions(self._state.tracked, self._state.generators)
+
     def _compare_script(self, before: Mapping[str, Plain], step: int) -> None:
         """Says which values of the script are not those that the checkpoint was trained with."""
-        changed = self._script.compare(before, read_conditions(self._tracked, self.own), step)
+        changed = self._script.compare(before, self._read_script(), step)
         if changed:
             self._show_changes(f"{OTHER_SCRIPT}: {'; '.join(changed)}")
 
@@ -120,34 +121,24 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self,
         roots: Iterable[reachability.Root],
         exempt: Iterable[Any],
-        strict: bool,
         step: int,
         remedy: str,
-        find_problems: Callable[[], Sequence[Finding]] = tuple,
+        find_problems: Callable[[], Sequence[Finding]],
     ) -> None:
         """Looks for state that training reaches from `roots` and that no checkpoint would hold.
 
-        `find_problems`: finds what else would not come back. All is named on stderr, with what to do (`remedy` for
-        state), and in the report of the first checkpoint; with `strict`, exits (INCOMPLETE).
+        `find_problems`: finds what else would not come back. All is reported, with what to do (`remedy` for state).
         """
         if self._writer is None:
             return
         missing: tuple[str, ...] = ()
         findings: Sequence[Finding] = ()
         try:
-            missing = missing_variables.find_missing(self._tracked, self.own, roots, exempt)
+            missing = missing_variables.find_missing(self._state.tracked, self._state.generators, roots, exempt)
             findings = find_problems()
         except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
             missing = (*missing, f"some state, perhaps: the search for it failed with {describe_error(error)}")
-        self.report_findings(missing, remedy, findings, step, strict=strict)
-
-    def close(self) -> None:
-        self._diverged = None  # the run has ended: a save that fails now must not end it a second time
-        super().close()
-
-    def _on_save_failed(self, step: int, error: SaveError) -> None:
-        if isinstance(error, NotFinite) and self._diverged is not None:
-            self._diverged(step, str(error), self._last.step if self._last is not None else 0)
+        self.report_findings(findings, step, missing, remedy)
 
     def _begin_without_directory(self) -> None:
         if self._attempt.channel is not None:
@@ -158,27 +149,28 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
         opened = self._opened = self._open_directory(directory)
-        _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        # reading it creates it, so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        _ = self._state.tracked.save_counter
         if opened.restore is not None:
             self._attempt.report_restoring(opened.restore)
         found = self._restore_from(opened.restore) if opened.restore is not None else None
         versions = tensorflow_conditions.versions()
-        topology = tensorflow_conditions.topology(self._strategy)
+        topology = tensorflow_conditions.topology(self._state.strategy)
         remark = self._attempt.reporter.show_message
         present = {**versions, **topology}
         self._changed = conditions.report_changed_conditions(
             present, opened.directory, opened.restore, remark, self._record_conditions
         )
         self._writer = TensorFlowWriter(
-            self._tracked,
+            self._state.tracked,
             opened.directory,
             CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),
             self._attempt.launch.retention,
-            tensorflow_conditions.replica_count(self._strategy),
-            self.own,
+            tensorflow_conditions.replica_count(self._state.strategy),
+            self._state.generators,
             self._attempt.launch.checkpoint_make_room,
             opened.lock.check_not_superseded,
-            must_be_finite=self._diverged is not None,
+            must_be_finite=self._not_finite is not None,
             extra_files=self._extra_files,
             script=self._script.to_json,
         )
@@ -191,7 +183,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
 
     def _extra_files(self) -> Mapping[str, bytes]:
         """More files for the checkpoint that is being captured: contents by name. Raises NotSaveable."""
-        content = self._loop_state.to_bytes()
+        content = self._state.values.to_bytes()
         return {} if content is None else {run_state.FILE: content}
 
     def _record_conditions(self, present: conditions.Conditions, directory: Path) -> None:
@@ -201,13 +193,13 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         """Restores a stepkeeper checkpoint from its folder, or another program's from its prefix."""
         try:
             if not path.is_dir():
-                return restore_foreign(self._tracked, path)
-            replicas = tensorflow_conditions.replica_count(self._strategy)
-            found = restore_checkpoint(self._tracked, path, replicas, self.own, self._place)
+                return restore_foreign(self._state.tracked, path)
+            replicas = tensorflow_conditions.replica_count(self._state.strategy)
+            found = restore_checkpoint(self._state.tracked, path, replicas, self._state.generators, self._place)
             parts = ReplicaParts(path)
-            parts.complete_fit(self._tracked, self._place)
+            parts.complete_fit(self._state.tracked, self._place)
             run_state.restore_from(
-                path, self._loop_state, lambda name, value: parts.complete_state(name, value, self._place.processes)
+                path, self._state.values, lambda name, value: parts.complete_state(name, value, self._place.processes)
             )
         except NotRestorable as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {path.name}: {error}")

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest, removal, selection
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
@@ -80,7 +80,7 @@ class Retention:
         if not self._make_room:
             return False
         try:
-            deleted = selection.delete_oldest(self._directory)
+            deleted = removal.delete_oldest(self._directory)
         except OSError:
             return False  # the save's own error says what is wrong with the disk
         if deleted is None:
@@ -93,7 +93,7 @@ class Retention:
         """Deletes what a failed save has written; the next start sweeps what can't be deleted now."""
         shutil.rmtree(self._directory / name.partial, ignore_errors=True)
         with contextlib.suppress(OSError):  # renamed, but perhaps not durable: it would be in the way of the next try
-            selection.delete_checkpoint(self._directory, name)
+            removal.delete_checkpoint(self._directory, name)
 
     def apply_policy(self, newest: CheckpointName) -> None:
         """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
@@ -104,7 +104,7 @@ class Retention:
         ]
         for name in select_expendable(kept, self._policy):
             if name != newest:
-                selection.delete_checkpoint(self._directory, name)
+                removal.delete_checkpoint(self._directory, name)
                 self._known.pop(name, None)
 
     def _read_entry(self, name: CheckpointName) -> RetainedCheckpoint | None:

@@ -11,7 +11,7 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.process.reporting import Reporter, describe_error, print_message
 from worker.saving.commit import SaveError
-from worker.saving.directory import AttemptSuperseded
+from worker.saving.directory_lock import AttemptSuperseded
 
 
 class CapturedState(Protocol):

@@ -6,22 +6,19 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
+from supervisor.protocol.wire.launch import Interval
 from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
 from worker.checks.findings import Finding, describe
 from worker.process.attempt import Attempt, DeliberateExit
-from worker.saving.cadence import Cadence, StepPace
-from worker.saving.commit import SaveError
-from worker.saving.directory import AttemptSuperseded, OpenedDirectory
+from worker.saving.cadence import Cadence, StepPace, auto_interval_of
+from worker.saving.commit import NotFinite, SaveError
+from worker.saving.directory import OpenedDirectory
+from worker.saving.directory_lock import AttemptSuperseded
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
-LAST_SAVE_PAUSES_S = (
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-)  # a clean-up may free a full disk in this time
+LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a clean-up may free a full disk in this time
 
 
 class AtStepBoundary(Protocol):
@@ -43,7 +40,19 @@ class SaveScheduler(Generic[F, T]):
     written while training waits.
     """
 
-    def __init__(self, attempt: Attempt, cadence: Cadence) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        interval: Interval | None,
+        *,
+        strict: bool = False,
+        not_finite: Callable[[int, str, int], NoReturn] | None = None,
+    ) -> None:
+        """`interval`: between periodic saves; None: their costs choose it. `strict`: ends training that has findings.
+
+        `not_finite`: called between two steps after a save was refused because the state is not finite: with that step,
+        the error's text and the last saved step. None: states are not checked.
+        """
         self.stalled_s = 0.0
         """How long training has waited for saves, in total."""
         self.replayed_s = 0.0
@@ -53,7 +62,9 @@ class SaveScheduler(Generic[F, T]):
         self.findings: tuple[str, ...] = ()
         """The names of what no checkpoint of this run holds."""
         self._attempt = attempt
-        self._cadence = cadence
+        self._strict = strict
+        self._not_finite = not_finite
+        self._cadence = Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch))
         self._opened: OpenedDirectory | None = None
         self._writer: CheckpointWriter[F, T] | None = None  # None: this run has no checkpoints
         self._pace = StepPace()
@@ -62,23 +73,29 @@ class SaveScheduler(Generic[F, T]):
         self._save_thread = ThreadPoolExecutor(1, "stepkeeper-save")
         self._in_flight: tuple[CheckpointSave[T], Future[LastCheckpoint | SaveError]] | None = None
 
+    def begin(
+        self, opened: OpenedDirectory, writer: CheckpointWriter[F, T], step: int, last: LastCheckpoint | None
+    ) -> None:
+        """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""
+        self._opened, self._writer, self._last = opened, writer, last
+        self._cadence.restart_interval(step, time.monotonic())
+
     def report_findings(
-        self, missing: Sequence[str], remedy: str, findings: Sequence[Finding], step: int, *, strict: bool
+        self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""
     ) -> None:
         """Names on stderr, and in the report of the first checkpoint, what would not come back after a restart.
 
-        `missing`: state that no checkpoint would hold, with its `remedy`. With `strict`, exits (INCOMPLETE).
+        `missing`: state that no checkpoint would hold, with its `remedy`. If the run is strict, exits (INCOMPLETE).
         """
         texts = [f"checkpoints do not include {', '.join(missing)}; {remedy}"] if missing else []
         texts += describe(findings)
         if (proof := self._attempt.proof) is not None:
             proof.name_findings(
-                [*((each, remedy) for each in missing), *((each.name, each.remedy) for each in findings)]
+                [*((name, remedy) for name in missing), *((finding.name, finding.remedy) for finding in findings)]
             )
-            strict = False  # a proof shows what follows from it
-        names = (*missing, *dict.fromkeys(each.name for each in findings))
+        names = (*missing, *dict.fromkeys(finding.name for finding in findings))
         self._left_out, self.findings = (*self._left_out, *names), (*self.findings, *names)
-        if texts and strict:
+        if texts and self._strict and proof is None:  # a proof shows what follows from it
             self._attempt.exit_with_error(
                 WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {'. '.join(texts)}", step
             )
@@ -151,6 +168,7 @@ class SaveScheduler(Generic[F, T]):
 
     def close(self) -> None:
         """Waits for the save in flight, then releases the directory."""
+        self._not_finite = None  # the run has ended: a save that fails now must not end it a second time
         try:
             self._wait_for_save()
         finally:
@@ -251,7 +269,9 @@ class SaveScheduler(Generic[F, T]):
         return None
 
     def _on_save_failed(self, step: int, error: SaveError) -> None:
-        """Called after a save of `step` failed, which the daemon was told already."""
+        """A save of `step` failed, which the daemon was told already."""
+        if isinstance(error, NotFinite) and self._not_finite is not None:
+            self._not_finite(step, str(error), 0 if self._last is None else self._last.step)
 
     def _report_cannot_save(self, step: int, flushes: tuple[int, ...], error: str) -> str | None:
         """Reports a save that can't begin, but without a directory only if a flush waits. Returns what it reported."""

@@ -6,133 +6,19 @@ millisecond. So these counts are state. They are kept for each random part of a 
 `Dataset.random` that rerandomizes), because one pass may start a part several times (`shuffle(n).repeat(3)`), or not at
 all (behind a filled `cache`).
 
-Iterators are counted where TensorFlow makes them, so those that the script makes itself count too: `ds.take(1)`, an
-evaluation on the training set.
+`dataset_parts` finds the parts and counts.
 """
 
 import random
-import sys
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops  # there is no public way to count them
-from tensorflow.python.eager import context
-
+from worker.internals.tensorflow_internals import original_dataset, seed_sequence, seeds_of
+from worker.state.dataset_parts import RandomPart, is_filled, mark_filled, random_parts
 from worker.state.random_generators import read_generator, write_generator
 
-_STARTS = "_stepkeeper_starts"  # attribute of a part: how many iterators were made of it
-_FILLED = "_stepkeeper_filled"  # attribute of a cache: its content is complete
-_ENDS_EARLY = ("_TakeDataset", "_TakeWhileDataset", "_DirectedInterleaveDataset", "_GroupByWindowDataset")
-"""Datasets that may end before their inputs do."""
-_MAX_DEPTH = 200
-_MAX_MADE = 100
 _MOST_SEEDS = 1000  # that the head of an epoch takes
 _LARGEST_SEED = 2**31 - 1  # as in TensorFlow's Context.internal_operation_seed
-_OF_LIBRARIES = ("/tensorflow/python/", "/keras/src/", str(Path(__file__).parents[1]))
-_counting = True
-_made: list[tuple[Any, str]] = []  # weak references to iterators, each with the line of the script that made it
-
-
-@dataclass(slots=True)
-class RandomPart:
-    """A part of a dataset whose order is another one in each pass.
-
-    `once`: how often reading the dataset starts it at once; `total`: how often a whole pass does, None: unknown.
-    `cache`: the outermost cache between it and the reader.
-    """
-
-    node: Any
-    once: int
-    total: int | None
-    cache: Any = None
-
-    @property
-    def starts(self) -> int:
-        """How many iterators were made of it in this process."""
-        return int(vars(self.node).get(_STARTS, 0))
-
-    @property
-    def more(self) -> int:
-        """How often a whole pass starts it after its beginning; 0 if that is unknown."""
-        return 0 if self.total is None else self.total - self.once
-
-    def add(self, starts: int) -> None:
-        """Counts iterators."""
-        vars(self.node)[_STARTS] = self.starts + starts
-
-    def start_until(self, starts: int) -> None:
-        """Makes iterators of it and drops them unread, until so many were made. They don't start what it reads from."""
-        with _not_counting():
-            for _ in range(self.starts, starts):
-                iter(self.node)
-        self.add(max(0, starts - self.starts))
-
-
-def original_dataset(data: Any) -> Any:
-    """The tf.data.Dataset behind a distributed one; anything else as it is."""
-    return getattr(data, "_original_dataset", data)
-
-
-def parts_of_dataset(dataset: Any) -> list[Any]:
-    """The dataset and all datasets that it reads from, each once."""
-    found: dict[int, Any] = {}
-    waiting = [dataset]
-    for each in waiting:
-        if id(each) not in found and isinstance(each, tf.data.Dataset):
-            found[id(each)] = each
-            waiting.extend(each._inputs())
-    return list(found.values())
-
-
-def random_parts(dataset: Any) -> list[RandomPart]:
-    """The parts of a dataset whose order is another one in each pass, always in the same order."""
-    found: dict[int, RandomPart] = {}
-    _collect(dataset, 1, 1, None, False, found, 0)
-    return list(found.values())
-
-
-def _collect(
-    node: Any, once: int, total: int | None, cache: Any, early: bool, found: dict[int, RandomPart], depth: int
-) -> None:
-    """`early`: whether the dataset may end before `node` does."""
-    if depth > _MAX_DEPTH or not isinstance(node, tf.data.Dataset):
-        return
-    kind, inputs = type(node).__name__, list(node._inputs())
-    if kind == "CacheDataset":
-        filled = bool(vars(node).get(_FILLED))
-        cache = cache if cache is not None or (early and not filled) else node
-        once, total = (0, 0) if filled else (once, None if early else total)
-    if changes_each_pass(node):
-        part = found.setdefault(id(node), RandomPart(node, 0, 0, cache))
-        part.once += once
-        part.total = None if total is None or part.total is None else part.total + total
-    if kind == "_RepeatDataset" and (count := int(node._count)) != 1 and total != 0:
-        total = None if early or count < 0 or total is None else total * count
-    early = early or kind in _ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
-    for number, each in enumerate(inputs):
-        if kind == "_ConcatenateDataset" and number > 0:
-            _collect(each, 0, None if early else total, cache, early, found, depth + 1)
-        else:
-            _collect(each, once, total, cache, early, found, depth + 1)
-
-
-def changes_each_pass(node: Any) -> bool:
-    """Whether a dataset by itself has another order, or other numbers, in each pass."""
-    again = getattr(node, "_reshuffle_each_iteration", getattr(node, "_rerandomize", False))
-    return hasattr(node, "_seed") and again is not False and again is not None
-
-
-def seeds_of(node: Any) -> tuple[int, int] | None:
-    """Both seeds of a dataset that draws random numbers; None for any other."""
-    if not hasattr(node, "_seed") or not hasattr(node, "_seed2"):
-        return None
-    return int(node._seed), int(node._seed2)
 
 
 class PassLog:
@@ -168,9 +54,9 @@ class PassLog:
         was when this epoch began.
         """
         rng = self._saved.get("rng")
-        if rng is not None and _seed_sequence() is not None:
+        if rng is not None and seed_sequence() is not None:
             resumes = self._saved["epoch"] == epoch
-            write_generator(_seed_sequence(), rng["opened" if resumes else "now"])
+            write_generator(seed_sequence(), rng["opened" if resumes else "now"])
             self._late_rng = rng["now"] if resumes else None
         self._rng = _read_seed_sequence()
         return of_epoch(epoch)
@@ -212,7 +98,7 @@ class PassLog:
             part.start_until(self._catch_up.get(_key(number, part), (0, 0))[1])
         self._catch_up = {}
         if self._late_rng is not None:
-            write_generator(_seed_sequence(), self._late_rng)
+            write_generator(seed_sequence(), self._late_rng)
             self._late_rng = None
 
     def end(self) -> None:
@@ -224,11 +110,11 @@ class PassLog:
             part.add(part.more)
         for cache in self._unfilled_caches():
             self._record_filled(cache)
-            vars(cache)[_FILLED] = True
+            mark_filled(cache)
 
     def _unfilled_caches(self) -> list[Any]:
         caches = {id(part.cache): part.cache for part in self._parts if part.cache is not None}
-        return [each for each in caches.values() if not vars(each).get(_FILLED)]
+        return [each for each in caches.values() if not is_filled(each)]
 
     def _record_filled(self, cache: Any) -> None:
         for number, part in enumerate(self._parts):
@@ -266,37 +152,28 @@ class PassLog:
 
 def random_parts_again(parts: list[RandomPart]) -> list[RandomPart]:
     """The same parts, where caches may have been filled since."""
-    return [
-        RandomPart(part.node, 0, 0, part.cache) if vars(part.cache or part.node).get(_FILLED) else part
-        for part in parts
-    ]
+    return [RandomPart(part.node, 0, 0, part.cache) if is_filled(part.cache or part.node) else part for part in parts]
 
 
 def _fill(cache: Any) -> None:
     """Fills a cache in memory: reads its whole content once."""
     for _ in cache:
         pass
-    vars(cache)[_FILLED] = True
+    mark_filled(cache)
 
 
 def _key(number: int, part: RandomPart) -> str:
     return ":".join(map(str, (number, type(part.node).__name__, *(seeds_of(part.node) or ()))))
 
 
-def _seed_sequence() -> random.Random | None:
-    """From which operations and datasets without a seed of their own take one; None without a global seed."""
-    found = getattr(context.context(), "_rng", None)
-    return found if isinstance(found, random.Random) else None
-
-
 def _read_seed_sequence() -> Any:
-    sequence = _seed_sequence()
+    sequence = seed_sequence()
     return None if sequence is None else read_generator(sequence)
 
 
 def seed_state() -> Any:
     """Where TensorFlow's sequence of seeds is, for `seeds_taken_since`; None without a global seed."""
-    sequence = _seed_sequence()
+    sequence = seed_sequence()
     return None if sequence is None else sequence.getstate()
 
 
@@ -313,72 +190,3 @@ def seeds_taken_since(before: Any) -> frozenset[int]:
             return frozenset(taken)
         taken.add(sequence.randint(0, _LARGEST_SEED))
     return frozenset()
-
-
-# --- counting ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _not_counting() -> Iterator[None]:
-    global _counting
-    before, _counting = _counting, False
-    try:
-        yield
-    finally:
-        _counting = before
-
-
-def open_iterators() -> list[tuple[Any, str]]:
-    """The iterators of datasets that the script has made and still holds, each with the line that made it."""
-    return [(iterator, place) for reference, place in _made if (iterator := reference()) is not None]
-
-
-def _count_iterator(dataset: Any, iterator: Any = None) -> None:
-    if not _counting or not tf.executing_eagerly():
-        return
-    for part in random_parts(dataset):
-        part.add(part.once)
-    if iterator is not None and (place := _place_in_script()) is not None:
-        _made.append((weakref.ref(iterator), place))
-        if len(_made) > _MAX_MADE:
-            _made[:] = [each for each in _made if each[0]() is not None]
-
-
-def _place_in_script() -> str | None:
-    """File and line that asked TensorFlow for an iterator; None if that was Keras or this package."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name != __file__ and _OF_LIBRARIES[0] not in name:
-            return None if any(each in name for each in _OF_LIBRARIES) else f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
-
-
-def _install() -> None:
-    """Counts each iterator that is made in this process, eagerly."""
-    make, make_for_devices = (
-        iterator_ops.OwnedIterator._create_iterator,
-        multi_device_iterator_ops.OwnedMultiDeviceIterator,
-    )
-    reduce, begin_for_devices = tf.data.Dataset.reduce, make_for_devices.__init__
-
-    def create_iterator(self: Any, dataset: Any) -> Any:
-        _count_iterator(dataset, self)
-        return make(self, dataset)
-
-    def begin_multi_device(self: Any, dataset: Any = None, *given: Any, **named: Any) -> None:
-        if dataset is not None:
-            _count_iterator(dataset, self)
-        begin_for_devices(self, dataset, *given, **named)
-
-    def counted_reduce(self: Any, *given: Any, **named: Any) -> Any:
-        _count_iterator(self)
-        return reduce(self, *given, **named)
-
-    iterator_ops.OwnedIterator._create_iterator = create_iterator
-    make_for_devices.__init__ = begin_multi_device
-    tf.data.Dataset.reduce = counted_reduce
-
-
-_install()

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state  # Keras has no public way to its global generator
-from keras.src.random import seed_generator
 
 from supervisor.protocol.plurals import counted
+from worker.internals.keras_internals import generators_of, global_generator, make_global_generator
 from worker.state import random_generators, random_operations
 from worker.state.replica_values import SEED_NAME, is_own_variable, per_replica_variables
 
@@ -110,18 +109,13 @@ def create_global_seed(strategy: tf.distribute.Strategy | None) -> None:
     """
     before = random.getstate()  # Keras draws the seed from it; what the script draws afterwards must not change
     with nullcontext() if strategy is None else strategy.scope():
-        seed_generator.global_seed_generator()
+        make_global_generator()
     random.setstate(before)
-
-
-def _global_seed() -> Any:
-    """The generator behind `keras.random`; None if it does not exist yet (`keras.utils.clear_session` drops it)."""
-    return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
 
 
 def read_generators(own: Sequence[OwnGenerator] = ()) -> dict[str, Any]:
     """The state of the global generators (Python, NumPy, Keras, TensorFlow) and of the script's, in a form for JSON."""
-    keras = _global_seed()
+    keras = global_generator()
     return {
         **random_generators.read(),
         "keras": None if keras is None else _read_seed(keras.state),
@@ -139,7 +133,7 @@ def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()
             f"was given {len(own)} (generators=)"
         )
     random_generators.write({**states, "own": ()})
-    keras = _global_seed()
+    keras = global_generator()
     if keras is not None and states.get("keras") is not None:
         keras.state.assign(states["keras"])
     random_operations.write(states.get("tensorflow"))
@@ -185,7 +179,7 @@ def replica_streams(model: tf.keras.Model) -> tf.keras.Model:
     another number of replicas yields other ones.
     """
     for layer in tracked_objects(tf.train.Checkpoint(model=model), tf.keras.layers.Layer):
-        for generator in layer._seed_generators:
+        for generator in generators_of(layer):
             if type(generator) is tf.keras.random.SeedGenerator:
                 generator.__class__ = ReplicaSeedGenerator  # Keras makes it in the layer and accepts none from outside
     return model

@@ -53,7 +53,8 @@ class SavedObject(SavedValue):
 
     def _save_value(self, value: Any, path: str) -> Any:
         if type(value) not in PLAIN and (
-            id(value) in self._known or (isinstance(value, _STATELESS) and not _holds_variables(value))
+            id(value) in self._known
+            or (isinstance(value, _STATELESS) and not isinstance(value, tf.Module | tf.keras.layers.Layer))
         ):
             return {"kind": "same", "class": type(value).__qualname__}
         return super()._save_value(value, path)
@@ -140,7 +141,3 @@ class ObjectRestorer(ValueRestorer):
             )
         for variable, copies in zip(own, values, strict=True):
             assign_copies(variable, [self._read_array(each) for each in copies])
-
-
-def _holds_variables(value: Any) -> bool:
-    return isinstance(value, tf.Module | tf.keras.layers.Layer)

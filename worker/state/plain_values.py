@@ -82,10 +82,8 @@ class SavedValue:
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
 
     def _save_items(self, values: Iterable[Any], path: str) -> list[Any]:
-        copied = list(
-            values
-        )  # another thread may change it meanwhile; dicts and attributes are copied for the same reason
-        return [self._save_value(each, f"{path}[{number}]") for number, each in enumerate(copied)]
+        # a copy, as another thread may change it meanwhile; dicts and attributes are copied for the same reason
+        return [self._save_value(value, f"{path}[{number}]") for number, value in enumerate(list(values))]
 
     def _save_array(self, value: Any, path: str) -> Any:
         if isinstance(value, bytes):

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context  # no public way to see that the global seed changes
-from tensorflow.python.ops import gen_random_ops  # what all of tf.random, tf.nn and tf.image draws through
+
+from worker.internals.tensorflow_internals import global_seed, on_new_global_seed, random_kernels
 
 _FAR_FROM_TRAINING = ("/data/ops/structured_function.py", "/keras/src/export/", "/python/saved_model/")
 """Parts of the paths of code that traces functions for a dataset or an export."""
@@ -36,7 +36,7 @@ class _Generators:
         if strategy is not None:
             with strategy.scope():
                 self.per_replica = tf.random.Generator.from_seed(1)
-        self.reseed(context.global_seed() or 0)
+        self.reseed(global_seed() or 0)
 
     def reseed(self, seed: int) -> None:
         """Begins both sequences anew, as `tf.random.set_seed` does for the operations."""
@@ -96,15 +96,13 @@ def make_exact(strategy: tf.distribute.Strategy | None) -> None:
     if installed:
         return
     for name, stateless in _STATELESS.items():
-        setattr(gen_random_ops, name, _exact(getattr(gen_random_ops, name), stateless))
-    set_global_seed = context.set_global_seed
+        setattr(random_kernels, name, _exact(getattr(random_kernels, name), stateless))
+    on_new_global_seed(_reseed)
 
-    def reseed(seed: Any) -> None:
-        set_global_seed(seed)
-        if _generators is not None:
-            _generators.reseed(int(seed or 0))
 
-    context.set_global_seed = reseed
+def _reseed(seed: Any) -> None:
+    if _generators is not None:
+        _generators.reseed(int(seed or 0))
 
 
 def _exact(original: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:

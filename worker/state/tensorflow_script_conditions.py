@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context  # there is no public way to ask for the global seed
 
+from worker.internals.keras_internals import generators_of, given_seed_of, learning_rate_of
+from worker.internals.tensorflow_internals import global_seed
 from worker.state import extra_state
 from worker.state.script_conditions import (
     GOES_ON,
@@ -70,7 +71,7 @@ def _conditions_of(name: str, optimizer: Any) -> Iterator[tuple[str, Condition]]
 
 def _plain_rate(optimizer: Any) -> Any:
     """The learning rate of an optimizer whose configuration can't be read; of a function its name."""
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate = learning_rate_of(optimizer)
     return float(rate.numpy()) if isinstance(rate, tf.Variable | tf.keras.Variable) else plain(rate)
 
 
@@ -86,26 +87,21 @@ def _of_training(value: Any) -> Any:
 
 
 def _seeds(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> Iterator[tuple[str, Condition]]:
-    seed = context.global_seed()
+    seed = global_seed()
     if seed is not None:
         yield (
             "the global seed",
             Condition(
-                int(seed),
+                seed,
                 Kind.SEED,
-                f"keras.utils.set_random_seed({int(seed)})",
+                f"keras.utils.set_random_seed({seed})",
                 f"{GOES_ON}, while data without a seed of their own are in the order of the script's",
             ),
         )
     layers = extra_state.tracked_objects(tracked, tf.keras.layers.Layer)
-    generators = [each for layer in layers for each in getattr(layer, "_seed_generators", ())]
-    given = [_seed_of(each) for each in [*generators, *own] if isinstance(each, tf.keras.random.SeedGenerator)]
-    if any(each is not None for each in given):
-        yield "the seeds of Keras layers and SeedGenerators", Condition(plain(str(given)), Kind.SEED, used=GOES_ON)
+    generators = [each for layer in layers for each in generators_of(layer)]
+    of_keras = [made for made in [*generators, *own] if isinstance(made, tf.keras.random.SeedGenerator)]
+    seeds = [seed if is_seed_of_script(seed) else None for seed in map(given_seed_of, of_keras)]
+    if any(seed is not None for seed in seeds):
+        yield "the seeds of Keras layers and SeedGenerators", Condition(plain(str(seeds)), Kind.SEED, used=GOES_ON)
     yield from seeds_of_generators(own)
-
-
-def _seed_of(generator: Any) -> int | None:
-    """The seed that the script gave; None if it gave none."""
-    seed = getattr(generator, "_initial_seed", None)
-    return seed if is_seed_of_script(seed) else None

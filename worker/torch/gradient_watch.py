@@ -39,19 +39,19 @@ class GradientWatch:
         self._handles: list[Any] = []
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing is watched any more."""
         return self._left < 0
 
-    def found(self) -> list[Finding]:
+    def pop_findings(self) -> list[Finding]:
         """Called at the end of each step: what the step that ended accumulated into the gradients of the one before."""
-        if self.is_over:
+        if self.has_ended:
             return []
         carried = self._used if self._has_stepped or self._has_cleared else self._used | self._carried
         names = dict.fromkeys(name for key, (name, _) in self._parameters.items() if key in carried)
         self._left = -1 if names else self._left - 1
         self._remove()
-        if not self.is_over:
+        if not self.has_ended:
             self._watch()
         else:
             self._parameters = {}

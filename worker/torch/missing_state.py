@@ -9,11 +9,11 @@ import torch
 from worker.checks.findings import Finding
 from worker.checks.reachability import (
     GLOBAL_GENERATORS,
-    MAX_OBJECTS,
     Root,
     abbreviate,
     is_script_class,
     plain_referents,
+    walk,
 )
 from worker.checks.watch.kept_values import Kept, keep_state_of
 from worker.state.plain_values import class_module
@@ -42,18 +42,14 @@ def find_missing(
     saved = {id(each) for each in (*parts.values(), *generators, *known, *GLOBAL_GENERATORS, torch.default_generator)}
     tensors = _tensors_of(parts.values())
     visited: set[int] = set()
-    for _ in _stateful(list(_named(exempt)), visited, frozenset()):
+    for _ in _stateful([("", item) for item in exempt], visited, frozenset()):
         pass
     names: dict[str, None] = {}
-    for item, root in _stateful(list(roots), visited, saved):
+    for item, root in _stateful(roots, visited, saved):
         if id(item) not in saved and not _is_covered(item, tensors):
             names[f"{type(item).__name__} (reached as {root})"] = None
             tensors |= _tensors_of([item])  # its parts need no line of their own
     return abbreviate(list(names))
-
-
-def _named(items: Iterable[Any]) -> Iterator[Root]:
-    return (("", each) for each in items)
 
 
 def _tensors_of(items: Iterable[Any]) -> set[int]:
@@ -69,29 +65,28 @@ def _is_covered(item: Any, tensors: set[int]) -> bool:
     )
 
 
-def _stateful(roots: list[Root], visited: set[int], saved: Iterable[int]) -> Iterator[tuple[Any, str]]:
+def _stateful(roots: Iterable[Root], visited: set[int], saved: Iterable[int]) -> Iterator[tuple[Any, str]]:
     """Yields each object with state that is reachable from the roots once, with the name of its root.
 
     What is saved is not searched: a scheduler refers to its optimizer, an averaged model to its copy.
     """
-    alive, waiting, known = [], list(roots), frozenset(saved)  # `alive`: so that no id is used twice
-    for item, root in ((item, root) for root, item in waiting):
-        if id(item) in visited or len(visited) > MAX_OBJECTS:
-            continue
-        visited.add(id(item))
-        alive.append(item)
-        if item is None or isinstance(item, _NOT_FOLLOWED) or id(item) in known:
-            continue
-        if isinstance(item, GENERATORS) or _has_state(item):
+    known = frozenset(saved)
+
+    def is_searched(item: Any) -> bool:
+        return item is not None and not isinstance(item, _NOT_FOLLOWED) and id(item) not in known
+
+    def parts_of(root: str, item: Any) -> Iterable[Root]:
+        return ((root, part) for part in _referents(item)) if is_searched(item) and not _has_state(item) else ()
+
+    for root, item in walk(roots, parts_of, visited):
+        if is_searched(item) and _has_state(item):
             yield item, root
-        else:
-            waiting.extend((root, each) for each in _referents(item))
 
 
 def _has_state(item: Any) -> bool:
     if isinstance(item, torch.utils.data.DataLoader):
         return False
-    if isinstance(item, torch.Generator):
+    if _is_generator(item):
         return True
     if isinstance(item, torch.amp.GradScaler):
         return bool(item.is_enabled())
@@ -135,8 +130,8 @@ def find_generators_of_dataset(dataset: Any, saved: Iterable[Any], *, in_process
             f"the {type(generator).__name__} {place}, from which the dataset draws",
             _remedy_for_generator(place, in_processes),
         )
-        for place, generator in _generators_in(dataset, f"{type(dataset).__name__}")
-        if id(generator) not in ids
+        for place, generator in walk([(type(dataset).__name__, dataset)], _parts_of_dataset)
+        if _is_generator(generator) and id(generator) not in ids
     ]
 
 
@@ -150,23 +145,18 @@ def _remedy_for_generator(place: str, in_processes: bool) -> str:
     return f'give it to the run: worker.torch.Run(..., generators={{"{name}": dataset.{name}}})'
 
 
-def _generators_in(dataset: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yields the generators in a dataset, in the datasets and in the objects of other classes in it."""
-    waiting: list[tuple[str, Any]] = [(place, dataset)]
-    visited: dict[int, Any] = {}
-    for path, item in waiting:
-        if id(item) in visited or len(visited) > MAX_OBJECTS:
-            continue
-        visited[id(item)] = item  # so that no id is used twice
-        if isinstance(item, (*GENERATORS, torch.Generator)):
-            yield path, item
-        elif isinstance(item, list | tuple | dict | set):
-            waiting.extend((path, each) for each in plain_referents(item) or ())
-        elif not isinstance(item, _NOT_SEARCHED) and (
-            isinstance(item, torch.utils.data.Dataset) or is_script_class(type(item))
-        ):
-            attributes = getattr(item, "__dict__", {})
-            waiting.extend((f"{path}.{name}", each) for name, each in attributes.items())
+def _parts_of_dataset(path: str, item: Any) -> Iterator[Root]:
+    """What is searched for generators in a dataset: datasets and objects of other classes in it, by their paths."""
+    if isinstance(item, list | tuple | dict | set):
+        yield from ((path, part) for part in plain_referents(item) or ())
+    elif not (_is_generator(item) or isinstance(item, _NOT_SEARCHED)) and (
+        isinstance(item, torch.utils.data.Dataset) or is_script_class(type(item))
+    ):
+        yield from ((f"{path}.{name}", part) for name, part in list(getattr(item, "__dict__", {}).items()))
+
+
+def _is_generator(item: Any) -> bool:
+    return isinstance(item, (*GENERATORS, torch.Generator))
 
 
 def keep_attributes(kept: Kept, items: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the replays of `worker.torch.Run` copy, put back and compare: the tensors and settings of its parts."""
+"""Copies, puts back and compares what PyTorch parts hold: for replays, and for the head of an epoch."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from worker.process.reporting import describe_error
+from worker.progress.epochs import SMALL_BYTES
 from worker.replay.replayed_run import LoopAccess, ReplayedRun, Saves
 from worker.torch.saved_state import copy_to_host, memory_errors
 
@@ -142,3 +143,48 @@ def _set_plain(present: Any, before: Mapping[Any, Any]) -> bool:
 def batch_bytes(batch: Any) -> int:
     """The size of the tensors in a batch."""
     return sum(leaf.nelement() * leaf.element_size() for _, leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
+def copy_small_parts(parts: Mapping[str, Any]) -> Callable[[], None]:
+    """Copies the settings of optimizers, and other parts that are small. Returns what puts them back."""
+    optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+    groups = [copy.deepcopy([_settings(group) for group in optimizer.param_groups]) for optimizer in optimizers]
+    others = [(part, part.state_dict()) for part in parts.values() if not isinstance(part, torch.optim.Optimizer)]
+    copies = [(part, copy.deepcopy(state)) for part, state in others if _bytes_of(state) <= SMALL_BYTES]
+
+    def put_back() -> None:
+        for optimizer, before in zip(optimizers, groups, strict=True):
+            for group, settings in zip(optimizer.param_groups, before, strict=False):
+                group.update(settings)
+        for part, state in copies:
+            part.load_state_dict(state)
+
+    return put_back
+
+
+def copy_generators(own: Mapping[str, torch.Generator]) -> Callable[[], None]:
+    """Copies the state of PyTorch's generators. Returns what puts it back."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    host, named = torch.get_rng_state(), {name: generator.get_state() for name, generator in own.items()}
+
+    def put_back() -> None:
+        torch.set_rng_state(host)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+        for name, state in named.items():
+            own[name].set_state(state)
+
+    return put_back
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _bytes_of(state: Any) -> int:
+    """The size of the tensors in a state, which may hold anything else."""
+    if isinstance(state, torch.Tensor):
+        return int(state.numel() * state.element_size())
+    if isinstance(state, Mapping):
+        return sum(map(_bytes_of, state.values()))
+    return sum(map(_bytes_of, state)) if isinstance(state, list | tuple) else 0

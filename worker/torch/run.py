@@ -9,29 +9,22 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 
-from supervisor.protocol.plurals import counted
 from worker.checks.findings import Finding
 from worker.checks.library_loops import refuse_loop_around
 from worker.checks.reachability import Root
 from worker.checks.watch.kept_values import Kept
 from worker.devices import conditions
-from worker.files.files_run import FilesRun, NotFinite, Unfit
-from worker.process.reporting import describe_error
+from worker.files.files_run import FilesRun
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.replay.replayed_run import LoopAccess, LoopState
-from worker.replay.replays import NO_BATCHES, Replays
-from worker.saving.directory import UNFIT_REMEDY
-from worker.state import random_generators
+from worker.replay.replayed_run import LoopAccess
 from worker.state.script_conditions import Condition
 from worker.state.state_file import Position
-from worker.torch.epoch_head import copy_generators, copy_parts
 from worker.torch.gradient_watch import GradientWatch
 from worker.torch.loaders import Plan, plan_batches
 from worker.torch.missing_state import (
@@ -41,20 +34,9 @@ from worker.torch.missing_state import (
     keep_attributes,
     keep_parts,
 )
-from worker.torch.replayed_state import ReplayedTorch, batch_bytes
-from worker.torch.saved_state import (
-    STATE,
-    copy_to_host,
-    differing_tensors,
-    is_resource_failure,
-    load_state,
-    memory_errors,
-    names_not_finite,
-    raise_if_memory_error,
-    save_state,
-    unloadable_classes,
-)
+from worker.torch.replayed_state import ReplayedTorch, batch_bytes, copy_generators, copy_small_parts
 from worker.torch.script_conditions import read_conditions
+from worker.torch.torch_files import TorchFiles
 
 SEED = 1
 
@@ -96,7 +78,7 @@ class Run(FilesRun):
         named = dict(sorted((generators or {}).items()))
         own = {name: each for name, each in named.items() if isinstance(each, torch.Generator)}
         others = [each for name, each in named.items() if name not in own]
-        self._torch_files = _TorchFiles(parts, own)
+        self._torch_files = TorchFiles(parts, own)
         super().__init__(self._torch_files, total_steps=total_steps, directory=directory, interval=interval,
                          generators=others, leave_out=leave_out, strict=strict, on_nan=on_nan,
                          summaries=summaries, summary_every=summary_every, state=state)  # fmt: skip
@@ -105,7 +87,6 @@ class Run(FilesRun):
         self._loader: Any = None  # of the script, if it gave one
         watched = {} if "gradients" in map(str, self._leave_out) else parts
         self._gradients = GradientWatch(watched)
-        self._replays: Replays[Mapping[str, Any], tuple[Any, Position]] | None = None
 
     def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
@@ -148,45 +129,20 @@ class Run(FilesRun):
         again = None if plan.has_processes else lambda: plan.read(self._position)
         return self._replays.over(plan.read(self._position), lambda read: batch_bytes(read[0]), again, copy.deepcopy)
 
-    def _open_replays(self) -> None:
-        loop = LoopAccess(
-            self._read_loop,
-            dict,
-            lambda: self.step,
-            self._write_loop,
-            lambda: self._consumed is None,
-            self._begin_replay,
-            self._end_replay,
-            self._on_step_boundary,
-            dict,
-        )
+    @property
+    def _reads_batches(self) -> bool:
+        return self._plan is not None
+
+    def _replayed_run(self, loop: LoopAccess) -> ReplayedTorch:
         files = self._torch_files
-        replayed = ReplayedTorch(loop, self._scheduler, files.state, files.parts, files.write_generators)
-        self._replays = Replays(replayed, self._attempt, self._directory)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self._replays.give_up("several processes train together")
+        return ReplayedTorch(loop, self._checkpoints, files.state, files.parts, files.write_generators)
 
-    def _leave_replay(self) -> None:
-        if self._replays is not None:
-            self._replays.leave()
+    @property
+    def _trains_with_others(self) -> bool:
+        return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
-    def _read_loop(self) -> LoopState:
-        generators = random_generators.read(self._own_generators)
-        return LoopState(self.step, self._position, self.state.copied(), generators, self._metrics)
-
-    def _write_loop(self, loop: LoopState) -> None:
-        self.step, self._position, self._metrics, self._consumed = loop.step, loop.position, dict(loop.metrics), None
-        self.state.put_back(loop.values)
-        random_generators.write(loop.generators, self._own_generators)
-
-    def _copy_saved_state(self) -> Callable[[], None]:
-        others, put_back_parts = super()._copy_saved_state(), copy_parts(self._torch_files.parts)
-
-        def put_back() -> None:
-            others()
-            put_back_parts()
-
-        return put_back
+    def _copy_small(self) -> Callable[[], None]:
+        return copy_small_parts(self._torch_files.parts)
 
     def _copy_generators(self) -> Callable[[], None]:
         others, put_back_torch = super()._copy_generators(), copy_generators(self._torch_files.generators)
@@ -199,9 +155,9 @@ class Run(FilesRun):
 
     def step_done(self, *unnamed: Any, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        if findings := self._gradients.found():
-            self._scheduler.report_findings((), "", findings, self.step, strict=self._strict)
-        self._end_step(unnamed, metrics)
+        if findings := self._gradients.pop_findings():
+            self._report_findings(findings)
+        self._complete_step(sys._getframe(1), unnamed, metrics)
 
     def _release(self) -> None:
         self._gradients.close()
@@ -211,16 +167,12 @@ class Run(FilesRun):
         "pass it to worker.torch.Run by name, as in Run(scheduler=scheduler), or in leave_out=[...] if it never changes"
     )
 
-    def _check_complete(self) -> None:
-        super()._check_complete()
-        if self._replays is not None and self._plan is None:
-            self._replays.give_up(NO_BATCHES)
-
     def _digest_generators(self) -> bytes:
         generators = [torch.get_rng_state(), *(each.get_state() for each in self._torch_files.generators.values())]
         return super()._digest_generators() + b"".join(state.numpy().tobytes() for state in generators)
 
     def _keep(self, kept: Kept) -> None:
+        super()._keep(kept)
         keep_parts(kept, {**self._torch_files.parts, **self.state})
         if self._plan is not None:
             keep_attributes(kept, (self._loader, *self._plan.kept))
@@ -238,170 +190,3 @@ class Run(FilesRun):
             return missing, ()
         known_generators = (*generators, *self.state.values(), *self._leave_out)
         return missing, find_generators_of_dataset(plan.dataset, known_generators, in_processes=plan.has_processes)
-
-
-class _TorchFiles:  # its name is the `kind` in state.json
-    """The state of all parts and generators, in one file of torch.save."""
-
-    def __init__(self, parts: Mapping[str, Any], generators: Mapping[str, torch.Generator]) -> None:
-        for name, part in parts.items():
-            if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
-                raise TypeError(f"cannot save {name}: a {type(part).__name__} has no state_dict and load_state_dict")
-        self.parts = parts
-        self.generators = generators
-        self.data_state: Callable[[], Any] = lambda: None
-        """The state of what the run reads, besides the position in it."""
-        self._can_copy = True
-        self._is_loadable_checked = False
-        self._checks_finite = False
-        self._expected_not_finite: frozenset[str] = frozenset()
-        """Tensors that are not finite before the first step, such as a mask."""
-
-    def check_finite(self, checks: bool) -> None:
-        """Whether to refuse a state with values that are not finite, except where it has them now."""
-        self._checks_finite = checks
-        if checks:
-            self._expected_not_finite = frozenset(names_not_finite(self._state_of_parts()))
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The libraries that compute."""
-        found = {"torch": str(torch.__version__)}
-        if torch.cuda.is_available():
-            found["cuda"] = str(torch.version.cuda or torch.version.hip)
-            found["cudnn"] = str(torch.backends.cudnn.version())
-        return found
-
-    @property
-    def topology(self) -> Mapping[str, str | int | bool]:
-        """The hardware as PyTorch uses it, and the switches that select other kernels."""
-        return {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-            conditions.THREADS: torch.get_num_threads(),
-            "inter_op_threads": torch.get_num_interop_threads(),
-            "kernels": torch.backends.cpu.get_cpu_capability(),
-            "mkldnn": torch.backends.mkldnn.is_available() and bool(getattr(torch.backends.mkldnn, "enabled", True)),
-            "tf32": _allows_tf32(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-        }
-
-    def write(self, folder: Path) -> None:
-        with memory_errors():
-            state = self.state()
-        self._write(state, folder)
-
-    def copied(self) -> Callable[[Path], None] | None:
-        """See `Copying`; None if some tensors can't be copied, such as those on the meta device."""
-        if not self._can_copy:
-            return None
-        try:
-            with memory_errors():
-                state = copy_to_host(self.state())
-        except RuntimeError as error:
-            if is_resource_failure(error):  # the device has failed for good
-                raise
-            self._can_copy = False
-            current_attempt().reporter.show_message(
-                f"training waits while checkpoints are written: cannot copy the state: {describe_error(error)}"
-            )
-            return None
-        return lambda folder: self._write(state, folder)
-
-    def _write(self, state: Mapping[str, Any], folder: Path) -> None:
-        with memory_errors():
-            if self._checks_finite:
-                bad = [each for each in names_not_finite(state["parts"]) if each not in self._expected_not_finite]
-                if bad:
-                    raise NotFinite.naming(bad)
-            save_state(state, folder)
-        if not self._is_loadable_checked:
-            self._is_loadable_checked = True
-            if classes := unloadable_classes(folder / STATE):
-                current_attempt().reporter.show_message(
-                    f"these checkpoints cannot be restored: they hold objects of {', '.join(classes)}; make the parts' "
-                    f"state_dict return tensors, numbers, texts, lists and dicts only"
-                )
-
-    def _state_of_parts(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self.parts.items()}
-
-    def state(self) -> dict[str, Any]:
-        """The present state; its tensors are those of the parts."""
-        data = self.data_state()
-        return {
-            **({} if data is None else {"data": data}),
-            "parts": self._state_of_parts(),
-            "generators": {name: each.get_state() for name, each in self.generators.items()},
-            "cpu": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
-
-    def read(self, folder: Path) -> None:
-        try:
-            state = load_state(folder / STATE)
-        except (UnpicklingError, AttributeError) as error:
-            raise Unfit(describe_error(error)) from error
-        except RuntimeError as error:  # its bytes were just verified, so memory or the device failed
-            raise_if_memory_error(error)
-            raise
-        try:
-            if set(state["parts"]) != set(self.parts):
-                raise Unfit(
-                    f"it holds {', '.join(sorted(state['parts']))}; the run has {', '.join(sorted(self.parts))}"
-                )
-            if differing := differing_tensors(self.parts, state["parts"]):
-                raise Unfit("; ".join([*differing, UNFIT_REMEDY]))
-            for name, part in self.parts.items():
-                settings = _settings_of(part)
-                part.load_state_dict(state["parts"][name])
-                if lost := sorted(settings - _settings_of(part)):
-                    raise Unfit(
-                        f"{name} is a {type(part).__name__}, and the optimizer in the checkpoint has no "
-                        f"{', '.join(lost)}; {UNFIT_REMEDY}"
-                    )
-            self.write_generators(state)
-            data = state.get("data")
-            self.data_state = lambda: data
-        except (RuntimeError, KeyError, ValueError, AttributeError) as error:
-            if isinstance(error, RuntimeError) and is_resource_failure(error):
-                raise_if_memory_error(error)
-                raise
-            raise Unfit(describe_error(error)) from error
-
-    def write_generators(self, state: Mapping[str, Any]) -> None:
-        """Restores the script's generators and torch's own from a state."""
-        for name, each in self.generators.items():
-            each.set_state(state["generators"][name])
-        _set_global_generators(state["cpu"], state["cuda"])
-
-    def read_foreign(self, prefix: Path) -> int:
-        raise Unfit("it is a TensorFlow checkpoint, but this program uses PyTorch")
-
-
-def _settings_of(part: Any) -> frozenset[str]:
-    """The names of an optimizer's own settings, which a checkpoint replaces."""
-    if not isinstance(part, torch.optim.Optimizer):
-        return frozenset()
-    return frozenset(key for group in part.param_groups for key in group if key in part.defaults)
-
-
-def _allows_tf32() -> bool:
-    """Whether products of float32 may be rounded to fewer bits."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    try:
-        return bool(matmul.allow_tf32 or (torch.cuda.is_available() and cudnn.allow_tf32))
-    except RuntimeError:  # raised if the script has used the newer names of these switches
-        return "tf32" in (matmul.fp32_precision, cudnn.conv.fp32_precision)
-
-
-def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) -> None:
-    """Restores the CPU's generator and those of this host's GPUs, in their order."""
-    torch.set_rng_state(host)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count and devices:
-        torch.cuda.set_rng_state_all(devices[:count])
-    if len(devices) > count:
-        current_attempt().reporter.show_message(
-            f"the checkpoint has the random state of {counted(len(devices), 'GPU')}, but this host has {count}; the "
-            f"rest is not used"
-        )

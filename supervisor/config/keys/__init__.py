@@ -1,1 +1,1 @@
-"""The sections of the file with their keys, defaults and descriptions, as dataclasses. Imports schema."""
+"""The sections of the file with their keys, defaults and descriptions. Imports schema, and words from the core."""

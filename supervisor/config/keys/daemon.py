@@ -1,9 +1,10 @@
 """The section [supervisord]: each key's default with its unit and reason."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from supervisor.config.keys.hooks import HookKeys
-from supervisor.config.schema import values
+from supervisor.config.schema import texts, words
 from supervisor.config.schema.section import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -25,6 +26,7 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
+from supervisor.core.fleet.exit_conditions import ExitOn
 
 CHANGES_MAXBYTES = 10 << 20  # some 50,000 changes
 
@@ -35,7 +37,7 @@ class SupervisordConfig(HookKeys):
 
     state_dir: FilePath = required(
         "Folder for everything that must survive the daemon: the ledger (which programs should run, every attempt and "
-        "how it ended) and the lock that keeps a second daemon out. A single backup or volume holds all of it.",
+        "how it ended) and the lock that keeps a second daemon out.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
@@ -59,8 +61,8 @@ class SupervisordConfig(HookKeys):
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. Nothing "
-        "that programs do is written into it, so none can push those lines out by rotation. NONE for no such file.",
+        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. No "
+        "program can push those lines out by rotation. NONE for no such file.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(
@@ -69,13 +71,13 @@ class SupervisordConfig(HookKeys):
     changes_logfile_backups: Count = key(
         LOG_BACKUPS, "How many rotated logs of changes are kept. With the default size, they take at most 110 MB."
     )
-    loglevel: Annotated[values.LogLevel, parsed_by(values.log_level)] = key(
+    loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
         "info (a state changed) or debug. Supervisor's trace and blather mean debug. Changes that clients request are "
         "logged at every level.",
     )
-    log_format: Annotated[Literal["json", "supervisor"], parsed_by(values.log_format)] = key(
+    log_format: words.LogFormat = key(
         "json",
         "Format of the log's lines: `json`, or `supervisor` for the lines that monitoring made for Supervisor looks "
         "for (`exited: x (exit status 1; not expected)`).",
@@ -97,18 +99,18 @@ class SupervisordConfig(HookKeys):
     minfds: Limit | None = key(
         None,
         "Minimum limit of open files for the daemon and each program: a lower limit is raised to it, and if that is "
-        "not possible, the daemon does not start. As in Supervisor, where the default is 1024.",
+        "not possible, the daemon does not start. Supervisor's default is 1024.",
         shown="none: the limit it was started with",
     )
     minprocs: Limit | None = key(
         None,
-        "Minimum limit of processes of their user, raised in the same way. As in Supervisor, where the default is 200.",
+        "Minimum limit of processes of their user, raised in the same way. Supervisor's default is 200.",
         shown="none: the limit it was started with",
     )
     identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients. As in Supervisor.")
     childlogdir: FilePath = required(
-        "Folder for the logs of programs that don't name a file. By default it is beside the ledger, because logs are "
-        "needed after a failure; Supervisor puts them into the temporary folder and deletes them at its next start.",
+        "Folder for the logs of programs that don't name a file. By default it is beside the ledger; Supervisor puts "
+        "them into the temporary folder and deletes them at its next start.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
@@ -142,7 +144,7 @@ class SupervisordConfig(HookKeys):
         "How many days the ledger keeps an attempt that is over. The last 20 attempts of each program are kept in any "
         "case.",
     )
-    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(values.notices)] = key(
+    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
         "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud in which it "
         "runs, without network requests; `off` uses none; or names of sources, separated by commas.",
@@ -153,7 +155,7 @@ class SupervisordConfig(HookKeys):
         "such a notice.",
         shown="`notices` in state_dir",
     )
-    notice_owners: Annotated[frozenset[int], parsed_by(values.users)] = key(
+    notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
         "Users, separated by commas, whose files in notice_dir are trusted, in addition to root and the daemon's user.",
         shown="none",
@@ -169,29 +171,28 @@ class SupervisordConfig(HookKeys):
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after the deadline of a notice during which jobs that stopped for it still wait. If the host is "
-        "still up after that, they start again. The default is a minute, because providers may take a host somewhat "
-        "late.",
+        "Seconds after the deadline of a notice during which jobs that stopped for it still wait, as providers may "
+        "take a host somewhat late. If the host is still up after that, they start again.",
     )
-    engine: Annotated[values.Engine, parsed_by(values.engine)] = key(
+    engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
-        "`jobset`, a Kubernetes JobSet (deploy/README.md). With `slurm` and `jobset`, the daemon stays in the "
-        "foreground and exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own "
-        "disk. Same as the option --engine, which deploy/slurm/train.sbatch sets. This is never guessed from Slurm's "
-        "variables, because a daemon that somebody starts by hand in an allocation has to keep running.",
+        "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground and "
+        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. Same as the "
+        "option --engine, which deploy/slurm/train.sbatch sets. Never guessed, because a daemon that somebody starts "
+        "by hand in an allocation has to keep running.",
     )
     rendezvous_timeout: Timeout = key(
         120.0,
         "Seconds within which the daemons of all nodes have to meet before a gang starts; after that, the log names "
-        "those that are missing. Long enough for a shared file system from which Python loads slowly.",
+        "those that are missing.",
     )
-    exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
+    exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, as soon as a program has failed "
-        "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (exit status 0, "
-        "or 70 if one ended unexpectedly); or both: `fatal, done`. If it is told to stop before everything is done, "
-        "it then exits with 143. Off by default: on a host, the daemon keeps running.",
+        "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (0, or 70 if one "
+        "ended unexpectedly); or both: `fatal, done`. If it is told to stop before everything is done, it exits with "
+        "143.",
         shown="none",
     )
     power_timeout: Timeout = key(
@@ -199,3 +200,20 @@ class SupervisordConfig(HookKeys):
         "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it); then "
         "the daemon exits. Short, because a power supply lasts no longer.",
     )
+
+
+LOG_PATHS = ("childlogdir", "logfile", "changes_logfile")
+"""Of the paths in a state folder: those of logs."""
+
+
+def paths_in(state_dir: Path) -> dict[str, Path]:
+    """The folders and files of a daemon that configures none, by key."""
+    return {
+        "state_dir": state_dir,
+        "runtime_dir": state_dir / "run",
+        "childlogdir": state_dir / "log",
+        "notice_dir": state_dir / "notices",
+        "logfile": state_dir / "supervisord.log",
+        "changes_logfile": state_dir / "changes.log",
+        "pidfile": state_dir / "supervisord.pid",
+    }

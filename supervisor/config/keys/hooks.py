@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from supervisor.config.schema import values
+from supervisor.config.schema import texts
 from supervisor.config.schema.section import (
     SectionModel,
     key,
@@ -11,7 +11,7 @@ from supervisor.config.schema.section import (
     section_model,
 )
 
-Command = Annotated[tuple[str, ...] | None, parsed_by(values.command)]
+Command = Annotated[tuple[str, ...] | None, parsed_by(texts.command)]
 SHOWN = "none; a program takes that of [supervisord]"
 
 

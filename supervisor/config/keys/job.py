@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from supervisor.config.schema import values
+from supervisor.config.schema import quantities, texts, words
 from supervisor.config.schema.section import (
     INTERPRETER,
     Boolean,
@@ -20,6 +20,8 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
+from supervisor.core.program.facts import Durable, OnNotice, OnOom
+from supervisor.core.standby import StandbyKind
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.mirror.keys import store_url
 from supervisor.protocol.wire.launch import (
@@ -47,7 +49,7 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints. If training must survive the host, use a disk that does. This key makes the "
+        "Folder of the job's checkpoints, on a disk that survives the host if training must. This key makes the "
         "program a job: it flushes before it is stopped, and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
@@ -58,21 +60,21 @@ class JobConfig(SectionModel):
         "tf.train.CheckpointManager, TF1's Saver or another stepkeeper job. Nothing there is changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
-    restore_from_jobs: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
+    restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
         "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own name before it was "
-        "renamed; `*` means any job. Each checkpoint names the job that saved it. Checkpoints of workers without a "
-        "daemon name none and can always be restored, and so can those that initial_checkpoint names.",
+        "renamed; `*` means any job. Checkpoints of workers without a daemon, and those that initial_checkpoint "
+        "names, can always be restored.",
         shown="none: only its own",
     )
     export_dir: FilePath | None = key(
         None,
-        "Folder for the trained model as a SavedModel. At the end of training, and before that with `supervisorctl "
-        "export`, it is written to `export_dir/STEP/`, as TensorFlow Serving expects it. An export is for serving "
-        "only; training continues from checkpoints.",
+        "Folder for the trained model as a SavedModel. At the end of training, and with `supervisorctl export`, it is "
+        "written to `export_dir/STEP/`, as TensorFlow Serving expects it. Training continues from checkpoints, not "
+        "from exports.",
         shown="none: no export",
     )
-    entrypoint: Annotated[str, parsed_by(values.entrypoint)] | None = key(
+    entrypoint: Annotated[str, parsed_by(texts.entrypoint)] | None = key(
         None,
         "Function that trains, as `package.module:function`. Short for `command = python -m worker "
         "package.module:function`.",
@@ -84,7 +86,7 @@ class JobConfig(SectionModel):
         "the daemon's.",
         shown="the daemon's interpreter",
     )
-    strategy: Annotated[Strategy, parsed_by(values.strategy)] | None = key(
+    strategy: Strategy | None = key(
         None,
         "What `worker.strategy()` returns: auto, mirrored, one-device, multiworker or tpu (docs/strategies.md).",
         shown="what the script asks for, else auto",
@@ -96,12 +98,11 @@ class JobConfig(SectionModel):
     )
     replicas_min: Positive | None = key(
         None,
-        "Fewest devices to train on if GPUs are missing or broken, 1 or more. With fewer, training does not begin "
-        "(docs/strategies.md). With at least this many but fewer than `replicas`, `status` says so, and the next "
-        "start takes the devices that are there then. Scaling the learning rate is up to the script.",
+        "Fewest devices to train on if GPUs are missing or broken, 1 or more (docs/strategies.md). With fewer, "
+        "training does not begin.",
         shown="none: the job waits for a GPU that was there before and is gone or broken",
     )
-    workers: Annotated[int, parsed_by(lambda text: values.whole_number(text, 2, MAX_WORKERS))] | None = key(
+    workers: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
         "How many processes train together on this host with `strategy = multiworker`, 2 or more. The job's process "
         "is the first of them and starts the others; they live and end together (docs/strategies.md).",
@@ -114,14 +115,14 @@ class JobConfig(SectionModel):
     )
     strict: Boolean = key(
         False,
-        "Whether training ends after its first step if the loop uses a variable that no checkpoint would hold. If "
-        "this is false, there is only a warning, because the variable may be one that never changes.",
+        "Whether training ends where the worker names something that a restart would not bring back "
+        "(docs/exact-resume.md). If this is false, it is only named, because it may have no effect.",
     )
-    checkpoint_interval: Annotated[Interval | None, parsed_by(values.interval)] = key(
+    checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
         "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
-        "training against how often the job fails (Young and Daly), and `status` shows the choice. This is the most "
-        "work that a crash can cost; a stop or a notice flushes in any case.",
+        "training against how often the job fails (docs/saves.md). This is the most work that a crash can cost; a "
+        "stop or a notice flushes in any case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
@@ -137,18 +138,16 @@ class JobConfig(SectionModel):
     checkpoint_make_room: Boolean = key(
         False,
         "Whether a save that finds the disk full may delete older checkpoints before their time and try again: the "
-        "oldest first, but never the newest whole one or the newest attempt's. Off by default, because "
-        "checkpoint_keep is then not honoured.",
+        "oldest first, but never the newest whole one or the newest attempt's. checkpoint_keep is then not honoured.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
-        "How many of the newest checkpoints are kept, 1 or more. More than one by default, because the newest may "
-        "turn out to be damaged.",
+        "How many of the newest checkpoints are kept, 1 or more. The newest may turn out to be damaged.",
     )
-    checkpoint_keep_every: Annotated[float, parsed_by(values.hours)] | None = key(
+    checkpoint_keep_every: Annotated[float, parsed_by(quantities.hours)] | None = key(
         None, "In addition, one checkpoint is kept for each period of this length, such as `6 hours`.", shown="none"
     )
-    checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best_rule)] | None = key(
+    checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(texts.best_rule)] | None = key(
         None, "In addition, the best checkpoint by a metric is kept: `min loss` or `max accuracy`.", shown="none"
     )
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
@@ -160,20 +159,18 @@ class JobConfig(SectionModel):
     )
     mirror_keep: Positive = key(
         5,
-        "How many of the newest checkpoints are kept in the store. More than one by default, because a checkpoint "
-        "that is fetched may turn out to be damaged.",
+        "How many of the newest checkpoints are kept in the store.",
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
         "Bytes (`50MB`) that may be uploaded per second, so that uploads leave bandwidth for the data that training "
-        "reads. With `durable = remote`, the limit does not apply while a flush before a deadline waits for an upload.",
+        "reads. Not while a flush before a deadline waits for an upload (`durable = remote`).",
         shown="none",
     )
-    durable: Annotated[Literal["local", "remote"], parsed_by(values.durable)] = key(
-        "local",
+    durable: Durable = key(
+        Durable.LOCAL,
         "What `supervisorctl checkpoint` and a flush before the host goes away wait for: `local`, the checkpoint is "
-        "on this host's disk; `remote`, it is in the mirror as well. The upload is then part of the flush, and the "
-        "last flush before a notice's deadline begins that much earlier (docs/deadlines.md).",
+        "on this host's disk; `remote`, it is in the mirror as well (docs/mirror.md).",
     )
     startup_timeout: Timeout = key(
         600.0,
@@ -185,8 +182,8 @@ class JobConfig(SectionModel):
         "Seconds (or `2 minutes`) that a worker has to finish its step and write a checkpoint before it is told to "
         "exit. Spot hosts give 30 to 120 s in all.",
     )
-    on_notice: Annotated[Literal["stop", "train"], parsed_by(values.on_notice)] = key(
-        "stop",
+    on_notice: OnNotice = key(
+        OnNotice.STOP,
         "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` exits, and "
         "starts again if the host stays after all; `train` trains on until it is killed.",
     )
@@ -195,59 +192,56 @@ class JobConfig(SectionModel):
         "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone. The "
         "time for a save and a step is measured; this margin covers what the measurements don't.",
     )
-    hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(values.learned_timeout)] = key(
+    hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(quantities.learned_timeout)] = key(
         "auto",
         "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
         "saved, and it is killed and restarted. `auto` learns the limit: four times the longest pause from which the "
-        "job recovered, and at least hang_timeout_min (docs/hangs.md). `none` turns this off.",
+        "job recovered (docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
         600.0,
         "Shortest limit of `hang_timeout = auto`, in seconds (or `10 minutes`); half of it for the start-up, three "
-        "times as much for an evaluation. The default is the one that PyTorch has for its collectives: ending a step "
-        "that is only slow costs more than an idle machine.",
+        "times as much for an evaluation. As PyTorch has it for its collectives: ending a step that is only slow "
+        "costs more than an idle machine.",
     )
     gpu_wait: Timeout = key(
         30.0,
         "Seconds for which a start waits for GPU memory that the last attempt still holds; then it goes ahead anyway. "
         "Needs NVIDIA's driver and the extra `nvml`.",
     )
-    standby: Annotated[Literal["auto", "off", "warm", "hot"], parsed_by(values.standby)] = key(
-        "auto",
+    standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
+        StandbyKind.AUTO,
         "Process that is kept beside the worker and becomes the next attempt when the worker dies (docs/standby.md). "
-        "`auto` keeps a warm one where memory allows; for a script (`command = python train.py`), it imports the "
-        "packages that the script imports first, and runs no line of the script. `warm` has imported TensorFlow and "
-        "the job's module, and waits before it touches a device; a script is run up to its first use of `worker`. "
-        "`hot`, with an entrypoint only, has also built the model and run its step, so it holds as much memory as the "
-        "worker, on the devices as well. `off` keeps none. `status` says why there is none.",
+        "`warm` has done the imports, and a script is run up to its first use of `worker`; `auto` is the same where "
+        "memory allows, and runs no line of a script; `hot`, with an entrypoint only, has also built the model and run "
+        "its step, so it holds as much memory as the worker, on the devices as well; `off` keeps none.",
     )
-    on_nan: Annotated[OnNan, parsed_by(values.on_nan)] | None = key(
+    on_nan: OnNan | None = key(
         None,
-        "What to do when training diverges (docs/failures.md): `stop` fails the job, so that a person looks at it; "
-        "`rollback` resumes from an earlier checkpoint, at most three times without a new best one; `skip` does the "
-        "same and also leaves out the batches in question; `off` does not check.",
+        "What to do when training diverges (docs/failures.md): `stop` fails the job; `rollback` resumes from an "
+        "earlier checkpoint, at most three times without a new best one; `skip` does the same and also leaves out the "
+        "batches in question; `off` does not check.",
         shown="what the script says, else stop",
     )
-    loss_spike: Annotated[float | None, parsed_by(values.loss_spike)] = key(
+    loss_spike: Annotated[float | None, parsed_by(quantities.loss_spike)] = key(
         None,
         "How many deviations above its median over the last 100 steps a loss has to be to count as diverged, for "
-        "example 20. `off`: only a loss that is not finite counts, because what is unusual depends on the job.",
+        "example 20. `off`: only a loss that is not finite counts.",
         shown="off",
     )
-    replay: Annotated[float | None, parsed_by(values.replay)] = key(
+    replay: Annotated[float | None, parsed_by(quantities.replay)] = key(
         None,
         "Most of training time, for example `1%`, in which steps are trained a second time from the same state to "
-        "compare the bits (docs/replay.md): a difference is corrupted arithmetic, or training that is not "
-        "deterministic. Needs `deterministic = true`. Off by default, because it costs that share.",
+        "compare the bits (docs/replay.md). Needs `deterministic = true`.",
         shown="off",
     )
-    on_replay_difference: Annotated[OnReplayDifference, parsed_by(values.on_replay_difference)] = key(
+    on_replay_difference: OnReplayDifference = key(
         "warn",
         "What to do when steps that were trained a second time gave other bits: `warn` tells everybody and trains on "
-        "from the first result; `stop` fails the job, so that a person looks at the host.",
+        "from the first result; `stop` fails the job.",
     )
-    on_oom: Annotated[Literal["restart", "microbatch"], parsed_by(values.on_oom)] = key(
-        "restart",
+    on_oom: OnOom = key(
+        OnOom.RESTART,
         "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch "
         "into twice as many parts as before and adds up their gradients. The script must support this "
         "(docs/failures.md).",

@@ -1,12 +1,12 @@
-"""Programs and their groups: the sections [program:NAME] and [group:NAME]."""
+"""One process of a section [program:NAME] or [eventlistener:NAME]."""
 
-import re
 import signal
 from typing import Annotated
 
+from supervisor.config.keys.groups import ListenerConfig
 from supervisor.config.keys.hooks import HookKeys
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.schema import values
+from supervisor.config.schema import quantities, texts, words
 from supervisor.config.schema.section import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -22,7 +22,6 @@ from supervisor.config.schema.section import (
     PositiveBytes,
     Priority,
     Seconds,
-    SectionModel,
     SizeLimit,
     Timeout,
     User,
@@ -33,88 +32,10 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
-from supervisor.core.listeners.event_types import TYPES
-from supervisor.ini.problems import nearest_word
+from supervisor.core.program.facts import AutoRestart
 
 JOB_STARTRETRIES = 10
-BUFFER_SIZE = 1000  # Supervisor's 10 are lost while a listener starts; 1000 state changes are some 300 KB
-DEFAULT_HANDLER = "supervisor.dispatchers:default_handler"
-MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes and two logs
-
-
-@section_model
-class ProcessesConfig(SectionModel):
-    """How many processes a program's section stands for, and what they are called. More than one make a group."""
-
-    numprocs: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, MAX_NUMPROCS))] = key(
-        1,
-        "How many processes to run (0: none), each with its own `%(process_num)s`. Each job needs a checkpoint_dir of "
-        "its own.",
-    )
-    numprocs_start: Count = key(0, "Number of the first process.")
-    process_name: str = key(
-        "%(program_name)s",
-        "Name of each process. If there are several, it must contain `%(process_num)s`, as in "
-        "`%(program_name)s_%(process_num)02d`.",
-    )
-
-
-@section_model
-class GroupConfig(SectionModel):
-    """Programs that are started, stopped and shown together, as `GROUP:*`; each is then called `GROUP:NAME`."""
-
-    programs: Annotated[tuple[str, ...], parsed_by(values.name_list)] = required(
-        "Names of the programs' sections, separated by commas. A program can be in only one group."
-    )
-    priority: Priority = key(
-        999,
-        "Groups with lower numbers start first and stop last. Within a group, the priority of the programs decides.",
-    )
-
-
-def _events(text: str) -> tuple[str, ...]:
-    """Names of event types, separated by commas."""
-    found = tuple(name.upper() for name in values.name_list(text))
-    for name in found:
-        if name not in TYPES:
-            meant = nearest_word(name, TYPES)
-            raise ValueError(
-                f"names {name!r:.80}, which is no event type; "
-                + (f"did you mean {meant}?" if meant else "EVENT stands for all of them")
-            )
-    return found
-
-
-def _handler(text: str) -> str:
-    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
-        raise ValueError(f"is {text!r:.80}, not MODULE:FUNCTION; delete the line")
-    return text
-
-
-@section_model
-class ListenerConfig(SectionModel):
-    """A program that is told what happens, on its standard input, and answers on its standard output."""
-
-    events: Annotated[tuple[str, ...], parsed_by(_events)] = required(
-        "Event types that the listener gets, separated by commas. EVENT stands for all of them, PROCESS_STATE for "
-        "every change of a program's state."
-    )
-    buffer_size: Positive = key(
-        BUFFER_SIZE,
-        "How many events may wait while the listener's processes are busy or down. Beyond that, the oldest is "
-        "dropped; the log and `status` report it.",
-    )
-    result_handler: Annotated[str, parsed_by(_handler)] = key(
-        DEFAULT_HANDLER,
-        "With this value, an event is finished if the answer is OK, and is sent again if not. The daemon loads no "
-        "code of others: with any other value, an event is sent again only after FAIL, and the text of the answer is "
-        "dropped.",
-    )
-
-    @property
-    def has_foreign_handler(self) -> bool:
-        """Whether its answers are for code that the daemon does not load."""
-        return self.result_handler != DEFAULT_HANDLER
+_BOOLEANS = dict.fromkeys(words.TRUE, "true") | dict.fromkeys(words.FALSE, "false")
 
 
 @section_model
@@ -128,7 +49,7 @@ class ProgramConfig(HookKeys):
     section: str = internal("The section that it comes from, without brackets.")
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
-    command: Annotated[tuple[str, ...], parsed_by(values.command)] = required(
+    command: Annotated[tuple[str, ...], parsed_by(texts.command)] = required(
         "Program and arguments, split as a shell would split them; no shell runs. A name without a slash is searched "
         "for in PATH. A job may have an entrypoint instead.",
         shown="required, except for a job with an entrypoint",
@@ -142,16 +63,15 @@ class ProgramConfig(HookKeys):
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
         "File of further variables, one `KEY=VALUE` a line, as for systemd's EnvironmentFile= and dotenv; "
-        "`environment` wins over it. With `-` before the path, the file may be missing. It is read together with the "
-        "configuration, so `update` applies changes in it. If the daemon is root, the file must be as safe from other "
-        "users as the configuration.",
+        "`environment` wins over it. With `-` before the path, the file may be missing. `update` applies changes in "
+        "it. If the daemon is root, the file must be as safe from other users as the configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
         "User (name or number) as whom the program runs; needs a daemon that is root. HOME, USER and LOGNAME become "
         "that user's, unless they were set to something other than root's own. The rest of the environment stays the "
-        "daemon's, as in Supervisor, because files written for Supervisor rely on that: keep secrets out of it.",
+        "daemon's, as in Supervisor: keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
@@ -177,10 +97,10 @@ class ProgramConfig(HookKeys):
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use. It is checked every second: "
-        "above the limit, a job flushes, and the program is restarted (cause memory-limit). If it meanwhile grows by "
-        "another half of the limit, it is killed. Where the daemon has control groups of its own, the kernel kills it "
-        "a tenth above the limit.",
+        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use, checked every second: above "
+        "the limit, a job flushes, and the program is restarted (cause memory-limit). If it meanwhile grows by "
+        "another half of the limit, it is killed; the kernel kills it a tenth above the limit where the daemon has "
+        "control groups of its own.",
         shown="none",
     )
     cpu_limit: Cores | None = key(
@@ -189,10 +109,10 @@ class ProgramConfig(HookKeys):
         "daemon has control groups of its own; elsewhere the log says that it is not enforced.",
         shown="none",
     )
-    healthcheck_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
+    healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
         "Command that exits with 0 if the program is healthy. It runs as the program's user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy job flushes; then the program is "
+        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy program (a job flushes first) is "
         "restarted (cause unhealthy).",
         shown="none",
     )
@@ -201,7 +121,7 @@ class ProgramConfig(HookKeys):
     healthcheck_retries: Positive = key(
         3, "How many checks in a row must fail before the program is restarted. As in Docker."
     )
-    oom_score_adjust: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, 1000))] | None = key(
+    oom_score_adjust: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, 1000))] | None = key(
         None,
         "How much the kernel prefers to kill it when memory runs out, from 0 to 1000. Never below 0, so that a "
         "program is killed before the daemon.",
@@ -210,13 +130,13 @@ class ProgramConfig(HookKeys):
     priority: Priority = key(
         999,
         "Programs with lower numbers start first and stop last: with the daemon, with `all`, and in groups. This is "
-        "only an order. For what must be ready before the program or gone after it, use depends_on, which wins.",
+        "only an order; depends_on waits, and wins.",
     )
-    depends_on: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
+    depends_on: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
         "Programs or groups, separated by commas, that must be ready before this program starts: a plain program has "
         "been up for its startsecs or has reported that it is ready (notify), a job trains, or either is done. Only a "
-        "start waits for them, not a restart.",
+        "start waits, not a restart.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -224,12 +144,12 @@ class ProgramConfig(HookKeys):
         "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins: a stopped program stays "
         "stopped.",
     )
-    autorestart: Annotated[values.AutoRestart, parsed_by(values.autorestart)] = key(
-        "unexpected",
+    autorestart: Annotated[AutoRestart, parsed_by(words.one_of(AutoRestart, _BOOLEANS))] = key(
+        AutoRestart.UNEXPECTED,
         "Whether to start it again when it ends by itself: true, false, or unexpected, which means only if the exit "
         "code is not in exitcodes (for a job: if it did not report that training is done).",
     )
-    exitcodes: Annotated[frozenset[int], parsed_by(values.exit_codes)] = key(
+    exitcodes: Annotated[frozenset[int], parsed_by(quantities.exit_codes)] = key(
         frozenset({0}), "Exit codes, separated by commas, that are expected.", shown="0"
     )
     startsecs: Seconds = key(
@@ -250,14 +170,13 @@ class ProgramConfig(HookKeys):
     startretries: Count = key(
         3,
         "How many failed starts in a row are retried before the program is given up. For a job: how many restarts in "
-        "a row without a new checkpoint. A job has more, because what it needs (a disk, a driver) may take longer to "
-        "come back.",
+        "a row without a new checkpoint; more, because what it needs (a disk, a driver) may take longer to come back.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
-    stopsignal: Annotated[signal.Signals, parsed_by(values.stop_signal)] = key(
+    stopsignal: Annotated[signal.Signals, parsed_by(texts.stop_signal)] = key(
         signal.SIGTERM, "Signal that asks it to exit; a job flushes before it gets the signal.", shown="TERM"
     )
-    stop_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
+    stop_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
         "Command that asks it to exit. It runs as the program's user, in its directory, with SUPERVISOR_PROGRAM_PID. "
         "If the program still runs after the command, the signal follows. Both share stopwaitsecs.",
@@ -288,7 +207,7 @@ class ProgramConfig(HookKeys):
         "Whether rotated logs are compressed, to `.1.gz` and so on, some time after the rotation. No program waits "
         "for it (docs/logs.md).",
     )
-    stdout_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
+    stdout_line_prefix: Annotated[str, parsed_by(texts.line_prefix)] = key(
         "",
         "Text before each line in stdout_logfile, followed by a blank. It can contain `{time}`, `{program}`, "
         "`{attempt}` and `{channel}`, as in `{time} {program}:`. Only the file gets it (docs/logs.md).",
@@ -324,7 +243,7 @@ class ProgramConfig(HookKeys):
     stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which the log is rotated; 0 means never.")
     stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept.")
     stderr_logfile_compress: Boolean = key(False, "Whether rotated logs of standard error are compressed.")
-    stderr_line_prefix: Annotated[str, parsed_by(values.line_prefix)] = key(
+    stderr_line_prefix: Annotated[str, parsed_by(texts.line_prefix)] = key(
         "", "Like stdout_line_prefix, for standard error.", shown="none"
     )
     stderr_syslog: Boolean = key(False, "Like stdout_syslog, for standard error.")

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from supervisor.config.schema import values
+from supervisor.config.schema import texts
 from supervisor.config.schema.section import (
     FilePath,
     Mode,
@@ -33,7 +33,7 @@ class UnixServerConfig(SectionModel):
         "Mode of the socket, in octal: who may connect. By default only the daemon's user, because whoever can give "
         "orders can run programs.",
     )
-    owner: Annotated[tuple[int, int], parsed_by(values.owner)] | None = key(
+    owner: Annotated[tuple[int, int], parsed_by(texts.owner)] | None = key(
         None,
         "Owner of the socket, as `user` or `user:group`; needs root. The owner may make changes; others whom the mode "
         "lets connect may only look.",
@@ -54,7 +54,7 @@ class UnixServerConfig(SectionModel):
 class InetServerConfig(SectionModel):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
-    address: Annotated[tuple[str | None, int], parsed_by(values.address)] = required(
+    address: Annotated[tuple[str | None, int], parsed_by(texts.address)] = required(
         "`HOST:PORT`; `*:PORT` or `PORT` alone means every interface. On any other than the loopback interface "
         "(127.0.0.1, ::1, localhost), username and password must be set.",
         alias="port",

@@ -1,15 +1,16 @@
 """How a class describes a section: its keys, their documentation, and how texts become values.
 
-These are dataclasses, not classes of a validation library: the function that parses a value (values.py) checks it too,
+These are dataclasses, not classes of a validation library: the function that parses a value checks it too,
 and such a library would take a fifth of the daemon's memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin
 
-from supervisor.config.schema import values
+from supervisor.config.schema import quantities, texts, words
 from supervisor.config.schema.secret import Secret
 
 KeyProblem = tuple[str, str]
@@ -176,9 +177,12 @@ def _value(reader: ValueParser | None, given: Any, folder: Path | None) -> Any:
 
 
 def _reader(kind: Any) -> ValueParser | None:
-    """How to parse a value of a type, also of the one inside `TYPE | None`."""
-    inside = (each if isinstance(each, ValueParser) else _reader(each) for each in get_args(kind))
-    return next(filter(None, inside), None)
+    """How to parse a value of a type, also of the one inside `TYPE | None`; words of a closed set read themselves."""
+    if (isinstance(kind, type) and issubclass(kind, StrEnum)) or get_origin(kind) is Literal:
+        return parsed_by(words.one_of(kind))
+    parts = get_args(kind)
+    stated = (part for part in parts if isinstance(part, ValueParser))
+    return next(stated, None) or next(filter(None, map(_reader, parts)), None)
 
 
 def _utf8(text: str) -> str:
@@ -191,7 +195,7 @@ def _utf8(text: str) -> str:
 
 
 def _path(text: str, folder: Path) -> Path:
-    return Path(values.absolute_path(text, str(folder)))
+    return Path(texts.absolute_path(text, str(folder)))
 
 
 def _optional_path(text: str, folder: Path) -> Path | None:
@@ -209,21 +213,23 @@ INTERPRETER = ValueParser(_interpreter)
 
 # --- what the value of a key may be: types that read themselves from the text of the file -------------------------
 
-Boolean = Annotated[bool, parsed_by(values.boolean)]
-Bytes = Annotated[int, parsed_by(values.size_bytes)]
-Count = Annotated[int, parsed_by(lambda text: values.whole_number(text, 0))]
-Positive = Annotated[int, parsed_by(lambda text: values.whole_number(text, 1))]
-Mode = Annotated[int, parsed_by(values.octal)]
-Priority = Annotated[int, parsed_by(lambda text: values.whole_number(text, -values.MAX_PRIORITY, values.MAX_PRIORITY))]
-Limit = Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, values.MAX_LIMIT))]
-CountLimit = Annotated[int, parsed_by(lambda text: values.resource_limit(text, is_size=False))]
-PositiveBytes = Annotated[int, parsed_by(values.positive_size)]
-SizeLimit = Annotated[int, parsed_by(lambda text: values.resource_limit(text, is_size=True))]
-Seconds = Annotated[float, parsed_by(values.seconds)]
-Cores = Annotated[float, parsed_by(values.cores)]
-Timeout = Annotated[float, parsed_by(values.timeout)]
-Variables = Annotated[dict[str, str], parsed_by(values.environment)]
-User = Annotated[str, parsed_by(values.user)]
+Boolean = Annotated[bool, parsed_by(words.boolean)]
+Bytes = Annotated[int, parsed_by(quantities.size_bytes)]
+Count = Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0))]
+Positive = Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 1))]
+Mode = Annotated[int, parsed_by(quantities.octal)]
+Priority = Annotated[
+    int, parsed_by(lambda text: quantities.whole_number(text, -quantities.MAX_PRIORITY, quantities.MAX_PRIORITY))
+]
+Limit = Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, quantities.MAX_LIMIT))]
+CountLimit = Annotated[int, parsed_by(lambda text: quantities.resource_limit(text, is_size=False))]
+PositiveBytes = Annotated[int, parsed_by(quantities.positive_size)]
+SizeLimit = Annotated[int, parsed_by(lambda text: quantities.resource_limit(text, is_size=True))]
+Seconds = Annotated[float, parsed_by(quantities.seconds)]
+Cores = Annotated[float, parsed_by(quantities.cores)]
+Timeout = Annotated[float, parsed_by(quantities.timeout)]
+Variables = Annotated[dict[str, str], parsed_by(texts.environment)]
+User = Annotated[str, parsed_by(texts.user)]
 FilePath = Annotated[Path, PATH]
 LogPath = Annotated[Path | None, OPTIONAL_PATH]
 Password = Annotated[Secret, parsed_by(Secret)]

@@ -6,32 +6,36 @@ from enum import Enum
 class Code(Enum):
     """The name of the fault, and the HTTP status that carries it."""
 
+    http_status: int
+
+    def __new__(cls, http_status: int) -> "Code":
+        """A member; its value tells it from others of the same status."""
+        member = object.__new__(cls)
+        member._value_ = len(cls.__members__)
+        member.http_status = http_status
+        return member
+
     BAD_ARGUMENTS = 400
-    NOT_A_JOB = 4001
-    BAD_SIGNAL = 4002
+    NOT_A_JOB = 400
+    BAD_SIGNAL = 400
     UNAUTHORIZED = 401
     FORBIDDEN = 403
     UNKNOWN_COMMAND = 404
-    BAD_NAME = 4041
+    BAD_NAME = 404
     ALREADY_STARTED = 409
-    NOT_RUNNING = 4091
-    ALREADY_ADDED = 4092
-    STILL_RUNNING = 4093
-    NOT_SAVED = 4094
-    NOT_PROVEN = 4095
-    NO_FILE = 4221
-    NOT_EXECUTABLE = 4222
-    SPAWN_ERROR = 4223
-    ABNORMAL_TERMINATION = 4224
-    FAILED = 4225
-    CANT_REREAD = 4226
-    WAITING = 4227
+    NOT_RUNNING = 409
+    ALREADY_ADDED = 409
+    STILL_RUNNING = 409
+    NOT_SAVED = 409
+    NOT_PROVEN = 409
+    NO_FILE = 422
+    NOT_EXECUTABLE = 422
+    SPAWN_ERROR = 422
+    ABNORMAL_TERMINATION = 422
+    FAILED = 422
+    CANT_REREAD = 422
+    WAITING = 422
     SHUTDOWN_STATE = 503
-
-    @property
-    def http_status(self) -> int:
-        """The first three digits; the fourth only tells names of one status apart."""
-        return int(str(self.value)[:3])
 
 
 class RequestFailed(Exception):

@@ -4,6 +4,8 @@ The types of the fields say what there is to say, once: str, bool, int, float, a
 `tuple[X, ...]` (a JSON array) and `Mapping[str, X]` (a JSON object). `Annotated[int, {"minimum": 1}]` adds what a type
 can't express, in the words of JSON Schema. In a request, a field with a default may be left out; in an answer every
 field is always present.
+
+The wire's codec is for programs, which forgive each other much; here a person is told what to write instead.
 """
 
 import builtins

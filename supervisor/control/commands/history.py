@@ -31,27 +31,10 @@ class HistoryRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptAnswer:
-    """One attempt, as `AttemptRecord` describes it, and where its time went (empty for a plain program)."""
+class AttemptAnswer(AttemptRecord):
+    """One attempt, and where its time went (empty for a plain program)."""
 
     spent_s: SecondsByCategory
-    attempt: int
-    started_wall_at: float
-    ended_wall_at: float | None
-    restored: str | None
-    from_step: int | None
-    to_step: int | None
-    cause: str | None
-    text: str | None
-    exit_code: int | None
-    signal: int | None
-    lost_steps: int | None
-    refused: tuple[tuple[str, str], ...]
-    checkpoints: int
-    changed: tuple[str, ...]
-    ran_s: float | None
-    older_because: str | None
-    older_text: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +53,11 @@ async def history(context: CommandContext, request: HistoryRequest) -> History:
         spent_s = await asyncio.to_thread(context.ledger.accounts.time_spent, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
-    return History(tuple(_attempt(record, spent_s.get(record.attempt, {})) for record in records))
-
-
-def _attempt(record: AttemptRecord, spent_s: Mapping[TimeSpent, float]) -> AttemptAnswer:
-    known = fields_of(record)
-    started_at, ended_at = known.pop("started_at"), known.pop("ended_at")
-    return AttemptAnswer(started_wall_at=started_at, ended_wall_at=ended_at, spent_s=_by_name(spent_s), **known)
+    return History(
+        tuple(
+            AttemptAnswer(**fields_of(record), spent_s=_by_name(spent_s.get(record.attempt, {}))) for record in records
+        )
+    )
 
 
 def _by_name(spent_s: Mapping[TimeSpent, float]) -> dict[str, float]:
@@ -147,7 +128,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
 def _began_at(first: AttemptRecord, spent_s: Mapping[int, Mapping[TimeSpent, float]]) -> float:
     """When the account begins: the time before the first attempt, of a job that waited for its start, is in it too."""
     before_s = sum(sum(each.values()) for attempt, each in spent_s.items() if attempt < first.attempt)
-    return first.started_at - before_s
+    return first.started_wall_at - before_s
 
 
 def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[TimeSpent, float]], list[AttemptRecord]]:

@@ -7,7 +7,7 @@ one that reads slowly gets the newest state later, and delays nothing else.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, fields
 from http import HTTPStatus
 
@@ -16,7 +16,7 @@ import structlog
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.isolation import not_shown
 from supervisor.control.base.json_types import fields_of, to_json
-from supervisor.control.commands.status import ProgramStatus, status
+from supervisor.control.commands.status import ProgramStatus, StatusAnswer, status
 from supervisor.control.http import web
 from supervisor.control.page.files import SAFETY
 
@@ -40,8 +40,17 @@ class _Shown:
 class LivePages:
     """The state that all open pages show."""
 
-    def __init__(self, context: CommandContext) -> None:
+    def __init__(
+        self,
+        context: CommandContext,
+        look_every_s: float = LOOK_EVERY_S,
+        max_pages: int = MAX_PAGES,
+        look: Callable[[CommandContext], Awaitable[StatusAnswer]] = status,
+    ) -> None:
         self._context = context
+        self._look_every_s = look_every_s
+        self._max_pages = max_pages
+        self._read_status = look
         self._pages = 0
         self._look = 0
         self._shown: dict[str, _Shown] = {}
@@ -52,7 +61,7 @@ class LivePages:
 
     async def respond(self, request: web.Request) -> web.Response:
         """A stream that begins with everything and continues with what changes. Refuses too many pages (503)."""
-        if self._pages >= MAX_PAGES:
+        if self._pages >= self._max_pages:
             raise web.RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "10"})
         headers = {**SAFETY, "X-Accel-Buffering": "no"}
         return web.Response(self._stream(), content_type="text/event-stream", headers=headers)
@@ -104,10 +113,10 @@ class LivePages:
                 except Exception:
                     log.exception("internal.failed", path="/page/live")
                     raise
-            await asyncio.sleep(max(LOOK_EVERY_S, (time.monotonic() - began) / LOOK_SHARE))
+            await asyncio.sleep(max(self._look_every_s, (time.monotonic() - began) / LOOK_SHARE))
 
     async def _look_once(self) -> None:
-        answer, look = await status(self._context), self._look + 1
+        answer, look = await self._read_status(self._context), self._look + 1
         present = {each.name: _content(each) for each in answer.programs}
         daemon = to_json(
             {

@@ -106,9 +106,8 @@ async def _stream(
             piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
         position = await disks.run(path, _position, file) if follows and isinstance(file, BufferedReader) else None
     finally:
-        disks.submit(
-            path, file.close
-        )  # in a thread: it waits for a read that is still under way, on a disk that may hang
+        # in a thread: it waits for a read that is still under way, on a disk that may hang
+        disks.submit(path, file.close)
     if position is not None:
         async for added in follow(disks, path, position):
             yield added

@@ -33,7 +33,8 @@ host, else `lost` if the attempt made progress or is a plain program's; neither 
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import record_failed_step
-from supervisor.core.actions.exits import classify_exit, follow_exit
+from supervisor.core.actions.exit_causes import classify_exit
+from supervisor.core.actions.exits import follow_exit
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
@@ -223,13 +224,14 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
 
 def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
     """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
-    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
+    facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
     facts.current.failed_errno = event.errno
     if event.error is not None:
         facts.current.reported_error, facts.current.failed_step = event.error, event.step
         record_failed_step(facts, event.step)
-    began_at = facts.current.start_step if facts.current.start_step is not None else 0
-    facts.current.made_progress = event.committed_step is not None or (event.step or 0) > began_at
+    facts.current.made_progress = event.committed_step is not None or (event.step or 0) > (
+        facts.current.start_step or 0
+    )
     facts.ever_trained = facts.ever_trained or facts.current.made_progress
     if event.committed_step is None:
         return

@@ -1,12 +1,12 @@
-"""The process is gone: classifies its end, records it, and decides what follows."""
+"""The process is gone: records its end, and decides what follows from the cause (`exit_causes.py`)."""
 
-from signal import SIGTERM
+from collections.abc import Callable, Mapping
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
+from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.transitions import (
-    USE_WORKER,
     enter,
     give_up,
     launch,
@@ -17,16 +17,13 @@ from supervisor.core.actions.transitions import (
 )
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.storage import is_waited_for
 from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
-from supervisor.core.program.notice_plan import is_host_going
-from supervisor.protocol.wire.messages import Then, WorkerExit
+from supervisor.protocol.wire.messages import WorkerExit
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
-DONE = "done"
 CHECK_HINT = "check the data and the learning rate"
 
 
@@ -46,7 +43,7 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
     """Records why the attempt ended and how far it had come, and does what follows from that."""
     how = restart.describe_exit(event.code, event.signal)
     facts.ended = account.saved_progress(facts, f"the worker ended first ({how})")
-    left_unsaved = _left_unsaved(facts) or facts.current.flush_failure is not None
+    left_unsaved = is_left_unsaved(facts) or facts.current.flush_failure is not None
     unsaved = facts.ended if left_unsaved and facts.ended is not None and not facts.ended.is_safe else None
     if unsaved is not None:
         text = f"{text}; {unsaved.consequence()}"
@@ -79,78 +76,6 @@ def _has_outlived(facts: ProgramFacts, now: float) -> bool:
     policy, deadline_at = facts.policy, facts.deadline_at
     counts_seconds = not policy.is_job and policy.notify_timeout is None
     return facts.state is State.STARTING and counts_seconds and deadline_at is not None and deadline_at <= now
-
-
-def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
-    """The cause of an end, and a text for people."""
-    unknown = event.code is None and event.signal is None  # adopted, on a kernel that does not tell
-    if facts.current.done_reported and (event.code == 0 or unknown):
-        has_trained = facts.current.made_progress or facts.current.start_step is None
-        at = f"there was nothing to do: it is at total_steps ({facts.current.start_step})"
-        return Cause.DONE, DONE if has_trained else f"{DONE}; {at}"
-    text = restart.describe_exit(event.code, event.signal)
-    if facts.current.reported_error is not None:
-        text = f"{facts.current.reported_error} ({text})"
-    elif event.error_line is not None:
-        text = f"{text}: {event.error_line}"
-    if facts.current.decided_end is not None:
-        cause, decided = facts.current.decided_end
-        return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
-    if facts.state is State.ADOPTING and event.code == WorkerExit.STOPPED:
-        cause = Cause.PREEMPTION if is_host_going(facts) and facts.wanted and not facts.closing else Cause.STOPPED
-        return cause, "stopped (requested before this daemon started)"
-    if facts.policy.is_job and is_host_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
-        return Cause.PREEMPTION, f"told to stop from outside while the host was going away: {text}"
-    if facts.policy.is_gang and event.code == WorkerExit.STOPPED:
-        return Cause.STOPPED, "another rank was told to stop: saved and stopped together"
-    if not facts.policy.is_job:
-        text = text if event.oom is None else f"{text}, sent by the kernel because memory ran out ({event.oom})"
-        return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
-    has_begun = (
-        facts.current.made_progress or facts.current.start_step is not None
-    )  # then the checkpoint did fit, and the script chose the status
-    says_unfit = (
-        facts.current.restore_begun or facts.current.reported_error is not None
-    )  # or the status is the script's
-    if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun and says_unfit:
-        return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
-    if event.code == WorkerExit.DIRECTORY_UNUSABLE and is_waited_for(
-        facts.current.failed_errno, has_worked=facts.account.newest is not None
-    ):
-        return Cause.STORAGE, facts.current.reported_error or text
-    if event.code == 0 and facts.state is State.STARTING and not has_begun and facts.current.reported_error is None:
-        how = "before it reached worker.Run" if facts.current.has_spoken else "without using worker"
-        return Cause.SETUP, f"{facts.policy.script} exited 0 {how}: nothing of it was saved; {USE_WORKER}"
-    if restart.is_permanent(event.code):
-        return Cause.SETUP, text
-    if event.code == WorkerExit.LOCKED:
-        return Cause.BUSY, text
-    if event.code == WorkerExit.DIVERGED:
-        return Cause.DIVERGENCE, text
-    if facts.current.out_of_memory or event.oom is not None:
-        return Cause.OUT_OF_MEMORY, f"out of memory: {text}" + (
-            f", sent by the kernel ({event.oom})" if event.oom else ""
-        )
-    if event.code == 0:
-        text = "exit status 0, but the worker never reported that training was done"
-    if (
-        event.code is not None
-        and facts.state is State.STARTING
-        and facts.current.reported_error is None
-        and not has_begun
-    ):
-        hint = "" if event.error_line is not None else "; see its stderr"
-        text = f"{text}; it exited before it reached worker.Run{hint}"
-    if unknown and facts.current.made_progress and facts.current.reported_error is None:
-        return Cause.LOST, text
-    return Cause.CRASH, text
-
-
-def _left_unsaved(facts: ProgramFacts) -> bool:
-    """Whether it was to flush before it stopped, and no commit came."""
-    return (
-        facts.current.flush is not None and facts.current.flush.then is Then.STOP and not facts.current.flush.committed
-    )
 
 
 def _follow_plain(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
@@ -199,20 +124,15 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         facts.reason = text
         enter(facts, State.EXITED)
         return []
-    has_trained = facts.current.from_checkpoint or facts.ever_trained
-    raised = facts.current.reported_error if event.code == WorkerExit.USER_ERROR else None
     if cause is Cause.LOST:  # nobody knows that it failed
         return launch(facts, now)
-    if cause is Cause.DIVERGENCE:
-        return follow_divergence(facts, text, now)
-    if cause is Cause.BAD_CHECKPOINT:
-        return follow_bad_checkpoint(facts, text, now)
-    if cause is Cause.OUT_OF_MEMORY:
-        return follow_out_of_memory(facts, text, now)
-    if raised is not None and not has_trained:
+    if (follow := OTHER_STARTS.get(cause)) is not None:
+        return follow(facts, text, now)
+    raised = facts.current.reported_error if event.code == WorkerExit.USER_ERROR else None
+    if raised is not None and not (facts.current.from_checkpoint or facts.ever_trained):
         return give_up(facts, f"failed before its first step: {text}")
     if raised is not None and _is_repeated_mistake(facts, raised):
-        facts.failures.count_failure(cause, moved=False)
+        facts.failures.count_failure(cause, made_progress=False)
         times = facts.failures.deaths_without_progress
         return give_up(facts, f"failed before its first step, {times} times in a row: {text}")
     return retry(facts, cause, text, now)
@@ -233,7 +153,7 @@ def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
 
     A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
     """
-    if not facts.current.rolls_back:
+    if not facts.current.go_back:
         return give_up(facts, f"diverged: {text}; {CHECK_HINT}, or set on_nan = rollback or skip; then start it again")
     if facts.current.failed_step is not None:
         facts.restore_below_step = max(0, facts.current.failed_step - 1)
@@ -264,3 +184,10 @@ def follow_out_of_memory(facts: ProgramFacts, text: str, now: float) -> Effects:
     else:
         remedy = "give it more memory, or set on_oom = microbatch"
     return retry(facts, Cause.OUT_OF_MEMORY, f"{text}; {remedy}", now)
+
+
+OTHER_STARTS: Mapping[Cause, Callable[[ProgramFacts, str, float], Effects]] = {
+    Cause.DIVERGENCE: follow_divergence,
+    Cause.BAD_CHECKPOINT: follow_bad_checkpoint,
+    Cause.OUT_OF_MEMORY: follow_out_of_memory,
+}

@@ -188,10 +188,10 @@ def _goes_on(facts: ProgramFacts) -> bool:
 
 def _flush(facts: ProgramFacts, now: float) -> Effects:
     """Requests the first flush, or the last one if that is due, after which the worker stops if on_notice says so."""
-    last_at, insured_at = notice_plan.last_flush_at(facts), notice_plan.early_flush_at(facts)
+    last_at, early_at = notice_plan.last_flush_at(facts), notice_plan.early_flush_at(facts)
     if last_at is None or now < last_at:
         facts.current.early_flush_requested = facts.current.early_flush_requested or (
-            insured_at is not None and insured_at <= now
+            early_at is not None and early_at <= now
         )
         return request_flush(facts, REASON, Then.GO_ON, now)
     facts.current.last_flush_requested = True

@@ -143,7 +143,7 @@ def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) ->
     """Records the failure, which says more than an exit status."""
     facts.current.has_spoken = True
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
-    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
+    facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
     facts.current.failed_errno = event.errno
     record_failed_step(facts, event.step)
     return []

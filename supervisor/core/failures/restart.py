@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
 
-from supervisor.protocol.wire.messages import PERMANENT_EXITS, WorkerExit
+from supervisor.protocol.wire.messages import WorkerExit
 
 BACKOFF_FIRST_S = 1.0  # Supervisor's first pause
 BACKOFF_LIMIT_S = 60.0  # a minute of idle GPU is the most that politeness to a broken dependency is worth
@@ -57,10 +57,7 @@ class Cause(StrEnum):
     SETUP = "setup", FORGIVEN  # a person has to change something first
     PREEMPTION = "preemption", FORGIVEN  # the host went away, or is about to
     DIVERGENCE = "divergence", OLDER_EACH_TIME  # a loss or weights that are not finite, or a loss far off
-    OUT_OF_MEMORY = (
-        "out-of-memory",
-        CHARGED,
-    )  # the process asked for more than there was, or the kernel killed it for it
+    OUT_OF_MEMORY = "out-of-memory", CHARGED  # it asked for more than there was, or the kernel killed it
     BAD_CHECKPOINT = "bad-checkpoint", OLDER_EACH_TIME  # whole, and the program can't go on from it
     BUSY = "busy", CHARGED  # another live worker holds the checkpoint directory
     STORAGE = "storage", FORGIVEN  # the checkpoint directory can't be used, or lacks what it held
@@ -101,10 +98,10 @@ class FailureCounts:
     short_lives: int = 0
     """Of a plain program: crashes in a row after startsecs, each within CALM_S of its start."""
 
-    def count_failure(self, cause: Cause, moved: bool) -> None:
-        """Counts a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
+    def count_failure(self, cause: Cause, made_progress: bool) -> None:
+        """Counts a failure. `made_progress`: the attempt did a step (a plain program: outlived startsecs)."""
         self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
-        self.deaths_without_progress = 0 if moved else self.deaths_without_progress + 1
+        self.deaths_without_progress = 0 if made_progress else self.deaths_without_progress + 1
 
     def count_short_life(self, lived_s: float) -> None:
         """Counts a crash of a plain program that had outlived startsecs, after `lived_s`."""
@@ -134,11 +131,6 @@ def backoff_s(idle_deaths: int, key: str) -> float:
         return 0.0
     pause = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(idle_deaths - 1, 16))
     return pause * (1.0 + JITTER * (zlib.crc32(key.encode()) / 2**32 - 0.5))
-
-
-def is_permanent(code: int | None) -> bool:
-    """Whether a worker's exit status means that another attempt would fail the same way."""
-    return code in PERMANENT_EXITS
 
 
 def is_mistake(error: str) -> bool:

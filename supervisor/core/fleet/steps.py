@@ -12,9 +12,7 @@ from enum import Enum
 from supervisor.protocol.allocation import FINAL, StepExit
 
 MAX_LOST = 5  # daemons killed in a row without a new checkpoint
-MAX_AGAIN = (
-    20  # generations in a row without one: daemons count workers' failures, but not that they can't reach another
-)
+MAX_AGAIN = 20  # generations in a row without one; that daemons can't reach each other counts against no worker
 MAX_MISSING = 2  # rendezvous in a row without a node: it may be gone, and only Slurm can give another
 MAX_RUNS_MISSING = 10  # after so many requeues it is no accident that nodes don't reach each other
 STORAGE_PAUSE_S = 30.0  # between two looks at storage that is away; it is waited for as long as the allocation goes on
@@ -29,18 +27,18 @@ class AfterStep(Enum):
     REQUEUE = "requeue"  # give the allocation back, and ask for another run
 
 
-def daemon_status(requested: int, are_done: bool, node_leaves: bool, is_over: StepExit | None) -> int:
+def daemon_status(requested: int, are_done: bool, node_leaves: bool, gang_ends_with: StepExit | None) -> int:
     """How a node's daemon ends once it has stopped everything.
 
     `requested`: the status that it would end with elsewhere; `are_done`: every program has ended as it should;
-    `node_leaves`: Slurm said that the allocation ends; `is_over`: why the gang has to begin again, if it has to.
+    `node_leaves`: Slurm said that the allocation ends; `gang_ends_with`: why the gang has to begin again, if it has to.
     """
     if requested != 0:
         return requested
     if are_done:
         return StepExit.DONE
-    if is_over is not None:
-        return is_over
+    if gang_ends_with is not None:
+        return gang_ends_with
     return StepExit.NODE_LEAVES if node_leaves else StepExit.SAVED
 
 

@@ -22,16 +22,16 @@ class Spawn:
 class SelectCheckpoint:
     """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed.
 
-    `avoid`: names of checkpoints to pass over while an older one is whole. `below_step`: choose one of a lower step if
-    there is one, and quarantine the others. `unfit`: names of checkpoints that did not fit the program, with the
-    reason; they are never chosen. `newest`: the newest one that was ever reported, of whose whereabouts the answer
+    `avoid`: names of checkpoints to pass over while an older one is whole. `restore_below_step`: choose one of a lower
+    step if there is one, and quarantine the others. `unfit`: names of checkpoints that did not fit the program, with
+    the reason; they are never chosen. `newest`: the newest one that was ever reported, of whose whereabouts the answer
     tells. `begin_at`: an operator chose this step; set aside first what is newer, or for 0 everything.
     `pass_over_unreadable`: choose an older one if the newest can't be read.
     """
 
     attempt: int
     avoid: frozenset[str] = frozenset()
-    below_step: int | None = None
+    restore_below_step: int | None = None
     unfit: tuple[tuple[str, str], ...] = ()
     newest: ReportedCheckpoint | None = None
     begin_at: int | None = None

@@ -250,7 +250,7 @@ class DoneReported:
 class FailureReported:
     """The worker reports why it fails. `step`: where, if it knows; `out_of_memory`: for lack of memory.
 
-    `rolls_back`: training diverged at `step`, and the next attempt is to begin before that. `errno`: the error of a
+    `go_back`: training diverged at `step`, and the next attempt is to begin before that. `errno`: the error of a
     checkpoint directory that it could not use.
     """
 
@@ -258,7 +258,7 @@ class FailureReported:
     error: str
     step: int | None = None
     out_of_memory: bool = False
-    rolls_back: bool = False
+    go_back: bool = False
     errno: int | None = None
 
 
@@ -329,7 +329,7 @@ class AttemptLost:
     """It ended while no daemon was running. `done`, `error`: it reported completion, or a failure.
 
     `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
-    `step`, `out_of_memory`, `rolls_back`, `errno`: as in `FailureReported`; `code`: the exit status it was about to
+    `step`, `out_of_memory`, `go_back`, `errno`: as in `FailureReported`; `code`: the exit status it was about to
     exit with. `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a start
     request.
     """
@@ -341,7 +341,7 @@ class AttemptLost:
     host_rebooted: bool = False
     step: int | None = None
     out_of_memory: bool = False
-    rolls_back: bool = False
+    go_back: bool = False
     code: int | None = None
     oom: str | None = None
     held_back: bool = False

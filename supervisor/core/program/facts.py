@@ -89,9 +89,7 @@ class Policy:
     notice_grace: float = 60.0
     durable: Durable = Durable.LOCAL
     on_oom: OnOom = OnOom.RESTART
-    is_gang: bool = (
-        False  # one rank of several nodes: one attempt for each daemon, as they begin together or not at all
-    )
+    is_gang: bool = False  # one rank of several nodes: one attempt for each daemon, as all begin together or none
     checkpoint_dir: str | None = None  # of a job
     script: str = "the script"  # what it runs, for messages
     start_paths: tuple[str, ...] = ()  # its directory, its command, and the script that a job's interpreter reads
@@ -138,7 +136,7 @@ class AttemptFacts:
     out_of_memory: bool = False  # it reports that it lacked memory
     failed_errno: int | None = None  # it reports that the checkpoint directory failed with this error
     older_readable: bool = False  # its newest checkpoint could not be read, but there are older ones
-    rolls_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
+    go_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
     decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
     older: Older | None = None  # it began from an older checkpoint than the newest, and why
     save_error: str | None = None  # why its last save failed, unless one has succeeded since

@@ -116,41 +116,41 @@ def _start_limit(facts: ProgramFacts) -> float | None:
     return limit_s if math.isfinite(limit_s) and limit_s > facts.policy.startup_timeout + 1.0 else None
 
 
-def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s: float) -> None:
+def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s: float) -> None:
     """Restores stored facts before the first event. `ago_s`: how old they are.
 
     Facts of an attempt count only if no later attempt was started since.
     """
-    facts.worked_paths = memory.worked_paths
+    facts.worked_paths = stored.worked_paths
     if not facts.policy.is_job:
         return
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
-    failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.deaths_without_progress
-    suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
-    suspects.unfit = memory.unfit
-    detector.hung_step, detector.hung_in, detector.hangs = memory.hung_step, memory.hung_in, memory.hangs
+    failures.by_cause, failures.deaths_without_progress = stored.by_cause, stored.deaths_without_progress
+    suspects.avoid, suspects.cleared, suspects.deaths = stored.avoid, stored.cleared, stored.deaths
+    suspects.unfit = stored.unfit
+    detector.hung_step, detector.hung_in, detector.hangs = stored.hung_step, stored.hung_in, stored.hangs
     facts.best_step, facts.ever_trained, facts.restore_below_step = (
-        memory.best_step,
-        memory.ever_trained,
-        memory.restore_below_step,
+        stored.best_step,
+        stored.ever_trained,
+        stored.restore_below_step,
     )
-    facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
-    facts.mount, facts.begin_at = memory.mount, memory.begin_at
+    facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
+    facts.mount, facts.begin_at = stored.mount, stored.begin_at
     if facts.policy.on_oom is OnOom.MICROBATCH:
-        facts.microbatches = min(max(facts.microbatches, memory.microbatches), MAX_MICROBATCHES)
-    if memory.attempt != facts.attempt:
+        facts.microbatches = min(max(facts.microbatches, stored.microbatches), MAX_MICROBATCHES)
+    if stored.attempt != facts.attempt:
         return
     facts.current.from_checkpoint, facts.current.saved_step, facts.current.start_step = (
-        memory.from_checkpoint,
-        memory.saved_step,
-        memory.start_step,
+        stored.from_checkpoint,
+        stored.saved_step,
+        stored.start_step,
     )
-    facts.current.restore_begun = memory.restore_begun or memory.start_step is not None
-    facts.current.made_progress, facts.current.start_limit_s = memory.made_progress, memory.start_limit_s
-    facts.current.step = memory.step
-    facts.current.older = None if memory.older is None else Older(*memory.older)
-    if memory.origin is not None:
-        path, step, place = memory.origin
+    facts.current.restore_begun = stored.restore_begun or stored.start_step is not None
+    facts.current.made_progress, facts.current.start_limit_s = stored.made_progress, stored.start_limit_s
+    facts.current.step = stored.step
+    facts.current.older = None if stored.older is None else Older(*stored.older)
+    if stored.origin is not None:
+        path, step, place = stored.origin
         facts.current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)
-    if memory.backoff_left_s is not None:
-        facts.backoff_until, facts.reason = now + memory.backoff_left_s - ago_s, memory.reason
+    if stored.backoff_left_s is not None:
+        facts.backoff_until, facts.reason = now + stored.backoff_left_s - ago_s, stored.reason

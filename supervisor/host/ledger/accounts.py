@@ -1,22 +1,24 @@
 """The table `accounts`: what each attempt's time was spent on. One row per attempt, rewritten now and then."""
 
-import json
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from supervisor.core.goodput import AccountStatus, TimeSpent
+from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.host.ledger.writer import LedgerWriter, Select
+from supervisor.protocol.wire.codec import ProtocolError, decode_entries, encode_record, parse_object
+from supervisor.protocol.wire.limits import Range
 
-MAX_SPENT_S = 1e10  # 300 years; no attempt takes as long
+SpentSeconds = Annotated[float, Range(0, 1e10)]  # 300 years; no attempt takes as long
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
     """The account of a program's last attempt as it was `ago_s` seconds ago."""
 
-    status: AccountStatus
+    status: MeterReading
     ago_s: float
 
 
@@ -28,7 +30,7 @@ class Accounts:
         self._select = select
         self._boot_id = boot_id
 
-    def store(self, program: str, status: AccountStatus, ago_s: float) -> None:
+    def store(self, program: str, status: MeterReading, ago_s: float) -> None:
         """Stores the account of an attempt as it was `ago_s` seconds ago. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -41,9 +43,8 @@ class Accounts:
             status.step,
             status.furthest,
             status.owed_s,
-            json.dumps(
-                {str(spent): round(span_s, 3) for spent, span_s in status.spent_s.items() if math.isfinite(span_s)},
-                allow_nan=False,
+            encode_record(
+                {spent: round(span_s, 3) for spent, span_s in status.spent_s.items() if math.isfinite(span_s)}
             ),
             of=program,
         )
@@ -66,7 +67,7 @@ class Accounts:
         open_as = TimeSpent(row["open_as"]) if row["open_as"] in list(TimeSpent) else TimeSpent.DOWN
         furthest = max(row["furthest"], row["reached"] or 0)
         spent_s = _spent(row["spent_s"])
-        status = AccountStatus(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
+        status = MeterReading(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
         return StoredAccount(status, max(0.0, ago_s))
 
     def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:
@@ -76,19 +77,11 @@ class Accounts:
 
 
 def _spent(text: str) -> dict[TimeSpent, float]:
-    """Decodes the column; unknown keys are ignored."""
+    """Decodes the column; unknown keys and damaged values are left out."""
     try:
-        found = json.loads(text)
-    except ValueError:
+        return decode_entries(parse_object(text), Mapping[TimeSpent, SpentSeconds], "spent_s")
+    except ProtocolError:
         return {}
-    if not isinstance(found, Mapping):
-        return {}
-    known = {spent: found.get(spent) for spent in TimeSpent}
-    return {
-        spent: float(span_s)
-        for spent, span_s in known.items()
-        if isinstance(span_s, int | float) and 0 <= span_s <= MAX_SPENT_S  # a damaged row; NaN is in no range
-    }
 
 
 def _awake_s() -> float:

@@ -45,8 +45,8 @@ class AttemptRecord:
     """
 
     attempt: int
-    started_at: float
-    ended_at: float | None
+    started_wall_at: float
+    ended_wall_at: float | None
     restored: str | None
     from_step: int | None
     to_step: int | None
@@ -66,7 +66,8 @@ class AttemptRecord:
 def attempt_history(select: Select, program: str, limit: int) -> list[AttemptRecord]:
     """The last `limit` attempts of a program, newest last. Raises LedgerError."""
     rows = select(
-        "SELECT attempt, started_at, ended_at, coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
+        "SELECT attempt, started_at AS started_wall_at, ended_at AS ended_wall_at,"
+        " coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
         " from_step, to_step, cause, text, exit_code, signal, changed, older_because, older_text,"
         " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
         " + checkpoints_pruned AS checkpoints"

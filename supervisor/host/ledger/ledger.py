@@ -16,6 +16,7 @@ from supervisor.host.ledger.attempts import AttemptRecord, LastEnd, OpenAttempt,
 from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.output_begins import OutputBeginsTable
 from supervisor.host.ledger.proofs import ProofTable
+from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.ledger.schema import (
     LedgerError,
     check_version,
@@ -27,7 +28,7 @@ from supervisor.host.ledger.schema import (
 from supervisor.host.ledger.series import SeriesTable
 from supervisor.host.ledger.uploads import UploadTable
 from supervisor.host.ledger.wanted_file import FILE, Wanted, WantedFile, account_in, check_wanted_format, read_wanted
-from supervisor.host.ledger.writer import LedgerWriter, Pruning, Statement, Value
+from supervisor.host.ledger.writer import LedgerWriter, Statement, Value
 from supervisor.host.processes.process_status import read_boot_id
 from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.wire.codec import encode_record

@@ -4,14 +4,24 @@ The row is JSON, up to 1.4 MB of it, encoded in the ledger's thread. Every value
 stop the daemon nor fill its memory.
 """
 
-import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
 
 from supervisor.core.series import MAX_BUCKETS, MAX_METRICS, MAX_NAME, Bucket, MetricSeries, Series
 from supervisor.host.ledger.writer import LedgerWriter, Select
+from supervisor.protocol.wire.codec import ProtocolError, decode_entries, encode_record, parse_object
+from supervisor.protocol.wire.limits import Range, Text
 
-MAX_VALUE = 1e300  # as in a message; NaN is no less
+_Value = Annotated[float, Range(-1e300, 1e300)]  # as in a message
+_Row = tuple[int, int, _Value, int, Annotated[int, Range(1, 1 << 63)], _Value, _Value, _Value]
+"""The fields of a bucket in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredSeries:
+    per_bucket: Annotated[int, Range(1, 1 << 40)]
+    buckets: tuple[_Row, ...]
 
 
 class SeriesTable:
@@ -55,45 +65,29 @@ def snapshot(series: MetricSeries) -> Snapshot:
 def to_json(series: Snapshot) -> str:
     """Encodes them in one line, for `from_json`; metric by metric, as no other thread runs while one is encoded."""
     encoded = (
-        f'{json.dumps(name, allow_nan=False)}:{{"per_bucket":{per_bucket},"buckets":{_encode_buckets(buckets)}}}'
+        f"{encode_record(name)}:{encode_record(_StoredSeries(per_bucket, tuple(map(_row, buckets))))}"
         for name, per_bucket, buckets in series
     )
     return f"{{{','.join(encoded)}}}"
 
 
-def _encode_buckets(buckets: Iterable[Bucket]) -> str:
-    rows = [(b.first_step, b.step, b.wall_at, b.attempt, b.count, b.mean, b.least, b.greatest) for b in buckets]
-    return json.dumps(rows, separators=(",", ":"), allow_nan=False)
-
-
 def from_json(text: str) -> MetricSeries:
     """Decodes them, without those that are invalid."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    known = dict[str, Series]()
-    for name, content in list(found.items())[:MAX_METRICS] if isinstance(found, dict) else ():
-        try:
-            if len(name) <= MAX_NAME:
-                known[name] = _series(content)
-        except (ValueError, TypeError, LookupError, OverflowError):
-            continue
-    return MetricSeries(known)
+        body = dict(list(parse_object(text).items())[:MAX_METRICS])
+    except ProtocolError:
+        return MetricSeries()
+    stored = decode_entries(body, Mapping[Annotated[str, Text(MAX_NAME)], _StoredSeries], "series")
+    return MetricSeries(
+        {
+            name: Series([Bucket(*row) for row in series.buckets[-MAX_BUCKETS:]], series.per_bucket)
+            for name, series in stored.items()
+        }
+    )
 
 
-def _series(found: Any) -> Series:
-    buckets = [_bucket(*each) for each in found["buckets"][-MAX_BUCKETS:]]
-    return Series(buckets, min(max(1, int(found["per_bucket"])), 1 << 40))
-
-
-def _bucket(first: Any, step: Any, at: Any, attempt: Any, count: Any, *values: Any) -> Bucket:
-    whole, real = [int(each) for each in (first, step, attempt, count)], [float(each) for each in (at, *values)]
-    if (
-        not all(0 <= each < 1 << 63 for each in whole)
-        or not all(abs(each) <= MAX_VALUE for each in real)
-        or whole[3] < 1
-    ):
-        raise ValueError("a number that can't be")
-    wall_at, mean, least, greatest = real
-    return Bucket(whole[0], whole[1], wall_at, whole[2], whole[3], mean, least, greatest)
+def _row(bucket: Bucket) -> _Row:
+    return (
+        *(bucket.first_step, bucket.step, bucket.wall_at, bucket.attempt),
+        *(bucket.count, bucket.mean, bucket.least, bucket.greatest),
+    )

@@ -18,7 +18,7 @@ from supervisor.host.ledger.schema import LedgerError, set_aside
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.account import ProgressAccount
 from supervisor.protocol.formats import NewerFormat, check_format
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, parse_object, to_plain
 
 FILE = "wanted.json"
 FORMAT = 2
@@ -105,7 +105,7 @@ class WantedFile:
         """Writes the changes, if there are any; whether they are on the disk now. Never raises."""
         with self._lock:
             changes = self._changes
-            text = json.dumps(json.loads(encode_record(self._content())), indent=1, sort_keys=True, allow_nan=False)
+            text = json.dumps(to_plain(self._content()), indent=1, sort_keys=True, allow_nan=False)
         if changes == self._written:
             return True
         try:

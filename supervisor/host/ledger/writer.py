@@ -1,7 +1,6 @@
 """Writes to SQLite in a thread of its own, so that no caller waits for the disk, and retries when the disk is full.
 
-Also deletes what the ledger no longer has to keep: old attempts, saves that nothing reads any more, refused
-checkpoints; and gives the space back to the disk.
+Between writes it also has old rows deleted (`pruning.py`).
 
 All programs share the queue and the file, so each has a quota in both: a program whose worker makes records without end
 loses its own, and no other's. What operators want has no limit: no worker can make such records.
@@ -19,9 +18,8 @@ from pathlib import Path
 
 import structlog
 
+from supervisor.host.ledger.pruning import PRUNED_AT_ONCE, Pruning, prune_rows, shrink_some
 from supervisor.host.ledger.schema import (
-    ATTEMPT_TABLES,
-    INCREMENTAL,
     LedgerError,
     copy_deleted,
     decodable_errors,
@@ -40,29 +38,7 @@ RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_
 RETRY_MAX_S = 30.0
 PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
 PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
-
-LEAST_ATTEMPTS = 20  # of each program, whatever their age: the default of `history`
-SAVES_KEPT = 1000  # of each program; only the last few are read, to estimate how long a save takes
-REFUSALS_KEPT = 1000  # of each program: 50 of an attempt at most (runner/program/checkpoints.py)
 PRUNE_AFTER = 50  # saves and refusals of one program since it was last pruned: one that makes many grows no file
-SHRINK_ABOVE_BYTES = 1 << 20  # of free pages in the file; below, they are used again
-SHRINK_PAGES = 250  # given back at once: 1 MB, in some milliseconds
-PRUNED_AT_ONCE = 100  # rows: takes some milliseconds, during which other records wait
-
-_OLD_ATTEMPTS = """
-SELECT program, attempt FROM attempts JOIN (SELECT program, max(attempt) AS newest FROM attempts GROUP BY program)
-USING (program) WHERE ended_at IS NOT NULL
-AND (attempt <= newest - ?1 OR (attempt <= newest - ?2 AND ended_at < ?3)) LIMIT ?4
-"""
-_OLD_SAVES = """
-SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() OVER
-(PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints WHERE {}) WHERE age > ? LIMIT ?
-"""
-
-_OLD_REFUSALS = """
-SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() OVER
-(PARTITION BY program ORDER BY attempt DESC, refused_at DESC) AS age FROM refusals WHERE {}) WHERE age > ? LIMIT ?
-"""
 
 Value = str | int | float | None | Callable[[], str]
 """A function gives its value when the statement is written, in the ledger's thread, and again when that is repeated."""
@@ -73,37 +49,6 @@ Select = Callable[..., list[sqlite3.Row]]
 """Runs a query, with its values as further arguments. Raises LedgerError."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """How many attempts of a program are kept, and for how many days."""
-
-    attempts: int = 1000
-    days: int = 365
-
-    def prune_some(self, connection: sqlite3.Connection) -> bool:
-        """Deletes some old rows in the caller's transaction; returns whether there are more. Raises sqlite3.Error."""
-        before = time.time() - self.days * 86400.0
-        most = max(self.attempts, LEAST_ATTEMPTS)
-        old = connection.execute(_OLD_ATTEMPTS, (most, LEAST_ATTEMPTS, before, PRUNED_AT_ONCE)).fetchall()
-        for table in ATTEMPT_TABLES:
-            connection.executemany(f"DELETE FROM {table} WHERE program = ? AND attempt = ?", old)  # noqa: S608 - ours
-        saves, refusals = _prune_rows(connection, "1", (), PRUNED_AT_ONCE)
-        return PRUNED_AT_ONCE in (len(old), saves, refusals)
-
-
-def _prune_rows(connection: sqlite3.Connection, where: str, values: tuple[str, ...], most: int) -> tuple[int, int]:
-    """Deletes at most so many old saves, and refusals, in the caller's transaction; returns how many."""
-    saves = connection.execute(_OLD_SAVES.format(where), (*values, SAVES_KEPT, most)).fetchall()
-    connection.executemany(
-        "UPDATE attempts SET checkpoints_pruned = checkpoints_pruned + 1 WHERE program = ? AND attempt = ?",
-        [(program, attempt) for program, attempt, _ in saves],
-    )
-    connection.executemany("DELETE FROM checkpoints WHERE program = ? AND attempt = ? AND name = ?", saves)
-    refusals = connection.execute(_OLD_REFUSALS.format(where), (*values, REFUSALS_KEPT, most)).fetchall()
-    connection.executemany("DELETE FROM refusals WHERE program = ? AND attempt = ? AND name = ?", refusals)
-    return len(saves), len(refusals)
 
 
 @dataclass(slots=True)
@@ -291,7 +236,7 @@ class LedgerWriter:
         with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):  # a disk in trouble: later
             more = self._pruning.prune_some(self._connection)
         if not more:
-            more = self._shrink_some()
+            more = shrink_some(self._connection)
         self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
 
     def _prune_crowded(self) -> None:
@@ -303,34 +248,7 @@ class LedgerWriter:
         if crowded and self._error is None:
             with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):
                 for name, added in crowded.items():
-                    _prune_rows(self._connection, "program = ?", (name,), added + PRUNED_AT_ONCE)
-
-    def _shrink_some(self) -> bool:
-        """Gives some free pages of the file back to the disk; returns whether there are more to give.
-
-        A file of an earlier version, which can't do that piece by piece, is written anew once, if half of it is free.
-        """
-        connection = self._connection
-        try:
-            (page_bytes,), (free,), (pages,), (mode,) = (
-                connection.execute(f"PRAGMA {name}").fetchone()
-                for name in ("page_size", "freelist_count", "page_count", "auto_vacuum")
-            )
-            if free * page_bytes <= SHRINK_ABOVE_BYTES:
-                return False
-            if mode != INCREMENTAL:
-                if 2 * free >= pages:
-                    connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
-                    connection.execute("VACUUM")
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                return False
-            connection.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES});")  # execute() would do one page of it
-            is_last = (free - SHRINK_PAGES) * page_bytes <= SHRINK_ABOVE_BYTES
-            if is_last:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.Error:  # a disk in trouble: later
-            return False
-        return not is_last
+                    prune_rows(self._connection, "program = ?", (name,), added + PRUNED_AT_ONCE)
 
     def _write(self, batch: list[QueuedStatement]) -> tuple[sqlite3.Error | OSError | None, int]:
         """Writes a batch in one transaction; returns the error that undid it, and how many statements were skipped.

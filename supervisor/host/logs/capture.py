@@ -71,12 +71,14 @@ class LogCapture:
         silence_limit_s: float = SILENCE_LIMIT_S,
         syslog_at: Path = syslog.ADDRESS,
         journal_at: Path = journal.SOCKET,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
+        self._close_timeout_s = close_timeout_s
         self._syslog_at = syslog_at
         self._journal_at = journal_at
         self.subscribers = OutputSubscribers()
         """Who gets output for event listeners; called in the thread of this object."""
-        self._handover = Handover(state_dir, silence_limit_s, self.subscribers)
+        self._handover = Handover(state_dir, silence_limit_s, close_timeout_s, self.subscribers)
         self._disks = BlockingCalls()
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -187,7 +189,7 @@ class LogCapture:
             raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {CLEAR_TIMEOUT_S:g} s") from None
 
     def close(self) -> None:
-        """Has everything written that can still be read, and ends the logger; takes CLOSE_TIMEOUT_S at most."""
+        """Has everything written that can still be read, and ends the logger; takes `close_timeout_s` at most."""
         self._leave(EndCapture(drain=True))
 
     def detach(self) -> None:
@@ -196,7 +198,7 @@ class LogCapture:
 
     def _leave(self, final_request: EndCapture | None) -> None:
         self._submit(lambda: self._handover.leave(final_request), last=True)
-        self._thread.join(CLOSE_TIMEOUT_S + 1)
+        self._thread.join(self._close_timeout_s + 1)
         if self._thread.is_alive():
             log.error("logger.stuck", effect="the last output of programs may be missing in their log files")
 

@@ -3,7 +3,6 @@
 logger.py says how the two work together.
 """
 
-import itertools
 import os
 import time
 from collections import deque
@@ -21,7 +20,6 @@ from supervisor.host.logs.messages import (
     CaptureEnded,
     CapturePipe,
     CaptureRefused,
-    ClearFile,
     EndCapture,
     FileCleared,
     LogFailure,
@@ -36,6 +34,7 @@ from supervisor.host.logs.messages import (
 )
 from supervisor.host.logs.output_events import OutputSubscribers
 from supervisor.host.logs.pipes import CapturedPipes
+from supervisor.host.logs.requests import UnansweredRequests
 
 CLOSE_TIMEOUT_S = 5.0  # for leaving; the logger gives its disks a second less
 SILENCE_LIMIT_S = 20.0  # without any message; the logger sends `StillAlive` every 5 s
@@ -50,9 +49,12 @@ log = structlog.get_logger()
 class Handover:
     """The pipes, and the logger that reads them. Belongs to one thread, except `failures` and `logger_pid`."""
 
-    def __init__(self, state_dir: Path, silence_limit_s: float, subscribers: OutputSubscribers) -> None:
+    def __init__(
+        self, state_dir: Path, silence_limit_s: float, close_timeout_s: float, subscribers: OutputSubscribers
+    ) -> None:
         self._state_dir = state_dir
         self._silence_limit_s = silence_limit_s
+        self._close_timeout_s = close_timeout_s
         self._subscribers = subscribers
         self._pipes = CapturedPipes()
         self._file_failures: dict[Path, str] = {}
@@ -63,9 +65,7 @@ class Handover:
         self._started_at: float | None = None  # None if the logger was there before this daemon
         self._connect_at = self._last_received_at = self._missing_since = time.monotonic()
         self._unsent: deque[tuple[LoggerMessage, int | None]] = deque()
-        self._requests = itertools.count(1)
-        self._clears: dict[int, tuple[ClearFile, Future[bool]]] = {}
-        self._beginnings: dict[tuple[str, str], BeginAttempt] = {}  # by program and channel: not answered yet
+        self._requests = UnansweredRequests()
         self._final_request: EndCapture | None = None
         self._leave_by: float | None = None
         self._final_request_queued = False
@@ -103,21 +103,18 @@ class Handover:
         """Has the logger empty or rotate a file; `done` becomes False where no logger could have it open."""
         if self._link is None and not self._pipes:
             done.set_result(False)
-            return
-        request = next(self._requests)
-        message = ClearFile(request, path, rotation is not None, *(rotation or ()))
-        self._clears[request] = (message, done)
-        self.queue_message(message)
+        else:
+            self.queue_message(self._requests.add_clear(path, done, rotation))
 
     def begin_attempt(self, begins: BeginAttempt) -> None:
         """Has the logger say where the output of an attempt begins, whose pipe it has; the latest attempt counts."""
-        self._beginnings[begins.program, begins.channel] = begins
+        self._requests.add_beginning(begins)
         if self._is_ready:
             self.queue_message(begins)
 
     def leave(self, final_request: EndCapture | None) -> None:
         """Begins to leave: hands over what is left, sends the final request, and waits until the logger has exited."""
-        self._final_request, self._leave_by = final_request, time.monotonic() + CLOSE_TIMEOUT_S
+        self._final_request, self._leave_by = final_request, time.monotonic() + self._close_timeout_s
 
     @property
     def is_finished(self) -> bool:
@@ -136,7 +133,7 @@ class Handover:
             self._link.close()
         self._link = self._logger = None
         self._pipes.close_all()
-        self._abandon_clears()
+        self._requests.abandon_clears()
 
     def poll_interest(self) -> tuple[int | None, bool, float]:
         """The descriptor to wait for, whether to wait for room in it too, and for how many seconds at most."""
@@ -213,9 +210,10 @@ class Handover:
         elif isinstance(message, CaptureRefused):
             self._on_pipe_refused(message)
         elif isinstance(message, FileCleared):
-            self._on_file_cleared(message)
+            self._requests.on_file_cleared(message)
         elif isinstance(message, AttemptBegan):
-            self._on_attempt_began(message)
+            self._requests.on_attempt_began(message)
+            self._subscribers.on_attempt_began(message)
         elif isinstance(message, LogFailure):
             self._set_file_failure(Path(message.path), message.text)
         elif isinstance(message, OutputPrinted):
@@ -237,10 +235,8 @@ class Handover:
         event = "logger.found" if self._started_at is None else "logger.started"
         log.info(event, pid=self._logger.pid, pipes=len(self._pipes))
         self._on_logger_alive()
-        for message, _ in self._clears.values():
+        for message in self._requests:
             self.queue_message(message)
-        for begins in self._beginnings.values():
-            self.queue_message(begins)
 
     def _on_logger_alive(self) -> None:
         """The logger works: it gets the pipes that it does not have yet."""
@@ -259,21 +255,6 @@ class Handover:
         if path is not None:
             self._set_file_failure(path, f"cannot write {path}: {message.why}")
             log.error("logger.refused", path=str(path), why=message.why, next="it is tried again")
-
-    def _on_file_cleared(self, message: FileCleared) -> None:
-        if message.request not in self._clears:
-            return
-        _, done = self._clears.pop(message.request)
-        if message.errno:
-            done.set_exception(OSError(message.errno, message.why))
-        else:
-            done.set_result(True)
-
-    def _on_attempt_began(self, message: AttemptBegan) -> None:
-        begins = self._beginnings.get((message.program, message.channel))
-        if begins is not None and begins.attempt == message.attempt:
-            del self._beginnings[message.program, message.channel]
-        self._subscribers.on_attempt_began(message)
 
     def _set_file_failure(self, path: Path, failure: str) -> None:
         if failure:
@@ -325,9 +306,4 @@ class Handover:
         if pid is not None:
             start.reap_logger(pid)
         if not self._pipes:
-            self._abandon_clears()
-
-    def _abandon_clears(self) -> None:
-        for _, done in self._clears.values():
-            done.set_result(False)
-        self._clears.clear()
+            self._requests.abandon_clears()

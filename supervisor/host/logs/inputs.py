@@ -3,15 +3,13 @@
 import errno
 import os
 import select
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from supervisor.host.logs.capture_mode import COMMUNICATION, LOG, CaptureModeParser
 from supervisor.host.logs.files.file import LogFile
 from supervisor.host.logs.files.file_writer import LogFileWriter
-from supervisor.host.logs.line_prefix import LinePrefix
+from supervisor.host.logs.files.positions import LogPosition
+from supervisor.host.logs.log_input import LogInput, refusal_of
 from supervisor.host.logs.messages import (
     AttemptBegan,
     BeginAttempt,
@@ -29,21 +27,14 @@ READ_BYTES = 64 * 1024  # the default capacity of a pipe
 FINAL_READS = 16  # of each pipe at the end: a grandchild that prints for ever must not hold up the exit
 
 
-class LogInput(NamedTuple):
-    """A pipe and its destinations: a file, and line by line the system's log daemons."""
+class _Beginning:
+    """Where the output of an attempt begins in a file; the file's thread sets `position`."""
 
-    request: CapturePipe
-    writer: LogFileWriter | None
-    lines: LineSplitter | None
-    capture: CaptureModeParser | None
-    prefix: LinePrefix | None
+    __slots__ = ("attempt", "position")
 
-    def write(self, data: bytes) -> None:
-        """Passes a piece of output to them."""
-        if self.lines is not None:
-            self.lines.feed(data)
-        if self.writer is not None:
-            self.writer.write(data if self.prefix is None else self.prefix.add_to(data))
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.position: LogPosition | None = None
 
 
 class LogInputs:
@@ -67,6 +58,8 @@ class LogInputs:
         self._send_output = send_output
         self._inputs: dict[int, LogInput] = {}  # by descriptor
         self._paused: set[int] = set()
+        self._unread: set[int] = set()  # pipes of attempts of which nothing was read yet
+        self._beginnings: dict[tuple[str, str], _Beginning] = {}  # by program and path: of the latest attempt
         self._writers: dict[str, LogFileWriter] = {}  # by path
         self._system_logs: dict[str, SystemLogSender] = {}  # by address
         self._answers: list[tuple[tuple[str, object], LoggerMessage]] = []  # from the writers' threads
@@ -90,7 +83,7 @@ class LogInputs:
 
     def add_pipe(self, pipe: CapturePipe, descriptor: int | None) -> None:
         """Reads one more pipe from now on, or refuses it."""
-        why = _refusal(pipe, descriptor)
+        why = refusal_of(pipe, descriptor)
         is_known = any(each.request.id == pipe.id for each in self._inputs.values())
         if why:
             self._send(("pipe", pipe.id), CaptureRefused(pipe.id, why))
@@ -106,9 +99,9 @@ class LogInputs:
             self._send(("pipe", pipe.id), CaptureRefused(pipe.id, str(error)))
             return
         os.set_blocking(descriptor, False)
-        capture = CaptureModeParser(pipe.capture) if pipe.capture else None
-        prefix = LinePrefix(pipe.prefix, pipe.program, pipe.attempt, pipe.channel) if pipe.prefix else None
-        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines, capture, prefix)
+        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines)
+        if pipe.attempt and pipe.path:  # a standby is no attempt yet; `BeginAttempt` says when it is one
+            self._unread.add(descriptor)
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _writer_of(self, pipe: CapturePipe) -> LogFileWriter | None:
@@ -133,6 +126,9 @@ class LogInputs:
         """Reads one piece and passes it on; False if there was none."""
         log_input = self._inputs[descriptor]
         pipe, writer = log_input.request, log_input.writer
+        if descriptor in self._unread:
+            self._unread.discard(descriptor)
+            self._note_beginning(pipe.program, pipe.attempt, pipe.path)
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -141,11 +137,8 @@ class LogInputs:
             self._close_input(descriptor)
             self._send(("pipe", pipe.id), CaptureEnded(pipe.id))
             return False
-        for kind, piece in log_input.capture.feed(data) if log_input.capture is not None else ((LOG, data),):
-            if kind == LOG:
-                log_input.write(piece)
-            if kind == COMMUNICATION or pipe.events:
-                self._send_output(pipe, COMMUNICATION if kind == COMMUNICATION else LOG, piece)
+        for kind, piece in log_input.write(data):
+            self._send_output(pipe, kind, piece)
         if writer is not None and writer.is_full:
             writer.is_watched = True
             if writer.is_full:  # checked again: it may have written everything before it was watched
@@ -179,20 +172,40 @@ class LogInputs:
             writer.release()
 
     def begin_attempt(self, begins: BeginAttempt) -> None:
-        """Has `AttemptBegan` say how long the file is by now, with all that earlier attempts have printed."""
+        """Has `AttemptBegan` say how long the file was when the attempt began to print, or is if it has not yet.
+
+        The daemon's thread may be so late with its message that the attempt has printed, and even ended, before.
+        """
+        who = begins.program, begins.attempt, begins.channel
+        beginning = self._note_beginning(begins.program, begins.attempt, begins.path)
+
+        def tell_position(_: LogFile | None) -> None:
+            if beginning.position is not None:
+                self._answer(("began", who), AttemptBegan(*who, *beginning.position))
+
+        writer = self._writers.get(begins.path)
+        if writer is None or not writer.run_on_file(tell_position):
+            tell_position(None)
+
+    def _note_beginning(self, program: str, attempt: int, path: str) -> _Beginning:
+        """Notes, once, where the output of an attempt begins in a file: behind all that earlier ones have printed."""
+        known = self._beginnings.get((program, path))
+        if known is not None and known.attempt == attempt:
+            return known
+        beginning = self._beginnings[program, path] = _Beginning(attempt)
         for descriptor, log_input in list(self._inputs.items()):
             request = log_input.request
-            is_own = request.program == begins.program and request.attempt == begins.attempt
-            if request.path == begins.path and not is_own and descriptor not in self._paused:
+            is_own = request.program == program and request.attempt == attempt
+            if request.path == path and not is_own and descriptor not in self._paused:
+                self._unread.discard(descriptor)  # what is left of an earlier attempt begins nothing
                 self._drain(descriptor)
 
-        def tell_position(file: LogFile) -> None:
-            if (found := file.position()) is not None:
-                who = begins.program, begins.attempt, begins.channel
-                self._answer(("began", who), AttemptBegan(*who, *found))
+        def note_position(file: LogFile) -> None:
+            beginning.position = file.position()
 
-        if (writer := self._writers.get(begins.path)) is not None:
-            writer.run_on_file(tell_position)
+        if (writer := self._writers.get(path)) is not None:
+            writer.run_on_file(note_position)
+        return beginning
 
     def _answer(self, subject: tuple[str, object], answer: LoggerMessage) -> None:
         """Called in a writer's thread: sends it from the owner's."""
@@ -256,21 +269,9 @@ class LogInputs:
         if descriptor not in self._paused:
             self._epoll.unregister(descriptor)
         self._paused.discard(descriptor)
+        self._unread.discard(descriptor)
         os.close(descriptor)
-        if log_input.capture is not None and (left := log_input.capture.end()):
-            log_input.write(left)
-        if log_input.lines is not None:
-            log_input.lines.end()
+        log_input.end()
         writer = log_input.writer
         if writer is not None and all(each.writer is not writer for each in self._inputs.values()):
             writer.release()
-
-
-def _refusal(pipe: CapturePipe, descriptor: int | None) -> str:
-    """Why a pipe can't be read; empty if it can."""
-    if descriptor is None:
-        return "no descriptor arrived; the logger may have reached its limit of open files"
-    status = os.fstat(descriptor)
-    if not stat.S_ISFIFO(status.st_mode) or status.st_ino != pipe.id:
-        return "the descriptor is not that pipe's"
-    return ""

@@ -102,8 +102,8 @@ class Logger:
             self._send_queued()
 
     def _is_link(self, descriptor: int) -> bool:
-        """Whether it is the daemon's connection: its messages come first, since the beginning of an attempt, which the
-        daemon reports before it starts the process, has to be noted before what that process prints."""
+        """Whether it is the daemon's connection. Its messages come first: that a standby is an attempt from now on is
+        to be noted before what it prints as one."""
         return self._link is not None and descriptor == self._link.fileno()
 
     def _is_finished(self) -> bool:

@@ -23,7 +23,7 @@ class CapturePipe(NamedTuple):
     next daemon with the same message. `syslog`, `journal`: addresses of the log daemons that get each line too, empty:
     none; `program`, `channel` and `attempt` say whose lines they are. `events`: the daemon gets all that comes out.
     `capture`: the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off. `uid`: of the program's
-    user, whose file it may be. `prefix`: what is written before each line of the file (`line_prefix.py`).
+    user, whose file it may be. `prefix`: what is written before each line of the file (`log_input.py`).
     `compress`: whether its backups are compressed.
     """
 

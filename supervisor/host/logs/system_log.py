@@ -96,7 +96,8 @@ class SystemLogSender:
             if lost:
                 text = f"stepkeeper dropped {counted(lost, 'line')} of all programs: the log daemon was too slow"
                 self._deliver(log_socket, message, text.encode(), time.time())
-            self._wake_owner_when_idle()
+            if self.is_idle:  # the owner may be waiting for the last line
+                self._wake_owner()
 
     def _deliver(self, log_socket: DatagramSocket, message: LineFormat, line: bytes, wall_at: float) -> None:
         """Tries until the line is accepted, or is known to be too long."""
@@ -117,11 +118,6 @@ class SystemLogSender:
     def _set_failure(self, failure: str) -> None:
         if failure != self.failure:
             self.failure = failure
-            self._wake_owner()
-
-    def _wake_owner_when_idle(self) -> None:
-        """The owner may be waiting for the last line."""
-        if self.is_idle:
             self._wake_owner()
 
 

@@ -15,7 +15,8 @@ from supervisor.host.children import own_command, start_own_with_streams
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.host.processes.credentials import cached_credentials, user_environment
-from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, encode_record
+from supervisor.protocol.wire.codec import ProtocolError, encode_record
+from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 IDLE_S = 300.0  # it holds some 30 MB; a job that saves more often keeps it
 MAX_WORDS = 400  # characters of its last words
@@ -92,7 +93,7 @@ class MirrorClient:
 
     def _send_limit(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
-        process.stdin.write(messages.encode(messages.LimitChange(self._is_lifted)))
+        process.stdin.write(messages.LINES.encode(messages.LimitChange(self._is_lifted)))
 
     async def ask(self, question: messages.Question, kind: type[Wanted]) -> Wanted:
         """The answer. Raises MirrorError, RunFenced."""
@@ -113,7 +114,7 @@ class MirrorClient:
         try:
             process = self._process or await self._start()
             assert process.stdin is not None
-            process.stdin.write(messages.encode(question))
+            process.stdin.write(messages.LINES.encode(question))
             await process.stdin.drain()
             return await answer
         except OSError as error:
@@ -141,7 +142,7 @@ class MirrorClient:
         assert process.stdout is not None
         with contextlib.suppress(ValueError, ProtocolError):  # a line that is too long, or no message: it is broken
             while line := await process.stdout.readline():
-                answer = messages.decode(line)
+                answer = messages.LINES.decode(line)
                 if isinstance(answer, messages.UploadProgress):
                     self.progress = answer
                     continue

@@ -1,15 +1,15 @@
 """What the daemon and a job's mirror process tell each other: one JSON object in each line, with its `type`.
 
 The daemon's first line has the job's variables. Questions are answered in their order, but for WatchRequest, which is
-answered beside them; each answer repeats the
-question's `id`.
+answered beside them; each answer repeats the question's `id`.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import get_args
 
-from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.codec import encode_record, parse_object
+from supervisor.protocol.wire.lines import LineCodec
 
 MAX_NAMES = 500  # of checkpoints in an answer
 MAX_VARIABLES_BYTES = 12 << 20  # execve(2) takes 2 MiB; JSON may need six bytes for one
@@ -166,40 +166,18 @@ class FailureAnswer:
 
 
 Answer = FetchAnswer | NewestLocalAnswer | EpochAnswer | WatchAnswer | UploadAnswer | FencedAnswer | FailureAnswer
-ANSWERS = (FetchAnswer, NewestLocalAnswer, EpochAnswer, WatchAnswer, UploadAnswer, FencedAnswer, FailureAnswer)
+ANSWERS = get_args(Answer)
+Message = Question | LimitChange | Answer | UploadProgress
 
-_TYPES: dict[str, type[Question | LimitChange | Answer | UploadProgress]] = {
-    each.__name__: each
-    for each in (
-        *(FetchRequest, NewestLocalRequest, BeginEpochRequest, UploadRequest, WatchRequest),
-        *(LimitChange, UploadProgress),
-        *ANSWERS,
-    )
-}
+LINES: LineCodec[Message] = LineCodec({kind.__name__: kind for kind in get_args(Message)})
+"""Encodes and decodes the messages."""
 
 
 def encode_variables(variables: Mapping[str, str]) -> bytes:
     """The first line: the environment that the process has once it is the job's user."""
-    return json.dumps(dict(variables), allow_nan=False).encode() + b"\n"
+    return encode_record(variables).encode() + b"\n"
 
 
 def decode_variables(line: bytes) -> dict[str, str]:
     """What `encode_variables` encoded. Raises ProtocolError."""
     return {str(name): str(value) for name, value in parse_object(line).items()}
-
-
-def encode(message: Question | LimitChange | Answer | UploadProgress) -> bytes:
-    """One line. Raises ProtocolError if it is too long."""
-    line = json.dumps({"type": type(message).__name__, **asdict(message)}, allow_nan=False).encode() + b"\n"
-    if len(line) > MAX_LINE_BYTES:
-        raise ProtocolError(f"{type(message).__name__} has {len(line)} bytes, the limit is {MAX_LINE_BYTES}")
-    return line
-
-
-def decode(line: bytes) -> Question | LimitChange | Answer | UploadProgress:
-    """The message in a line. Raises ProtocolError."""
-    body = parse_object(line)
-    kind = _TYPES.get(str(body.get("type")))
-    if kind is None:
-        raise ProtocolError(f"unknown message {body.get('type')!r:.80}")
-    return decode_record(body, kind, kind.__name__)

@@ -24,7 +24,8 @@ from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoi
 from supervisor.protocol.mirror.keys import Epoch
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
-from supervisor.protocol.wire.codec import MAX_LINE_BYTES, ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 MAX_TEXT = 1000  # characters of an error, which goes into status and log
 PROGRESS_S = 1.0  # between two words on an upload that is under way
@@ -40,7 +41,7 @@ class _Output:
 
     def write(self, message: messages.Answer | messages.UploadProgress) -> None:
         with self._lock:
-            sys.stdout.buffer.write(messages.encode(message))
+            sys.stdout.buffer.write(messages.LINES.encode(message))
             sys.stdout.buffer.flush()
 
     def tell_progress(self, question: int, sent: int, size: int) -> None:
@@ -56,7 +57,7 @@ def _read_all(
     """Reads standard input until it ends, and then ends the process: the daemon is gone."""
     while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
         try:
-            message = messages.decode(line)
+            message = messages.LINES.decode(line)
         except ProtocolError as error:
             sys.stderr.write(f"mirror: {error}\n")
             continue

@@ -54,22 +54,22 @@ class NoticeStore:
         except (ValueError, NewerFormat) as error:
             raise NoticeStoreError(f"cannot use {self._path}: {error}") from error
 
-    def save(self, memories: Iterable[RememberedNotice]) -> None:
+    def save(self, notices: Iterable[RememberedNotice]) -> None:
         """Replaces the stored notices. Raises NoticeStoreError; the old content is there then."""
         if self._boot is None:
             return
         new = self._path.with_name(f".{NAME}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(encode(memories, self._boot))
+            new.write_bytes(encode(notices, self._boot))
             new.replace(self._path)
         except (OSError, ValueError) as error:  # the second: a number that is not finite
             raise NoticeStoreError(f"cannot write {self._path}: {getattr(error, 'strerror', error)}") from error
 
 
-def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:
+def encode(notices: Iterable[RememberedNotice], boot: str) -> bytes:
     """The file's content."""
-    return encode_record(_StoredNotices(boot, tuple(memories))).encode()
+    return encode_record(_StoredNotices(boot, tuple(notices))).encode()
 
 
 def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:

@@ -5,8 +5,9 @@ one side does not close them: a worker can write while no daemon runs, and the n
 reads what is in them.
 
 A worker that writes without end must not delay other programs. So each turn of the event loop handles a bounded number
-of lines; of each type only so many messages are passed on as its `rate` allows; and a pipe out of which more comes than
-any sane worker writes is left full for a while: a worker that floods it waits, and costs next to nothing.
+of lines; of each type only so many messages are passed on as its `rate` allows (`message_filter.py`); and a pipe out of
+which more comes than any sane worker writes is left full for a while: a worker that floods it waits, and costs next to
+nothing.
 """
 
 import asyncio
@@ -16,54 +17,24 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from supervisor.host.folder_removal import remove_folder, try_to_remove_folder
+from supervisor.host.pipes.message_filter import ErrorReports, MessageFilter, RefusedMessages
 from supervisor.protocol import layout
-from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.codec import Decoder, ProtocolError, encode_message
+from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.limits import TokenBucket
-from supervisor.protocol.wire.messages import NAMES, STANDBY, FromWorker, Message, ToWorker
+from supervisor.protocol.wire.lines import Decoder, encode_message
+from supervisor.protocol.wire.messages import FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
 ITEMS_A_TURN = 128  # lines handled in one turn of the event loop: about a millisecond
 ITEMS_AT_CLOSE = 4096  # lines of a dead worker that are still handled; a sane one leaves a handful
 QUEUED_MESSAGES = 64  # more than a worker that reads ever leaves unread
-REPORT_EVERY_S = 10.0  # a worker that writes garbage is reported, but not for every line
 LINES_A_SECOND, LINES_AT_ONCE = 500, 5_000  # read of one pipe; worker.Run writes some 30, and queues a thousand
 BYTES_A_SECOND, BYTES_AT_ONCE = 256 << 10, 4 << 20
 LONGEST_PAUSE_S = 1.0  # so that what a worker says after a flood is heard soon
-MAX_SHOWN = 200  # characters of why a message was refused
-SHOWN_FOR_S = 3600.0  # after the last message that was refused or left out
-
-
-@dataclass(slots=True)
-class RefusedMessages:
-    """What was not passed on of what a worker wrote. Times are monotonic seconds.
-
-    `refused`: messages that are none, or out of their limits, `why` the last one; `left_out`: those that came more
-    often than their type may, `too_often` being the last such type.
-    """
-
-    refused: int = 0
-    why: str = ""
-    left_out: int = 0
-    too_often: str = ""
-    last_at: float = 0.0
-
-    def describe(self, now: float) -> list[str]:
-        """What `status` says of it; nothing an hour after the last one."""
-        if not (self.refused or self.left_out) or now - self.last_at > SHOWN_FOR_S:
-            return []
-        nonsense = f"sends nonsense: {self.why} ({counted(self.refused, 'message')} refused)" if self.refused else ""
-        often = f"sends {self.too_often} too often ({counted(self.left_out, 'message')} left out)"
-        return [each for each in (nonsense, often if self.left_out else "") if each]
-
-
-NOTHING_REFUSED = RefusedMessages()
-"""Of a program that has no worker yet."""
 
 
 class ControlPipes:
@@ -84,18 +55,14 @@ class ControlPipes:
         found: bool = False,
     ) -> None:
         self._folder = folder
-        self._attempt = attempt
         self._on_message = on_message
-        self._errors = _ErrorReports(on_error)
+        self._filter = MessageFilter(attempt, on_error)
         self._decoder = Decoder()
         self._items: Iterator[Message | ProtocolError] = iter(())
         self._unsent: deque[bytes] = deque()
-        self._buckets: dict[type[Message], TokenBucket] = {}
         self._lines = TokenBucket(LINES_A_SECOND, LINES_AT_ONCE)
         self._bytes = TokenBucket(BYTES_A_SECOND, BYTES_AT_ONCE)
         self._pause_s = 0.0
-        self.refusals = RefusedMessages()
-        """What was not passed on of what the worker wrote."""
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
             if not found:
@@ -116,6 +83,11 @@ class ControlPipes:
             self._unsent.append(b"\n")  # ends a line that an earlier daemon may have left unfinished
             self._loop.add_writer(self._writing, self._write)
 
+    @property
+    def refusals(self) -> RefusedMessages:
+        """What was not passed on of what the worker wrote."""
+        return self._filter.refusals
+
     def send(self, message: ToWorker) -> bool:
         """Queues a message without waiting; False if the queue is full, as the worker does not read."""
         if not self._is_open or len(self._unsent) >= QUEUED_MESSAGES:
@@ -129,17 +101,17 @@ class ControlPipes:
     def move_to_attempt(self, folder: Path, attempt: int) -> None:
         """Makes a standby's pipes those of an attempt, in `folder`. Raises OSError if they can't be moved there.
 
-        Not before it `was_heard`: it would not find them where it looks.
+        Not before it `has_received`: the worker would not find them where it looks.
         Messages that it sent as a standby are dropped.
         """
         if folder.is_dir() and not folder.is_symlink():
             remove_folder(folder)
         self._folder.rename(folder)
-        self._folder, self._attempt = folder, attempt
+        self._folder, self._filter.attempt = folder, attempt
 
     def set_receiver(self, on_message: Callable[[FromWorker], None], on_error: Callable[[str], None]) -> None:
         """Changes who gets messages and errors from now on."""
-        self._on_message, self._errors = on_message, _ErrorReports(on_error)
+        self._on_message, self._filter.reports = on_message, ErrorReports(on_error)
 
     def close(self) -> None:
         """Delivers what is still in the pipe, then removes the pipes and the folder. A second call does nothing."""
@@ -150,7 +122,7 @@ class ControlPipes:
         self._loop.remove_writer(self._writing)
         for item in islice(self._rest(), ITEMS_AT_CLOSE):
             self._deliver(item)
-        self._errors.close()
+        self._filter.reports.close()
         os.close(self._reading)
         os.close(self._writing)
         try_to_remove_folder(self._folder)  # the next daemon removes what remains
@@ -158,7 +130,7 @@ class ControlPipes:
     def read_last_words(self) -> list[FromWorker]:
         """Reads the last message, which the worker also wrote to the file beside the pipes: no daemon may have run, or
         the pipe been full."""
-        return read_last_words(self._folder, self._attempt)
+        return read_last_words(self._folder, self._filter.attempt)
 
     def detach(self) -> None:
         """Closes our ends; the pipes and what is in them stay for the next daemon."""
@@ -220,62 +192,9 @@ class ControlPipes:
             yield from self._decoder.feed(data)
 
     def _deliver(self, item: Message | ProtocolError) -> None:
-        if isinstance(item, ProtocolError):
-            self._refuse("garbage", str(item))
-        elif not isinstance(item, FromWorker):
-            self._refuse("direction", f"{type(item).__name__} is sent to workers, not by them; ignored")
-        elif item.attempt == STANDBY != self._attempt:
-            pass  # sent before it was promoted
-        elif item.attempt != self._attempt:
-            self._errors.add("attempt", _foreign(item, self._attempt))
-        elif not self._comes_too_often(item):
+        if self._filter.passes(item, self._loop.time()):
             self.has_received = True
             self._on_message(item)
-
-    def _refuse(self, kind: str, why: str) -> None:
-        self.refusals.refused += 1
-        self.refusals.why, self.refusals.last_at = why[:MAX_SHOWN], self._loop.time()
-        self._errors.add(kind, why)
-
-    def _comes_too_often(self, message: FromWorker) -> bool:
-        kind, now = type(message), self._loop.time()
-        bucket = self._buckets.get(kind) or self._buckets.setdefault(
-            kind, TokenBucket(message.rate.per_s, message.rate.burst)
-        )
-        if bucket.take(now):
-            return False
-        self.refusals.left_out += 1
-        self.refusals.too_often, self.refusals.last_at = NAMES[kind], now
-        self._errors.add("rate", f"{NAMES[kind]} comes more often than {message.rate}; left out")
-        return True
-
-
-class _ErrorReports:
-    """Reports errors: the first of each kind at once, then at most one in REPORT_EVERY_S, with a count."""
-
-    def __init__(self, on_error: Callable[[str], None]) -> None:
-        self._on_error = on_error
-        self._quiet_until: dict[str, float] = {}
-        self._held_back: dict[str, int] = {}
-        self._loop = asyncio.get_running_loop()
-
-    def add(self, kind: str, text: str) -> None:
-        now = self._loop.time()
-        if now < self._quiet_until.get(kind, now):
-            self._held_back[kind] = self._held_back.get(kind, 0) + 1
-            return
-        more = self._held_back.pop(kind, 0)
-        self._quiet_until[kind] = now + REPORT_EVERY_S
-        self._on_error(f"{text} ({more} more since the last report)" if more else text)
-
-    def close(self) -> None:
-        for kind, more in self._held_back.items():
-            self._on_error(f"{more} more errors of the kind {kind!r} since the last report")
-        self._held_back.clear()
-
-
-def _foreign(message: Message, attempt: int) -> str:
-    return f"{type(message).__name__} of attempt {message.attempt} came through the pipe of attempt {attempt}; ignored"
 
 
 def create_empty_folder(folder: Path, mode: int) -> None:

@@ -94,12 +94,12 @@ def _own_login() -> dict[str, str]:
         return {}
 
 
-async def look_up(user: str) -> None:
-    """Looks the user up, so that `cached_credentials` has an answer; returns after LOOKUP_TIMEOUT_S at the latest."""
+async def look_up(user: str, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
+    """Looks the user up, so that `cached_credentials` has an answer; returns after `timeout_s` at the latest."""
     try:
-        await asyncio.wait_for(asyncio.wrap_future(_start_lookup(user)), LOOKUP_TIMEOUT_S)
+        await asyncio.wait_for(asyncio.wrap_future(_start_lookup(user)), timeout_s)
     except TimeoutError:
-        text = f"cannot run as {user}: the password database has not answered for {LOOKUP_TIMEOUT_S:g} s"
+        text = f"cannot run as {user}: the password database has not answered for {timeout_s:g} s"
         _last_answers.setdefault(user, SpawnError(f"{text}; it is tried again", permanent=False))
     except (SpawnError, RuntimeError, OSError):
         return  # the start that follows raises it

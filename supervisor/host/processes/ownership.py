@@ -61,9 +61,8 @@ def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Ownership:
         return Ownership(False, marks.state_dir_of(mark))
     noted = _noted_folder(state_dir)
     if noted is None:
-        return Ownership(
-            held is None
-        )  # of an earlier version, which noted nothing: what can't be looked at is believed
+        # of an earlier version, which noted nothing: what can't be looked at is believed
+        return Ownership(held is None)
     return Ownership(noted == marks.identity_of_folder(state_dir))
 
 

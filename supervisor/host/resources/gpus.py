@@ -34,7 +34,8 @@ def load_pynvml() -> Any:
 class Gpus:
     """The state of all GPUs. `seen_uuids`: of all GPUs that were ever seen. `load`: loads pynvml."""
 
-    def __init__(self, load: Callable[[], Any] = load_pynvml) -> None:
+    def __init__(self, load: Callable[[], Any] = load_pynvml, answers_within_s: float = ANSWERS_WITHIN_S) -> None:
+        self._answers_within_s = answers_within_s
         self.seen_uuids: set[str] = set()
         self._load = load
         self._nvml: Any = None
@@ -46,9 +47,9 @@ class Gpus:
     async def call_driver(self, question: Callable[[], Answer]) -> Answer:
         """Returns what `connect` or `list_gpus` does, called in a thread that does not delay the daemon's exit.
 
-        Raises TimeoutError after ANSWERS_WITHIN_S; a later call waits until the first has returned.
+        Raises TimeoutError after `answers_within_s`; a later call waits until the first has returned.
         """
-        return await asyncio.wait_for(self._threads.run(DRIVER, question), ANSWERS_WITHIN_S)
+        return await asyncio.wait_for(self._threads.run(DRIVER, question), self._answers_within_s)
 
     @property
     def is_connected(self) -> bool:
@@ -65,7 +66,7 @@ class Gpus:
                 await self.call_driver(self.connect)
             except TimeoutError:
                 effect = "jobs start without waiting for free GPUs until the driver answers"
-                log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect=effect)
+                log.warning("gpu.silent", waited_s=self._answers_within_s, effect=effect)
 
     def connect(self) -> None:
         """Connects to the driver. Blocks: without nvidia-persistenced this loads it."""

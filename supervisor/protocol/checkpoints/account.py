@@ -116,12 +116,12 @@ Verdict = Newest | Older | Unexplained
 class Decisions:
     """What was decided about the next start before the selection.
 
-    `begin_at`: an operator named this step, 0: begin anew. `below_step`: training diverged there. `suspects`, `unfit`:
-    names of checkpoints to pass over, as attempts keep dying from them, or as they do not fit the program.
+    `begin_at`: an operator named this step, 0: begin anew. `restore_below_step`: training diverged there. `suspects`,
+    `unfit`: names of checkpoints to pass over, as attempts keep dying from them, or as they do not fit the program.
     """
 
     begin_at: int | None = None
-    below_step: int | None = None
+    restore_below_step: int | None = None
     suspects: Collection[str] = ()
     unfit: Collection[str] = ()
 
@@ -208,7 +208,7 @@ def _reason_of(newest: ReportedCheckpoint, place: SeenDirectory, decisions: Deci
         return OlderBecause.UNFIT
     if _has_as_new(decisions.suspects, newest):
         return OlderBecause.SUSPECT
-    is_below = decisions.below_step is not None and decisions.below_step <= newest.step
+    is_below = decisions.restore_below_step is not None and decisions.restore_below_step <= newest.step
     return OlderBecause.ROLLED_BACK if is_below else None
 
 

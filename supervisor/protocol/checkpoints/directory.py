@@ -185,3 +185,18 @@ def _make_numbered(folder: int) -> str:
             os.mkdir(str(number), dir_fd=folder)
             return str(number)
     raise FileExistsError(f"{layout.ABANDONED} holds {MAX_ABANDONED - 1} folders")
+
+
+def highest_attempt(directory: Path) -> int:
+    """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did.
+
+    Numbers above MAX_TRACED_ATTEMPT do not count.
+
+    Raises OSError if the directory exists and can't be read.
+    """
+    names: list[str] = []
+    for folder in (directory, directory / layout.QUARANTINE):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names += os.listdir(folder)  # noqa: PTH208 - names, not paths
+    found = (name.attempt for name in map(layout.checkpoint_name_in, names) if name is not None)
+    return max((attempt for attempt in found if attempt <= layout.MAX_TRACED_ATTEMPT), default=0)

@@ -3,6 +3,8 @@
 A directory without a valid manifest does not exist as a checkpoint. The manifest is written last, names every
 other file with size and hash, and carries a hash of itself, which is made in the same way in every format: so one of a
 later format is told from one that was changed.
+
+It has a codec of its own: the wire's, which lies above, makes text and numbers harmless, and here every byte counts.
 """
 
 import errno

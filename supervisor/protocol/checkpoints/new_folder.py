@@ -1,6 +1,6 @@
 """A folder that is filled and then committed as one: its files are hashed while they are written, not read back.
 
-The disk begins with a file's first bytes (`appending`), so the sync at the end waits for the last ones only.
+The disk begins with a file's first bytes (`CachedWriter`), so the sync at the end waits for the last ones only.
 """
 
 import contextlib

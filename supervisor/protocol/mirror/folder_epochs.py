@@ -14,17 +14,17 @@ empty again. Every change is one rename, made before what it speaks of: a line o
 written nothing yet.
 """
 
-import contextlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.formats import KEY, check_format
+from supervisor.protocol.formats import check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import Epoch, decode_epoch, encode_epoch
-from supervisor.protocol.wire.codec import parse_object
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
+from supervisor.protocol.wire.limits import Range
 
 FORMAT = 2  # of EPOCH_HELD; 1 had no `since`
 FETCHED_FORMAT = 1
@@ -32,14 +32,36 @@ MAX_RECORD_BYTES = 16384
 MAX_SINCE = 50  # lines; each is an epoch of another host after which this one went on and could not upload
 MAX_FETCHED_BYTES = 200
 
+_Number = Annotated[int, Range(1, 1 << 62)]
+
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """`since`: first attempt and epoch, oldest first. `begun`: the epoch that was about to be created."""
+    """The content of EPOCH_HELD. `since`: first attempt and epoch, oldest first. `object`: the content of `begins`."""
 
-    held: int | None = None
-    since: tuple[tuple[int, int], ...] = ()
-    begun: Epoch | None = None
+    epoch: _Number | None = None
+    since: tuple[tuple[_Number, _Number], ...] | None = None
+    begins: _Number | None = None
+    object: str | None = None
+    format: int = FORMAT
+
+    @property
+    def begun(self) -> Epoch | None:
+        """The epoch that was about to be created."""
+        if self.begins is None or self.object is None:
+            return None
+        try:
+            return decode_epoch(self.begins, self.object.encode())
+        except ProtocolError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """The content of FETCHED."""
+
+    epoch: _Number
+    format: int = FETCHED_FORMAT
 
 
 def local_checkpoints(folder: Path) -> list[CheckpointName]:
@@ -54,7 +76,7 @@ def epochs_of_checkpoints(folder: Path, epochs: Mapping[int, Epoch]) -> dict[Che
     """By checkpoint in the folder: the epoch by which it counts; None: this host knew of none when it wrote it."""
     record = _read_record(folder)
     held = _held(record, epochs)
-    since = () if held != record.held else record.since
+    since = () if held != record.epoch else record.since or ()
     found: dict[CheckpointName, int | None] = {}
     for name in local_checkpoints(folder):
         if not (folder / str(name) / layout.MANIFEST).exists():
@@ -75,7 +97,7 @@ def held_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int | None:
 def known_epoch(folder: Path, epochs: Mapping[int, Epoch]) -> int:
     """The newest epoch that this host held, or began an attempt after; 0 if it knows of none."""
     record = _read_record(folder)
-    return max(_held(record, epochs) or 0, *(epoch for _, epoch in record.since), 0)
+    return max(_held(record, epochs) or 0, *(epoch for _, epoch in record.since or ()), 0)
 
 
 def begun_epoch(folder: Path) -> Epoch | None:
@@ -85,8 +107,8 @@ def begun_epoch(folder: Path) -> Epoch | None:
 
 def record_begin(folder: Path, epoch: Epoch) -> None:
     """Notes, before it is created, which epoch is going to be begun. Raises OSError."""
-    record = _read_record(folder)
-    _write_record(folder, _Record(record.held, record.since, epoch))
+    begins, content = epoch.number, encode_epoch(epoch).decode()
+    _write_record(folder, replace(_read_record(folder), begins=begins, object=content))
 
 
 def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[int, Epoch]) -> None:
@@ -96,8 +118,8 @@ def record_seen(folder: Path, first_attempt: int, epoch: int, epochs: Mapping[in
     """
     record = _read_record(folder)
     if epoch > known_epoch(folder, epochs):
-        since = (*record.since, (first_attempt, epoch))[-MAX_SINCE:]
-        _write_record(folder, _Record(record.held, since, record.begun))
+        since = (*(record.since or ()), (first_attempt, epoch))[-MAX_SINCE:]
+        _write_record(folder, replace(record, since=since))
 
 
 def hold_epoch(folder: Path, number: int) -> None:
@@ -115,33 +137,24 @@ def fetched_epoch(checkpoint: Path) -> int | None:
     try:
         body = parse_object(content)
         check_format(body, FETCHED_FORMAT, layout.FETCHED)
+        return decode_record(body, _Fetched, layout.FETCHED).epoch
     except ValueError:
         return None
-    return _number(body.get("epoch"))
 
 
 def encode_fetched(epoch: int) -> bytes:
     """The content of the file that says where a checkpoint came from."""
-    return json.dumps({KEY: FETCHED_FORMAT, "epoch": epoch}, allow_nan=False).encode()
+    return encode_record(_Fetched(epoch)).encode()
 
 
 def _held(record: _Record, epochs: Mapping[int, Epoch]) -> int | None:
     begun = record.begun
-    return begun.number if begun is not None and epochs.get(begun.number) == begun else record.held
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return begun.number if begun is not None and epochs.get(begun.number) == begun else record.epoch
 
 
 def _write_record(folder: Path, record: _Record) -> None:
-    body: dict[str, object] = {KEY: FORMAT, "epoch": record.held}
-    if record.since:
-        body["since"] = record.since
-    if record.begun is not None:
-        body |= {"begins": record.begun.number, "object": encode_epoch(record.begun).decode()}
     durable.make_folder(folder)
-    durable.write_file(folder / layout.EPOCH_HELD, json.dumps(body, allow_nan=False).encode())
+    durable.write_file(folder / layout.EPOCH_HELD, encode_record(replace(record, format=FORMAT)).encode())
 
 
 def _read_record(folder: Path) -> _Record:
@@ -153,17 +166,6 @@ def _read_record(folder: Path) -> _Record:
     try:
         body = parse_object(content)
         check_format(body, FORMAT, layout.EPOCH_HELD)
+        return decode_stored(body, _Record, layout.EPOCH_HELD)[0]
     except ValueError:
         return _Record()
-    held, since, begins = body.get("epoch"), body.get("since", []), body.get("begins")
-    begun = None
-    if (number := _number(begins)) is not None:
-        with contextlib.suppress(ValueError, KeyError, AttributeError):  # ProtocolError among them
-            begun = decode_epoch(number, body["object"].encode())
-    return _Record(_number(held), _since(since), begun)
-
-
-def _since(value: object) -> tuple[tuple[int, int], ...]:
-    lines = value if isinstance(value, list) else []
-    pairs = [tuple(map(_number, line)) for line in lines if isinstance(line, list) and len(line) == 2]
-    return tuple((attempt, epoch) for attempt, epoch in pairs if attempt is not None and epoch is not None)

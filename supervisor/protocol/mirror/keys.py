@@ -9,16 +9,15 @@ Attempts are numbered by a host's ledger, and a new host begins with an empty on
 hosts apart. Nothing is ever overwritten.
 """
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.manifest import is_plain_name
 from supervisor.protocol.formats import check_format
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 EPOCHS = "epoch/"
 MAX_EPOCH = 999_999_999
@@ -38,7 +37,7 @@ class RemoteCheckpoint:
     name: CheckpointName
 
     def __str__(self) -> str:
-        return f"{_epoch_folder(self.epoch)}/{self.name}"
+        return f"e{self.epoch:04d}/{self.name}"
 
     def key(self, file: str) -> str:
         """The key of one of its files."""
@@ -74,10 +73,6 @@ class _EpochBody:
     format: int = EPOCH_FORMAT
 
 
-def _epoch_folder(number: int) -> str:
-    return f"e{number:04d}"
-
-
 def epoch_key(number: int) -> str:
     """The key of the object that begins an epoch."""
     return f"{EPOCHS}{number:04d}"
@@ -107,8 +102,7 @@ def parse_file_key(key: str) -> tuple[RemoteCheckpoint, str] | None:
 def encode_epoch(epoch: Epoch) -> bytes:
     """The content of the object that begins an epoch."""
     parent = None if epoch.parent is None else str(epoch.parent)
-    body = _EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token)
-    return json.dumps(asdict(body), allow_nan=False).encode()
+    return encode_record(_EpochBody(parent, epoch.holder, epoch.began_wall_at, epoch.token)).encode()
 
 
 def decode_epoch(number: int, content: bytes) -> Epoch:

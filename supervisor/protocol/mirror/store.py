@@ -49,7 +49,7 @@ class Store:
     `file:` URL is never made; below it, the run's is.
     """
 
-    def __init__(self, url: str, run: str = "") -> None:
+    def __init__(self, url: str, run: str = "", retries: int = RETRIES, silence_timeout: str = SILENCE_TIMEOUT) -> None:
         self._url, self._run = url, run
         self._below = f"{run}/" if run else ""
         self._require_folder()
@@ -57,11 +57,11 @@ class Store:
             # obstore takes the endpoint from the environment, but not that it may be one without TLS
             "client_options": {
                 "connect_timeout": CONNECT_TIMEOUT,
-                "read_timeout": SILENCE_TIMEOUT,
+                "read_timeout": silence_timeout,
                 "timeout": REQUEST_TIMEOUT,
                 "allow_http": _names_plain_http(os.environ),
             },
-            "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
+            "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
         }
         if url.startswith("file:"):
             options = {"mkdir": False}

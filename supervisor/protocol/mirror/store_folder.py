@@ -15,7 +15,7 @@ from supervisor.protocol.mounts import MOUNTINFO, parse_mountinfo, unescape
 FSTAB = Path("/etc/fstab")
 
 
-def why_not_there(url: str, run: str = "") -> str | None:
+def why_not_there(url: str, run: str = "", fstab: Path = FSTAB) -> str | None:
     """Why the folder of a `file://` URL can't be used as a store, in words; None if it can, or if it is another URL.
 
     `run`: the folder in it of the run that is going to be written; empty: the URL leads to the run, which is read.
@@ -26,27 +26,27 @@ def why_not_there(url: str, run: str = "") -> str | None:
     folder = Path(unquote(parts.path))
     remedy = f"mount its disk; if this store is used for the first time, make the folder {folder / run}"
     try:
-        why = _why_not(folder, run)
+        why = _why_not(folder, run, fstab)
     except OSError as error:
         why = f"{folder}: {error.strerror}"
     return None if why is None else f"cannot use mirror {url}: {why}; {remedy}"
 
 
-def _why_not(folder: Path, run: str) -> str | None:
+def _why_not(folder: Path, run: str, fstab: Path) -> str | None:
     """Raises OSError."""
     if not folder.is_dir():  # this mounts what is mounted on demand
         return f"{folder} is not a folder" if folder.exists() else f"{folder} is not there"
-    if (point := _missing_mount(folder)) is not None:
-        return f"{point} is not mounted, and {FSTAB} says that it is a mount point"
+    if (point := _missing_mount(folder, fstab)) is not None:
+        return f"{point} is not mounted, and {fstab} says that it is a mount point"
     if run and next(folder.iterdir(), None) is None:
         return f"{folder} is empty, as a mount point without its disk is"
     return None
 
 
-def _missing_mount(folder: Path) -> Path | None:
-    """The mount point of a folder in /etc/fstab on which nothing is mounted; None if all is as it says there."""
+def _missing_mount(folder: Path, fstab: Path) -> Path | None:
+    """The mount point of a folder in `fstab` on which nothing is mounted; None if all is as it says there."""
     above = {folder.resolve(), *folder.resolve().parents}
-    wanted = {point for point in _fstab_points() if point in above and point != Path("/")}
+    wanted = {point for point in _points_in(fstab) if point in above and point != Path("/")}
     if not wanted:
         return None
     with contextlib.suppress(OSError):
@@ -55,9 +55,9 @@ def _missing_mount(folder: Path) -> Path | None:
     return None
 
 
-def _fstab_points() -> set[Path]:
+def _points_in(fstab: Path) -> set[Path]:
     try:
-        lines = FSTAB.read_text(errors="surrogateescape").splitlines()
+        lines = fstab.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return set()
     fields = (line.split() for line in lines if not line.lstrip().startswith("#"))

@@ -37,7 +37,7 @@ def verify_url(url: str) -> list[VerifiedCheckpoint]:
     names: dict[str, CheckpointName] = {}
     for _ in range(MAX_LOOKS):
         keys = [key for key, _, _ in store.list_keys("")]
-        listed = {_folder_of(key): name for key in keys if (name := _committed_name(key, url)) is not None}
+        listed = {key.rpartition("/")[0]: name for key in keys if (name := _committed_name(key, url)) is not None}
         new = {folder: name for folder, name in listed.items() if folder not in names}
         names |= new
         counted = _folders_that_count(url, keys)
@@ -52,10 +52,6 @@ def verify_url(url: str) -> list[VerifiedCheckpoint]:
 
 def _newest_first(folders: Mapping[str, CheckpointName]) -> list[str]:
     return sorted(folders, key=lambda folder: (folders[folder], folder), reverse=True)
-
-
-def _folder_of(key: str) -> str:
-    return key.rpartition("/")[0]
 
 
 def _committed_name(key: str, url: str) -> CheckpointName | None:

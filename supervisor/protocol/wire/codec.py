@@ -1,5 +1,5 @@
-"""JSON to dataclasses and back: the lines of the control pipe, the settings that a worker is started with, and what the
-daemon keeps on the disk.
+"""JSON to dataclasses and back: messages (`lines.py`), the settings that a worker is started with, and what is kept on
+disks.
 
 A class is its own schema: fields are read by their annotations, limits among them (`limits.py`), a field with a default
 may be missing, and unknown fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here
@@ -12,19 +12,15 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from supervisor.protocol.wire.limits import OutOfLimits
-from supervisor.protocol.wire.messages import NAMES, TYPES, Message
-
-MAX_LINE_BYTES = 64 * 1024
 
 Record = TypeVar("Record")
-AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class ProtocolError(ValueError):
@@ -32,45 +28,21 @@ class ProtocolError(ValueError):
     limits."""
 
 
-def encode_message(message: Message) -> bytes:
-    """One line, newline included. Raises ProtocolError if it is longer than MAX_LINE_BYTES or holds NaN."""
-    body = {"type": NAMES[type(message)], **asdict(message)}
-    try:
-        line = json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    except ValueError as error:
-        raise ProtocolError(f"cannot encode {body['type']}: {error}") from error
-    if len(line) > MAX_LINE_BYTES:
-        raise ProtocolError(f"cannot send {body['type']}: {len(line)} bytes, the limit is {MAX_LINE_BYTES}")
-    return line
-
-
-def fit_message(message: AnyMessage) -> AnyMessage:
-    """The message with what is out of its field's limits cut, or set to the nearest value inside.
-
-    A metric that is out of them is left out.
-    """
-    return fit_record(message)
-
-
 def fit_record(record: Record) -> Record:
-    """As `fit_message`, of any dataclass, with those inside it."""
+    """The dataclass with what is out of its field's limits cut, or set to the nearest value inside.
+
+    An entry of a mapping that is out of them is left out.
+    """
     values = {name: _fit(getattr(record, name), wanted) for name, wanted, _ in _fields_of(type(record))}
     return replace(record, **values)  # type: ignore[type-var]
 
 
-def decode_message(line: bytes) -> Message:
-    """The message in one line. Unknown fields are ignored; anything else unexpected raises ProtocolError."""
-    body = parse_object(line)
-    name = body.get("type")
-    kind = TYPES.get(name) if isinstance(name, str) else None
-    if kind is None or name is None:
-        raise ProtocolError(f"unknown message type {name!r:.80}")
-    return decode_record(body, kind, name)
-
-
 def encode_record(record: Any) -> str:
-    """A dataclass as one line of ASCII, without fields that are None by default; `decode_record` reads it back."""
-    return json.dumps(_to_json(record), separators=(",", ":"), allow_nan=False)
+    """A dataclass, or a mapping, as one line of ASCII, without fields that are None by default.
+
+    `decode_record` and `decode_entries` read it back. Raises ValueError for a number that is not finite.
+    """
+    return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -106,11 +78,13 @@ def decode_stored(body: Mapping[str, Any], kind: type[Record], where: str) -> tu
     for name, wanted, required in _fields_of(kind):
         if name not in body:
             continue
-        value = body[name]
-        if typing.get_origin(_without_limits(wanted)) is Mapping and isinstance(value, dict):
-            value = _undamaged_entries(value, wanted, f"{where}.{name}", damaged)
+        value, place = body[name], f"{where}.{name}"
         try:
-            values[name] = _convert(value, wanted, f"{where}.{name}")
+            if typing.get_origin(_without_limits(wanted)) is Mapping and isinstance(value, dict):
+                entries = _whole_entries(value, _without_limits(wanted), place, damaged)
+                values[name] = _within_limits(entries, getattr(wanted, "__metadata__", ()), place)
+            else:
+                values[name] = _convert(value, wanted, place)
         except ProtocolError as error:
             if required:
                 raise
@@ -121,73 +95,42 @@ def decode_stored(body: Mapping[str, Any], kind: type[Record], where: str) -> tu
     return kind(**values), tuple(damaged)
 
 
-def _undamaged_entries(value: dict[str, Any], wanted: Any, where: str, damaged: list[str]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for key, entry in value.items():
+def decode_entries(body: Mapping[str, Any], wanted: Any, where: str) -> dict[Any, Any]:
+    """A mapping of the type `wanted` from a JSON object, without its damaged entries."""
+    return _whole_entries(body, wanted, where, [])
+
+
+def _whole_entries(body: Mapping[str, Any], wanted: Any, where: str, damaged: list[str]) -> dict[Any, Any]:
+    entries: dict[Any, Any] = {}
+    for key, entry in body.items():
         try:
-            _convert({key: entry}, _without_limits(wanted), where)
+            entries |= _convert({key: entry}, wanted, where)
         except ProtocolError as error:
             damaged.append(str(error))
-        else:
-            kept[key] = entry
-    return kept
-
-
-class Decoder:
-    """Cuts a stream of bytes into messages; a bad line costs that line, never the stream."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._skipping = False
-
-    def feed(self, data: bytes) -> Iterator[Message | ProtocolError]:
-        """The whole messages in the stream so far, and a ProtocolError in the place of each bad line."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self._skipping:
-                self._skipping = False
-            elif len(line) >= MAX_LINE_BYTES:
-                yield _too_long()
-            elif line.strip():
-                yield _decode_or_error(line)
-        if len(self._rest) >= MAX_LINE_BYTES:
-            if not self._skipping:
-                yield _too_long()
-            self._rest, self._skipping = b"", True
-
-
-def _too_long() -> ProtocolError:
-    return ProtocolError(f"a line is longer than {MAX_LINE_BYTES} bytes; skipped to the next one")
-
-
-def _decode_or_error(line: bytes) -> Message | ProtocolError:
-    try:
-        return decode_message(line)
-    except ProtocolError as error:
-        return error
+    return entries
 
 
 _PLAIN = (str, int, float, type(None))
 _DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {}
 
 
-def _to_json(value: Any) -> Any:
-    """A value in JSON's types: sets in an order that does not change, paths as text."""
+def to_plain(value: Any) -> Any:
+    """A dataclass, or what is in one, in JSON's types: sets in an order that does not change, paths as text."""
     if isinstance(value, _PLAIN):  # first, as there are most of them: the file of what is wanted has all jobs
         return value
     if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, frozenset):
-        return sorted(_to_json(item) for item in value)
+        return sorted(to_plain(item) for item in value)
     if isinstance(value, tuple | list):
-        return [_to_json(item) for item in value]
+        return [to_plain(item) for item in value]
     if not is_dataclass(value):
         return str(value) if isinstance(value, Path) else value
     kind: Any = type(value)
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = tuple((field.name, field.default) for field in fields(kind))
     items = ((name, getattr(value, name), default) for name, default in _DEFAULTS[kind])
-    return {name: _to_json(item) for name, item, default in items if not (item is None and default is None)}
+    return {name: to_plain(item) for name, item, default in items if not (item is None and default is None)}
 
 
 _FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
@@ -206,6 +149,8 @@ def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
 
 def _convert(value: Any, wanted: Any, where: str) -> Any:
     """`value` as the annotated type; JSON has fewer types than Python, so lists become tuples and ints floats."""
+    if wanted in _NUMBERS_AND_TEXT:  # first, as most fields are
+        return _convert_plain(value, wanted, where)
     origin = typing.get_origin(wanted)
     if origin is Annotated:
         return _within_limits(_convert(value, wanted.__origin__, where), wanted.__metadata__, where)
@@ -233,6 +178,7 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
 
 
 _LISTS = (tuple, frozenset)
+_NUMBERS_AND_TEXT = (int, float, str)
 
 
 def _without_limits(wanted: Any) -> Any:

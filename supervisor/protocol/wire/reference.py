@@ -12,18 +12,24 @@ from supervisor.protocol.wire.messages import TYPES, FromWorker
 
 def tables() -> str:
     """Both tables as Markdown: what each field may hold, and how often each message may come."""
-    lines = ["| Message | Field | Limits |", "|---|---|---|"]
-    rates = ["| Message | How often |", "|---|---|"]
+    limits: dict[str, list[str]] = {}
+    rates: dict[str, list[str]] = {}
     for name, kind in TYPES.items():
         if kind not in typing.get_args(FromWorker):
             continue
-        rates.append(f"| `{name}` | {kind.rate} |")  # type: ignore[union-attr]
+        rates.setdefault(str(kind.rate), []).append(f"`{name}`")  # type: ignore[union-attr]
         hints = typing.get_type_hints(kind, include_extras=True)
         for field in fields(kind):
-            limits = "; ".join(_limits(hints[field.name]))
-            if limits and field.name != "attempt":
-                lines.append(f"| `{name}` | `{field.name}` | {limits} |")
-    return "\n".join([*lines, "", *rates, ""])
+            words = "; ".join(_limits(hints[field.name]))
+            if words and field.name != "attempt":
+                limits.setdefault(words, []).append(f"`{name}.{field.name}`")
+    return "\n".join([*_table("Limits", "Fields", limits), "", *_table("How often", "Messages", rates), ""])
+
+
+def _table(first: str, second: str, rows: Mapping[str, list[str]]) -> Iterator[str]:
+    """The lines of a table that says what holds for which names."""
+    yield from (f"| {first} | {second} |", "|---|---|")
+    yield from (f"| {words} | {', '.join(names)} |" for words, names in rows.items())
 
 
 def _limits(wanted: Any) -> Iterator[str]:

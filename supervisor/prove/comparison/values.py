@@ -98,10 +98,10 @@ def _lost_at(
     new = [LostValue(name, step, then[name], after[name]) for name in differing if name not in begin]
     lasting = [value for value in new if before.get(value.name) == then[value.name]]
     changing = [value for value in new if value not in lasting and not value.is_gradient]
-    counters = [replace(value, is_counter=True) for value in changing if _counts(value)]
+    counters = [
+        replace(value, is_counter=True)
+        for value in changing
+        if value.undisturbed.isdecimal() and value.killed.isdecimal()
+    ]
     certain = [value for value in (*stale, *lasting) if not value.is_gradient]
     return certain or counters or [value for value in stale if value.is_gradient], changing
-
-
-def _counts(value: LostValue) -> bool:
-    return value.undisturbed.isdecimal() and value.killed.isdecimal()

@@ -187,7 +187,7 @@ async def reconstruct_end(
             error=failed.error,
             step=failed.step,
             out_of_memory=failed.out_of_memory,
-            rolls_back=failed.go_back,
+            go_back=failed.go_back,
             code=failed.code,
             errno=failed.errno,
         )

@@ -11,13 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
-from supervisor.core.program.facts import (
-    AutoRestart,
-    Durable,
-    OnNotice,
-    OnOom,
-    Policy,
-)
+from supervisor.core.program.facts import Policy
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes.credentials import cached_credentials, user_environment
@@ -33,7 +27,7 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
     policy = Policy(
         name=config.name,
         is_job=job is not None,
-        autorestart=AutoRestart(config.autorestart),
+        autorestart=config.autorestart,
         exitcodes=frozenset(config.exitcodes),
         startsecs=config.startsecs,
         notify_timeout=config.notify_timeout if config.notify else None,
@@ -50,11 +44,11 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         hang_timeout=None if job.hang_timeout == "auto" else job.hang_timeout,
         hang_timeout_min=job.hang_timeout_min if job.hang_timeout == "auto" else None,
         flush_timeout=job.flush_timeout,
-        on_notice=OnNotice(job.on_notice),
+        on_notice=job.on_notice,
         notice_margin=job.notice_margin,
         notice_grace=notice_grace,
-        durable=Durable(job.durable),
-        on_oom=OnOom(job.on_oom),
+        durable=job.durable,
+        on_oom=job.on_oom,
         checkpoint_dir=str(job.checkpoint_dir),
         script=script_name(config),
     )
@@ -81,7 +75,7 @@ def script_name(config: ProgramConfig) -> str:
 
 def standby_kind_of(config: ProgramConfig) -> StandbyKind:
     """The kind of standby that a program's section asks for; off for a program that is no job."""
-    return StandbyKind.OFF if config.job is None else StandbyKind(config.job.standby)
+    return StandbyKind.OFF if config.job is None else config.job.standby
 
 
 PRELOAD = """\

@@ -16,7 +16,7 @@ from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import Leave, Word
+from supervisor.protocol.gang import GangMessage, Leave
 from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.program.runner import Runner
 
@@ -105,10 +105,10 @@ class GangAgent:
     def on_begin(self, addresses: tuple[str, ...]) -> None:
         self._execute(self._view.begun(addresses, self._loop.time()))
 
-    def on_word(self, rank: int, word: Word) -> None:
+    def on_message(self, rank: int, message: GangMessage) -> None:
         self._view.heard(rank, self._loop.time())
-        if isinstance(word, Leave):
-            self._execute(self._view.left(rank, word.status, word.text[:500], self._loop.time()))
+        if isinstance(message, Leave):
+            self._execute(self._view.left(rank, message.status, message.text[:500], self._loop.time()))
 
     def on_lost(self, rank: int, text: str) -> None:
         self._execute(self._view.lost(rank, text))

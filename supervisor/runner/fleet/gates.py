@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from supervisor.config.relations import dependency_graph
+from supervisor.config.section_relations import dependency_graph
 from supervisor.core.fleet import dependencies
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger

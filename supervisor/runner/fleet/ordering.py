@@ -1,6 +1,6 @@
 """In which order programs start and stop: by priority of the group, then of the program; lower numbers first and last.
 
-What programs need before their start is read side by side; `Turns` has them start in order all the same.
+What programs need before their start is read side by side; `StartTurns` has them start in order all the same.
 """
 
 import asyncio
@@ -9,18 +9,13 @@ from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from supervisor.config import ProgramConfig
+from supervisor.config.load import start_order
 from supervisor.host.ledger.ledger import READ_WAIT_S
 from supervisor.runner.program.runner import Runner
 
 STALL_LIMIT_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
 
 Done = TypeVar("Done")
-
-
-def start_order(config: ProgramConfig) -> tuple[int, str, int, str]:
-    """What programs are sorted by before they are started."""
-    return (config.group_priority, config.group, config.priority, config.process)
 
 
 def in_start_order(runners: Iterable[Runner]) -> list[Runner]:
@@ -77,10 +72,11 @@ class StartTurn:
 class StartTurns:
     """The turns of `count` programs, in order.
 
-    If no program has become ready for STALL_LIMIT_S, those that are ready no longer wait for the others.
+    If no program has become ready for `stall_limit_s`, those that are ready no longer wait for the others.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, stall_limit_s: float = STALL_LIMIT_S) -> None:
+        self._stall_limit_s = stall_limit_s
         self._progress = _Progress(asyncio.get_running_loop().time())
         self._turns = [StartTurn(self._progress) for _ in range(count)]
 
@@ -110,7 +106,7 @@ class StartTurns:
         """Calls each when it is ready; to be run beside what waits for its turn."""
         loop = asyncio.get_running_loop()
         for turn in self._turns:
-            while not turn.is_ready and (left_s := self._progress.ready_at + STALL_LIMIT_S - loop.time()) > 0:
+            while not turn.is_ready and (left_s := self._progress.ready_at + self._stall_limit_s - loop.time()) > 0:
                 await turn.wait_ready(left_s)
             turn.release()
             await asyncio.sleep(0)  # a thousand starts take seconds: clients, deaths, notices come between

@@ -9,7 +9,7 @@ import structlog
 
 from supervisor.config import Config, JobConfig, ProgramConfig
 from supervisor.config.broken_sections import BrokenSection, leave_out_broken
-from supervisor.config.load import SectionsBroken
+from supervisor.config.load import SectionsBroken, start_order
 from supervisor.core.failures.restart import Cause
 from supervisor.core.fleet import dependencies
 from supervisor.core.fleet.exit_conditions import ProgramOutcome
@@ -26,12 +26,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet import takeover
 from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
-from supervisor.runner.fleet.ordering import (
-    StartTurn,
-    StartTurns,
-    in_stop_order,
-    start_order,
-)
+from supervisor.runner.fleet.ordering import StartTurn, StartTurns, in_stop_order
 from supervisor.runner.fleet.takeover import Takeover
 from supervisor.runner.program.runner import Runner
 

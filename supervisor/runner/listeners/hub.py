@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from supervisor.config.keys.program import ListenerConfig
+from supervisor.config.keys.groups import ListenerConfig
 from supervisor.core.listeners import event_types
 from supervisor.core.listeners import pool as listeners
 from supervisor.core.listeners.event_types import PublishedEvent

@@ -83,8 +83,8 @@ class CheckpointSelector:
             if effect.begin_at is not None:
                 moved = await self._set_aside_newer(effect)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
-            if effect.below_step is not None:
-                self._record_refused(attempt, await store.roll_back(directory, effect.below_step, self._user))
+            if effect.restore_below_step is not None:
+                self._record_refused(attempt, await store.roll_back(directory, effect.restore_below_step, self._user))
             selection = await self._select_here_or_there(effect)
             if isinstance(selection, events.SelectionFailed):
                 return selection
@@ -235,7 +235,7 @@ class CheckpointSelector:
         if not mirror.may_have_newer(path):
             return None
         try:
-            found = await mirror.fetch(path, effect.below_step, effect.avoid | dict(effect.unfit).keys())
+            found = await mirror.fetch(path, effect.restore_below_step, effect.avoid | dict(effect.unfit).keys())
         except MirrorError as error:
             if path is None:
                 text = f"{error}; there is no checkpoint here, and the store may have one; it is tried again"

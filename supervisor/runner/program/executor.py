@@ -21,7 +21,7 @@ from supervisor.core.standby import StandbyKind
 from supervisor.host import mount_points
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.ledger.ledger import LastEnd
-from supervisor.host.pipes.control_pipes import NOTHING_REFUSED
+from supervisor.host.pipes.message_filter import NOTHING_REFUSED
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process_status import Exit

@@ -144,7 +144,7 @@ class PersistedStateStore(ProgramObserver):
         kept = None
         with contextlib.suppress(LedgerError):
             kept = await asyncio.to_thread(self._services.ledger.accounts.load_last, self._config.name)
-        self._executor.goodput.open_account(kept, last_attempt)
+        self._executor.goodput.start_meter(kept, last_attempt)
 
     async def _restore_series(self) -> None:
         """The job's metrics over its steps, as an earlier daemon recorded them."""

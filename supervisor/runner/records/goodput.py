@@ -1,12 +1,12 @@
-"""Records what a program's time went into: seconds by state, and for a job its goodput account, kept in the ledger."""
+"""Records what a program's time went into: seconds by state, and for a job its meter, kept in the ledger."""
 
 import time
 from collections.abc import Mapping
 
 from supervisor.core.goodput import (
     STEPPING,
-    AccountStatus,
-    GoodputAccount,
+    GoodputMeter,
+    MeterReading,
     TimeSpent,
 )
 from supervisor.core.program import effects
@@ -16,7 +16,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
 from supervisor.runner.records.observers import ProgramObserver
 
-SAVE_EVERY_S = 10.0  # a daemon that is killed loses no more of the account than that; one row a job is no load
+SAVE_EVERY_S = 10.0  # a daemon that is killed loses no more of its readings than that; one row a job is no load
 
 _METRIC_STATES = {
     State.STARTING: "starting",
@@ -33,15 +33,15 @@ _METRIC_STATES = {
 class GoodputRecorder(ProgramObserver):
     """What the time of one program went into. Times are monotonic seconds.
 
-    Every program has `state_s`. A job has an account besides (`core/goodput.py`), opened once the ledger was
+    Every program has `state_s`. A job has a meter besides (`core/goodput.py`), started once the ledger was
     read; it is saved there when the category changes, and at least every SAVE_EVERY_S.
     """
 
     __slots__ = (
-        "_account",
         "_is_adopting",
         "_is_silent",
         "_ledger",
+        "_meter",
         "_program",
         "_saved_as",
         "_saved_at",
@@ -55,71 +55,71 @@ class GoodputRecorder(ProgramObserver):
         self._state_since = now
         self._program = program
         self._ledger = ledger
-        self._account: GoodputAccount | None = None
+        self._meter: GoodputMeter | None = None
         self._saved_at = 0.0
         self._saved_as: tuple[int, TimeSpent] | None = None
         self._is_adopting = False
         self._is_silent = False  # adopted and not heard from yet: it may be a zombie
 
-    def open_account(self, kept: StoredAccount | None, last_attempt: int) -> None:
-        """Opens the account where an earlier daemon left it. Until then nothing is recorded; later calls do nothing."""
-        if self._account is None:
+    def start_meter(self, kept: StoredAccount | None, last_attempt: int) -> None:
+        """Starts the meter where an earlier daemon left it. Until then nothing is recorded; later calls do nothing."""
+        if self._meter is None:
             now = time.monotonic()
             since = now if kept is None else now - kept.ago_s
-            self._account = GoodputAccount(since, AccountStatus(last_attempt) if kept is None else kept.status)
+            self._meter = GoodputMeter(since, MeterReading(last_attempt) if kept is None else kept.status)
 
     def on_adopted(self, attempt: int, age_s: float) -> None:
         """The worker of an earlier daemon is alive; its messages will tell what it did meanwhile."""
-        account = self._account
-        if account is not None:
+        meter = self._meter
+        if meter is not None:
             self._is_adopting = self._is_silent = True
-            if account.attempt != attempt:
-                account.begin_attempt(attempt, time.monotonic() - age_s)
+            if meter.attempt != attempt:
+                meter.begin_attempt(attempt, time.monotonic() - age_s)
 
     def on_worker_lost(self, wanted: bool, step: int | None, alive_ago_s: float | None) -> None:
         """No worker was found. By its checkpoints it reached `step` and was alive `alive_ago_s` seconds ago."""
-        if self._account is not None:
-            self._account.found_no_worker(wanted, step, None if alive_ago_s is None else time.monotonic() - alive_ago_s)
+        if self._meter is not None:
+            self._meter.found_no_worker(wanted, step, None if alive_ago_s is None else time.monotonic() - alive_ago_s)
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
 
-        account = self._account
-        if account is None:
+        meter = self._meter
+        if meter is None:
             return
         match effect:
             case effects.RecordEnd() if self._is_silent:
                 self._is_silent = False
-                account.found_no_worker(True, None, None)
+                meter.found_no_worker(True, None, None)
             case effects.Spawn():
-                account.close_attempt(now)
+                meter.close_attempt(now)
                 self._save(now)
-                account.begin_attempt(effect.attempt, now)
+                meter.begin_attempt(effect.attempt, now)
                 self._save(now)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
-        account = self._account
-        if account is None:
+        meter = self._meter
+        if meter is None:
             return
         self._is_silent = self._is_silent and isinstance(message, messages.Done | messages.Failed)
         match message:
             case messages.Restored():
-                account.state_restored(message.step, message.restore_s, now, self._is_adopting)
+                meter.state_restored(message.step, message.restore_s, now, self._is_adopting)
             case messages.Progress():
-                account.steps_done(message.step, now, message.step_s, message.data_s)
+                meter.steps_done(message.step, now, message.step_s, message.data_s)
             case messages.Committed() if message.ago_s is None:
-                account.checkpoint_committed(message.stall_s)
+                meter.checkpoint_committed(message.stall_s)
             case messages.Replayed():
-                account.steps_replayed(message.took_s)
+                meter.steps_replayed(message.took_s)
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
         if facts.state is not before:
             self.count_state(before, now)
-        account = self._account
-        if account is None:
+        meter = self._meter
+        if meter is None:
             return
         self._is_adopting = facts.state is State.ADOPTING
-        account.state_changed(facts, now)
-        category = account.attempt, TimeSpent.TRAINING if account.open_as in STEPPING else account.open_as
+        meter.state_changed(facts, now)
+        category = meter.attempt, TimeSpent.TRAINING if meter.open_as in STEPPING else meter.open_as
         if category != self._saved_as or now - self._saved_at >= SAVE_EVERY_S:
             self._save(now)
 
@@ -130,25 +130,25 @@ class GoodputRecorder(ProgramObserver):
         self._state_since = now
 
     def total_s(self) -> Mapping[TimeSpent, float]:
-        """Seconds by category since the daemon took the job over; each only grows. Empty if there is no account."""
-        if self._account is None:
+        """Seconds by category since the daemon took the job over; each only grows. Empty if there is no meter."""
+        if self._meter is None:
             return {}
-        self._account.settle_known_time(time.monotonic())
-        return self._account.total_s
+        self._meter.settle_known_time(time.monotonic())
+        return self._meter.total_s
 
     def save(self) -> tuple[TimeSpent, float] | None:
-        """Saves the account; returns the present category and its seconds that are not booked yet. None: no account."""
-        if self._account is None:
+        """Saves the reading; returns the present category and its seconds that are not booked yet. None: no meter."""
+        if self._meter is None:
             return None
         now = time.monotonic()
-        self._account.settle_known_time(now)
+        self._meter.settle_known_time(now)
         self._save(now)
-        return self._account.open_as, max(0.0, now - self._account.since)
+        return self._meter.open_as, max(0.0, now - self._meter.since)
 
     def _save(self, now: float) -> None:
-        account = self._account
-        if account is not None:
-            standing = account.status
-            self._ledger.accounts.store(self._program, standing, max(0.0, now - account.since))
+        meter = self._meter
+        if meter is not None:
+            reading = meter.reading
+            self._ledger.accounts.store(self._program, reading, max(0.0, now - meter.since))
             self._saved_at = now
-            self._saved_as = account.attempt, TimeSpent.TRAINING if account.open_as in STEPPING else account.open_as
+            self._saved_as = meter.attempt, TimeSpent.TRAINING if meter.open_as in STEPPING else meter.open_as

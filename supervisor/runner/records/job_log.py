@@ -6,6 +6,7 @@ programs, and what operators did.
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -22,12 +23,13 @@ SHOWN_FOR_S = 3600.0
 class JobLog:
     """Writes to `log` what the quota allows, and says how much it left out."""
 
-    __slots__ = ("_last_at", "_log", "_quota", "_untold", "left_out")
+    __slots__ = ("_clock", "_last_at", "_log", "_quota", "_untold", "left_out")
 
-    def __init__(self, log: FilteringBoundLogger) -> None:
+    def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
         self.left_out = 0
         """How many lines were left out."""
         self._log = log
+        self._clock = clock
         self._quota: tuple[TokenBucket, TokenBucket] | None = None  # lines and bytes, once there was one
         self._untold = 0
         self._last_at = 0.0
@@ -58,7 +60,7 @@ class JobLog:
         return [f"{counted(self.left_out, 'line')} of it left out of the daemon's log"]
 
     def _has_room(self, facts: dict[str, Any]) -> bool:
-        now, size = time.monotonic(), LINE_BYTES + sum(map(_size, facts.values()))
+        now, size = self._clock(), LINE_BYTES + sum(map(_size, facts.values()))
         if self._quota is None:
             self._quota = TokenBucket(LINES_A_SECOND, LINES_AT_ONCE), TokenBucket(BYTES_A_SECOND, BYTES_AT_ONCE)
         lines, characters = self._quota

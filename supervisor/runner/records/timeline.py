@@ -77,7 +77,7 @@ def describe_effect(effect: effects.Effect) -> str | None:
             parts = f" (each batch in {effect.microbatches} parts)" if effect.microbatches > 1 else ""
             return f"start the process{parts}"
         case effects.SelectCheckpoint():
-            limits = [f"before step {effect.below_step}"] if effect.below_step is not None else []
+            limits = [f"before step {effect.restore_below_step}"] if effect.restore_below_step is not None else []
             avoided = sorted(effect.avoid | dict(effect.unfit).keys())
             limits += [f"avoiding {' '.join(avoided)}"[:MAX_DETAIL]] if avoided else []
             return "select a checkpoint" + (f" ({', '.join(limits)})" if limits else "")

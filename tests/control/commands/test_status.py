@@ -1,7 +1,7 @@
 """What `status` says of a job: the stage of its start, its place in a gang."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.control.commands.descriptions import full_description
-from supervisor.control.commands.status import GangAnswer, job_status
+from supervisor.control.commands.status import GangAnswer, JobStatus, job_status
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -20,6 +20,7 @@ from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.records.training import TrainingStatus
 
 
 @pytest.fixture
@@ -73,3 +74,11 @@ async def test_a_rank_says_which_of_how_many_nodes_it_is(
     assert "rank" not in full_description(alone)
     assert (other := job_status(alone, proofs)) is not None
     assert other.gang is None
+
+
+def test_a_job_is_shown_with_all_that_is_known_of_its_training():
+    shown = {field.name: field.type for field in fields(JobStatus)}
+
+    assert {field.name: shown.get(field.name) for field in fields(TrainingStatus)} == {
+        field.name: field.type for field in fields(TrainingStatus)
+    }

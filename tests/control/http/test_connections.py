@@ -21,14 +21,11 @@ from supervisor.config.schema.secret import Secret
 from supervisor.control.endpoints import Endpoint
 from supervisor.control.http import web
 from supervisor.control.http.access import Login
-from supervisor.control.http.connections import (
-    BLOCK_BYTES,
-    MAX_BODY_BYTES,
-    ClientTimeouts,
-    Connections,
-)
+from supervisor.control.http.connection import BLOCK_BYTES, MAX_BODY_BYTES, ClientTimeouts
+from supervisor.control.http.connections import Connections
 from supervisor.control.server import serve
 from tests.fuzzing import cases
+from tests.waiting import turn_loop
 
 DOCUMENT = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"  # needs no daemon
 TIME_S = 10.0
@@ -45,7 +42,7 @@ async def serving(*paths: Path, login: Login | None = None, **limits: Any) -> As
 
 
 async def until_closed(path: Path, *pieces: bytes) -> bytes:
-    """Sends the pieces, a tenth of a second between them, and gives what came until the server hung up."""
+    """Sends the pieces, each when the server has read the one before, and gives what came until it hung up."""
     reader, writer = await asyncio.open_unix_connection(path)
     for piece in pieces:
         try:
@@ -53,7 +50,7 @@ async def until_closed(path: Path, *pieces: bytes) -> bytes:
             await writer.drain()
         except ConnectionError:
             break
-        await asyncio.sleep(0.1)
+        await turn_loop()
     try:
         return await asyncio.wait_for(reader.read(), TIME_S)
     except ConnectionError:
@@ -102,7 +99,7 @@ async def test_connection_over_the_limit_gets_503_and_the_others_are_served(tmp_
         for _, each in idle:
             each.close()
             await each.wait_closed()
-        await asyncio.sleep(0.05)
+        await turn_loop()
         again = await until_closed(tmp_path / "s", DOCUMENT.replace(b"Host: x", b"Host: x\r\nConnection: close"))
 
     assert refused.startswith(b"HTTP/1.1 503") and b"reached its limit of connections" in refused
@@ -287,7 +284,7 @@ async def test_invalid_request_is_answered_and_closed(tmp_path: Path, request_: 
 
 async def test_a_client_that_has_no_more_to_say_still_gets_its_answer(tmp_path: Path):
     async def soon(_: web.Request) -> web.Response:
-        await asyncio.sleep(0.2)
+        await turn_loop()
         return web.json_response("done")
 
     async with answering(tmp_path / "s", Told(soon)):
@@ -350,6 +347,8 @@ async def test_an_answer_that_breaks_off_cant_be_taken_for_whole(tmp_path: Path)
 
 @pytest.mark.parametrize("bytes_", [BLOCK_BYTES, 40 * BLOCK_BYTES], ids=["as-it-hangs-up", "in-the-middle"])
 async def test_client_that_does_not_read_is_dropped(tmp_path: Path, bytes_: int):
+    once = asking("/", "GET", b"", "Connection: close")
+
     async def answer(request: web.Request) -> web.Response:
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         return web.Response(b"x" * bytes_)
@@ -357,13 +356,14 @@ async def test_client_that_does_not_read_is_dropped(tmp_path: Path, bytes_: int)
     async with answering(tmp_path / "s", Told(answer), answer_s=0.3, connections=1, reserved=0):
         with socket.socket(socket.AF_UNIX) as slow:
             slow.connect(str(tmp_path / "s"))
-            slow.sendall(asking("/", "GET", b"", "Connection: close"))
-            await asyncio.sleep(0.1)
+            slow.sendall(once)
+            await turn_loop()
             refused = await until_closed(tmp_path / "s")
-            await asyncio.sleep(0.5)
-            served = await until_closed(tmp_path / "s", asking("/", "GET", b"", "Connection: close"))
+            async with asyncio.timeout(TIME_S):
+                while not (await until_closed(tmp_path / "s", once)).startswith(b"HTTP/1.1 200"):
+                    pass
 
-    assert refused.startswith(b"HTTP/1.1 503") and served.startswith(b"HTTP/1.1 200")
+    assert refused.startswith(b"HTTP/1.1 503")
 
 
 async def test_client_that_only_sends_is_not_served_further(tmp_path: Path):
@@ -388,13 +388,13 @@ async def test_an_answer_on_its_way_is_finished_when_the_daemon_leaves(tmp_path:
 
     async def answer(_: web.Request) -> web.Response:
         begun.set()
-        await asyncio.sleep(0.2)
+        await turn_loop()
         return web.json_response("bye")
 
     async with answering(tmp_path / "s", Told(answer)) as clients:
         asked = asyncio.create_task(until_closed(tmp_path / "s", asking()))
         idle, writer = await asyncio.open_unix_connection(tmp_path / "s")
-        await begun.wait()
+        await asyncio.wait_for(begun.wait(), TIME_S)
         await asyncio.wait_for(clients.close(1000 * TIME_S), TIME_S)
         assert bodies(await asked) == [b'"bye"']
         assert await asyncio.wait_for(idle.read(), TIME_S) == b""
@@ -450,8 +450,7 @@ async def test_client_that_hung_up_early_is_refused_quietly(tmp_path: Path):
                 hasty.connect(str(tmp_path / "s"))
                 hasty.sendall(asked)
                 await asyncio.wait_for(came.wait(), TIME_S)
-            for _ in range(10):  # the first answer was not read, so this resets the connection
-                await asyncio.sleep(0)
+            await turn_loop()  # the first answer was not read, so this resets the connection
             may_go_on.set()
 
     assert not logged

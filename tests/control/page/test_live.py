@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from supervisor.control.commands.status import StatusAnswer
 from supervisor.control.http import web
-from supervisor.control.page import live
+from supervisor.control.page.live import LivePages
+from tests.waiting import stays_async, wait_until_async
 
 REQUEST: Any = None
 
@@ -18,28 +20,41 @@ class Fleet:
     """Programs as `status` would give them."""
 
     def __init__(self) -> None:
-        self.programs: dict[str, dict[str, object]] = {}
+        self.steps: dict[str, int] = {}
         self.looks = 0
+        self.is_broken = False
 
     async def status(self, context: object) -> StatusAnswer:
         self.looks += 1
-        found = [SimpleNamespace(name=name, **fields) for name, fields in self.programs.items()]
-        return StatusAnswer(tuple(found), None, None)  # type: ignore[arg-type]
+        if self.is_broken:
+            self.is_broken = False
+            raise RuntimeError("a defect")
+        programs = [Program(name, step) for name, step in self.steps.items()]
+        return StatusAnswer(tuple(programs), None, None)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What pages are to show of it."""
+
+    name: str
+    step: int
+    wire_state: str = "STOPPED"
+
+
+def shown(name: str, step: int) -> dict[str, object]:
+    return {"name": name, "step": step, "wire_state": "STOPPED"}
 
 
 @pytest.fixture
-def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    found = Fleet()
-    monkeypatch.setattr(live, "status", found.status)
-    monkeypatch.setattr(live, "_visible", vars)
-    monkeypatch.setattr(live, "LOOK_EVERY_S", 0.01)
-    return found
+def fleet() -> Fleet:
+    return Fleet()
 
 
 @pytest.fixture
-def pages() -> live.LivePages:
+def pages(fleet: Fleet) -> LivePages:
     context: Any = SimpleNamespace(settings=SimpleNamespace(identifier="test"), programs=SimpleNamespace(closing=False))
-    return live.LivePages(context)
+    return LivePages(context, look_every_s=0.01, max_pages=2, look=fleet.status)
 
 
 class Page:
@@ -55,41 +70,42 @@ class Page:
                 return dict(json.loads(piece.partition("data: ")[2]))
 
 
-async def test_page_gets_everything_and_then_what_changes(fleet: Fleet, pages: live.LivePages):
-    fleet.programs = {"a": {"step": 1}, "<b>": {"step": 1}}
+async def test_page_gets_everything_and_then_what_changes(fleet: Fleet, pages: LivePages):
+    fleet.steps = {"a": 1, "<b>": 1}
     page = Page(await pages.respond(REQUEST))
     first = await page.read()
-    fleet.programs["a"] = {"step": 2}
+    fleet.steps["a"] = 2
     second = await page.read()
-    del fleet.programs["<b>"]
+    del fleet.steps["<b>"]
     third = await page.read()
     await page.stream.aclose()
 
     assert first["all"]
-    assert first["programs"] == {"a": {"name": "a", "step": 1}, "<b>": {"name": "<b>", "step": 1}}
+    assert first["programs"] == {"a": shown("a", 1), "<b>": shown("<b>", 1)}
     assert first["daemon"]["identifier"] == "test"
-    assert (second["all"], second["programs"], second["removed"]) == (False, {"a": {"name": "a", "step": 2}}, [])
+    assert (second["all"], second["programs"], second["removed"]) == (False, {"a": shown("a", 2)}, [])
     assert (third["programs"], third["removed"]) == ({}, ["<b>"])
 
 
-async def test_page_that_reads_slowly_gets_the_newest_state_and_nothing_piles_up(fleet: Fleet, pages: live.LivePages):
-    fleet.programs = {"a": {"step": 0}}
+async def test_page_that_reads_slowly_gets_the_newest_state_and_nothing_piles_up(fleet: Fleet, pages: LivePages):
+    fleet.steps = {"a": 0}
     page = Page(await pages.respond(REQUEST))
     await page.read()
     for step in range(1, 20):
-        fleet.programs["a"] = {"step": step}
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(0.05)
+        fleet.steps["a"] = step
+        looks = fleet.looks
+        await wait_until_async(lambda looks=looks: fleet.looks > looks, "it is looked at")
+    await wait_until_async(lambda looks=fleet.looks: fleet.looks > looks + 1, "the last look is passed on")
 
     assert (await page.read())["programs"]["a"]["step"] == 19
     await page.stream.aclose()
 
 
-async def test_second_page_gets_everything_too(fleet: Fleet, pages: live.LivePages):
-    fleet.programs = {"a": {"step": 0}}
+async def test_second_page_gets_everything_too(fleet: Fleet, pages: LivePages):
+    fleet.steps = {"a": 0}
     first = Page(await pages.respond(REQUEST))
     await first.read()
-    fleet.programs = {"b": {"step": 0}}
+    fleet.steps = {"b": 0}
     await first.read()
     second = Page(await pages.respond(REQUEST))
 
@@ -100,41 +116,37 @@ async def test_second_page_gets_everything_too(fleet: Fleet, pages: live.LivePag
     await second.stream.aclose()
 
 
-async def test_nothing_is_looked_at_while_no_page_is_open(fleet: Fleet, pages: live.LivePages):
+async def test_nothing_is_looked_at_while_no_page_is_open(fleet: Fleet, pages: LivePages):
     page = Page(await pages.respond(REQUEST))
     await page.read()
     await page.stream.aclose()
     before = fleet.looks
-    await asyncio.sleep(0.1)
 
-    assert fleet.looks == before
+    await stays_async(lambda: fleet.looks == before, "nobody looks", 0.1)
     page = Page(await pages.respond(REQUEST))
     assert (await page.read())["all"], "a later page begins anew"
     await page.stream.aclose()
 
 
-async def test_more_pages_than_the_limit_are_refused(fleet: Fleet, pages: live.LivePages, monkeypatch: Any):
-    monkeypatch.setattr(live, "MAX_PAGES", 1)
-    page = Page(await pages.respond(REQUEST))
+async def test_more_pages_than_the_limit_are_refused(fleet: Fleet, pages: LivePages):
+    page, other = Page(await pages.respond(REQUEST)), Page(await pages.respond(REQUEST))
     await page.read()
+    await other.read()
 
     with pytest.raises(web.RequestRefused):
         await pages.respond(REQUEST)
     await page.stream.aclose()
     await pages.respond(REQUEST)
+    await other.stream.aclose()
 
 
-async def test_look_that_fails_ends_nothing(fleet: Fleet, pages: live.LivePages, monkeypatch: Any):
-    fleet.programs = {"a": {"step": 0}}
+async def test_look_that_fails_ends_nothing(fleet: Fleet, pages: LivePages):
+    fleet.steps = {"a": 0}
     page = Page(await pages.respond(REQUEST))
     await page.read()
 
-    async def broken(context: object) -> StatusAnswer:
-        monkeypatch.setattr(live, "status", fleet.status)
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr(live, "status", broken)
-    fleet.programs = {"a": {"step": 1}}
+    fleet.is_broken = True
+    fleet.steps = {"a": 1}
 
     assert (await page.read())["programs"]["a"]["step"] == 1
     await page.stream.aclose()

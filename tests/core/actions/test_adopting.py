@@ -474,12 +474,12 @@ def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
 def test_held_back_job_rolls_back_after_an_unseen_divergence():
     job = taken_up()
     diverged = AttemptLost(
-        7, error="loss of step 12 is nan", committed_step=10, step=12, rolls_back=True, code=80, held_back=True
+        7, error="loss of step 12 is nan", committed_step=10, step=12, go_back=True, code=80, held_back=True
     )
 
     job.handle(diverged, 1000.0)
 
-    assert job.handle(StartRequested(resumes=True), 1090.0) == [Spawn(8), SelectCheckpoint(8, below_step=11)]
+    assert job.handle(StartRequested(resumes=True), 1090.0) == [Spawn(8), SelectCheckpoint(8, restore_below_step=11)]
 
 
 @pytest.mark.parametrize(

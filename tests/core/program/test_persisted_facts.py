@@ -75,7 +75,7 @@ def end_seen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
         case "killed":
             return job.handle(events.WorkerExited(number, signal=9), now)
     words = words_of(told, step)
-    job.handle(events.FailureReported(number, "words", step, words["out_of_memory"], words["rolls_back"]), now)
+    job.handle(events.FailureReported(number, "words", step, words["out_of_memory"], words["go_back"]), now)
     return job.handle(events.WorkerExited(number, code=words["code"]), now)
 
 
@@ -84,7 +84,7 @@ def words_of(told: dict, step: int) -> dict:
     return {
         "code": codes[told["end"]],
         "out_of_memory": told["end"] == "lacked",
-        "rolls_back": told["end"] == "diverged",
+        "go_back": told["end"] == "diverged",
     }
 
 

@@ -77,8 +77,8 @@ def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
     assert ledger.history("digits") == [
         AttemptRecord(
             attempt=3,
-            started_at=1000.0,
-            ended_at=1004.0,
+            started_wall_at=1000.0,
+            ended_wall_at=1004.0,
             restored="step-0000000100.a2",
             from_step=100,
             to_step=127,
@@ -133,7 +133,7 @@ def test_an_attempt_that_never_became_a_process_is_told_too(ledger: Ledger) -> N
     ledger.attempt_ended("digits", 1, "spawn", "no such command", None, None, None, 1000.0)
 
     (record,) = ledger.history("digits")
-    assert (record.started_at, record.ended_at, record.text) == (1000.0, 1000.0, "no such command")
+    assert (record.started_wall_at, record.ended_wall_at, record.text) == (1000.0, 1000.0, "no such command")
     assert ledger.unfinished_attempts() == []
     assert ledger.last_attempts() == {"digits": 1}
 

@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.goodput import AccountStatus, TimeSpent
+from supervisor.core.goodput import MeterReading, TimeSpent
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.ledger.writer import (
-    LEAST_ATTEMPTS,
-    PRUNED_AT_ONCE,
-    SAVES_KEPT,
-    Pruning,
-)
+from supervisor.host.ledger.pruning import LEAST_ATTEMPTS, PRUNED_AT_ONCE, SAVES_KEPT, Pruning
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -24,7 +19,7 @@ def filled(path: Path, attempts: int, ended_at: float) -> None:
     with closing(Ledger(path, Pruning(attempts=100_000, days=36_500))) as ledger:
         for attempt in range(1, attempts + 1):
             ledger.attempt_started("digits", attempt, 1, 1, ended_at - 1)
-            ledger.accounts.store("digits", AccountStatus(attempt, {TimeSpent.TRAINING: 1.0}, TimeSpent.DOWN), 0.0)
+            ledger.accounts.store("digits", MeterReading(attempt, {TimeSpent.TRAINING: 1.0}, TimeSpent.DOWN), 0.0)
             ledger.attempt_ended("digits", attempt, "crash", "", 1, None, None, ended_at)
         ledger.attempt_started("digits", attempts + 1, 1, 1, ended_at)  # runs
 

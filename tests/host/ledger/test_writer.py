@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.ledger.schema import open_or_create
-from supervisor.host.ledger.writer import QUEUED_OF_ONE, QUEUED_WRITES, LedgerWriter, Pruning
+from supervisor.host.ledger.writer import QUEUED_OF_ONE, QUEUED_WRITES, LedgerWriter
 from tests.waiting import wait_until
 
 

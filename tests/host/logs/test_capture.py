@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs import capture, handover
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.logs.messages import Rotation
 from tests.host.conftest import PATIENCE_S, Spawned
@@ -21,18 +20,10 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCapture]:
-    made = LogCapture(tmp_path_factory.mktemp("state"))
+    made = LogCapture(tmp_path_factory.mktemp("state"), close_timeout_s=PATIENCE_S)
     made.start()
     yield made
     made.close()
-
-
-@pytest.fixture
-def close_s(monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a close may take in this test, longer than a busy machine takes for it."""
-    for module in (handover, capture):
-        monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
-    return PATIENCE_S
 
 
 def wait_for(path: Path, wanted: bytes) -> None:
@@ -164,11 +155,7 @@ def test_file_that_was_moved_away_is_created_again(
     wait_for(path, b"before\n")
 
     take_away(path)
-    patience = time.monotonic() + PATIENCE_S
-    while b"after" not in content(path):
-        os.write(pipe, b"after\n")
-        time.sleep(0.05)
-        assert time.monotonic() < patience
+    wait_until(lambda: os.write(pipe, b"after\n") and b"after" in content(path), "there is a file again")
     os.close(pipe)
 
 
@@ -251,11 +238,7 @@ def test_full_disk_is_a_failure_until_it_has_room_again(logs: LogCapture, small_
     wait_until(lambda: bool(logs.failures))
     trouble = dict(logs.failures)
     filler.unlink()
-    patience = time.monotonic() + PATIENCE_S
-    while b"after" not in content(path):
-        os.write(pipe, b"after\n")
-        time.sleep(0.05)
-        assert time.monotonic() < patience
+    wait_until(lambda: os.write(pipe, b"after\n") and b"after" in content(path), "it is written again")
     os.close(pipe)
 
     assert trouble == {path: f"cannot write {path}: No space left on device; the output of its program is dropped"}
@@ -289,9 +272,9 @@ def test_output_of_a_surviving_grandchild_is_captured(logs: LogCapture, tmp_path
 
 
 @pytest.mark.integration
-def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_s: float, tmp_path: Path) -> None:
+def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(tmp_path: Path) -> None:
     before = descriptors()
-    logs = LogCapture(tmp_path)
+    logs = LogCapture(tmp_path, close_timeout_s=PATIENCE_S)
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"last words\n")
     logs.start()
@@ -304,7 +287,7 @@ def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_
 
 
 @pytest.mark.integration
-def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, logs: LogCapture) -> None:
+def test_a_flood_that_never_ends_does_not_hold_close(tmp_path: Path, logs: LogCapture) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 1 << 20, 1)
     stop = threading.Event()
 
@@ -323,7 +306,7 @@ def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: P
     writer.join()
     os.close(pipe)
 
-    assert took < close_s  # after which it would have given up
+    assert took < PATIENCE_S  # after which it would have given up
 
 
 def test_after_close_nothing_is_captured_but_files_can_be_cleared(logs: LogCapture, tmp_path: Path) -> None:

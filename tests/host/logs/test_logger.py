@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs import capture, handover
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.logs.link import LOCK, SOCKET
 from supervisor.host.logs.messages import AttemptBegan
@@ -22,14 +21,7 @@ from tests.places import ROOT
 from tests.reading import alive, content
 from tests.waiting import wait_until
 
-PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An end waits for a logger that is only just started, however busy the machine is."""
-    for module in (handover, capture):
-        monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
+PATIENCE_S = 60.0  # for what takes well under a second, as the end of a logger that is only just started
 
 
 @pytest.fixture
@@ -43,7 +35,7 @@ def daemons(state: Path) -> Iterator[Callable[[], LogCapture]]:
     with ExitStack() as undo:
 
         def make() -> LogCapture:
-            logs = LogCapture(state)
+            logs = LogCapture(state, close_timeout_s=PATIENCE_S)
             undo.callback(logs.close)
             logs.start()
             return logs
@@ -236,7 +228,7 @@ def test_second_logger_of_a_state_folder_exits(logs: LogCapture, tmp_path: Path,
 def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     state = tmp_path / ("x" * 200)
     state.mkdir()
-    logs = LogCapture(state)
+    logs = LogCapture(state, close_timeout_s=PATIENCE_S)
     logs.start()
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
@@ -284,7 +276,7 @@ def test_logger_of_another_version_is_replaced_without_loss(
 @pytest.mark.integration
 def test_logger_that_cannot_be_started_is_a_failure_of_every_log(tmp_path: Path, state: Path):
     (state / LOCK).mkdir()
-    logs = LogCapture(state)
+    logs = LogCapture(state, close_timeout_s=PATIENCE_S)
     logs.start()
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
@@ -302,7 +294,7 @@ def test_logger_that_cannot_be_started_is_a_failure_of_every_log(tmp_path: Path,
 @pytest.mark.integration
 @pytest.mark.slow
 def test_stopped_logger_is_a_failure_and_blocks_nobody(tmp_path: Path, state: Path):
-    logs = LogCapture(state, silence_limit_s=6.0)
+    logs = LogCapture(state, silence_limit_s=6.0, close_timeout_s=PATIENCE_S)
     logs.start()
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
@@ -406,6 +398,31 @@ def test_beginning_of_an_attempt_is_behind_all_that_the_one_before_has_printed(l
     os.close(second)
     assert [(each.attempt, each.offset) for each in began] == [(1, 0), (2, 60_000)]
     assert {each.inode for each in began} == {path.stat().st_ino}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_beginning_that_is_asked_for_late_is_where_the_attempt_began_to_print(
+    has_ended: bool, logs: LogCapture, tmp_path: Path
+):
+    path, began = tmp_path / "out.log", list[AttemptBegan]()
+    logs.subscribers.on_attempt_began = began.append
+    first = logs.open_pipe(path, 0, 0, Tee("job", 1, "stdout"))
+    say(first, path, b"first\n")
+    second = logs.open_pipe(path, 0, 0, Tee("job", 2, "stdout"))
+    say(second, path, b"second\n")
+    if has_ended:
+        for pipe in (first, second):
+            os.close(pipe)
+        wait_until(lambda: logs.open_pipe_count == 0)
+
+    logs.begin_attempt("job", 2, "stdout", path)
+
+    wait_until(lambda: len(began) == 1)
+    assert (began[0].attempt, began[0].offset) == (2, len(b"first\n"))
+    if not has_ended:
+        for pipe in (first, second):
+            os.close(pipe)
 
 
 @pytest.mark.integration

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host.mirror.run import MirroredRun, TakenOver
+from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
-from supervisor.protocol.checkpoints.selection import committed_checkpoints, highest_attempt
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.store import Store
 from tests.fuzzing import cases
@@ -37,7 +37,7 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Kills before the change number `at` of a disk or of the store, counted from `arm`; then nothing changes more."""
+    """Kills before the change number `at` of a disk or of the store, counted while it is `armed`; then all stays."""
 
     def __init__(self) -> None:
         self.left: int | None = None

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from supervisor.host.pipes import control_pipes as channel_module
 from supervisor.host.pipes.control_pipes import ITEMS_A_TURN, ControlPipes
 from supervisor.protocol import layout
-from supervisor.protocol.wire.codec import MAX_LINE_BYTES, encode_message
+from supervisor.protocol.wire.lines import MAX_LINE_BYTES, encode_message
 from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, SaveFailed, Then
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned

@@ -60,10 +60,9 @@ def test_slow_database_holds_up_nobody_and_its_last_answer_holds(user: str, slow
 
 
 async def test_start_of_a_user_that_is_not_known_in_time_is_tried_again_and_works_once_it_is(
-    user: str, slow: threading.Event, monkeypatch: pytest.MonkeyPatch
+    user: str, slow: threading.Event
 ) -> None:
-    monkeypatch.setattr(credentials, "LOOKUP_TIMEOUT_S", 0.2)
-    await credentials.look_up(user)
+    await credentials.look_up(user, timeout_s=0.2)
 
     with pytest.raises(SpawnError, match=f"cannot run as {user}: the password database has not answered") as raised:
         cached_credentials(user)

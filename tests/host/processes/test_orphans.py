@@ -20,7 +20,7 @@ import pytest
 from supervisor.host.loop_signals import LoopSignals
 from supervisor.host.processes.orphans import OrphanReaper, adopts_orphans, reaping_orphans
 from tests.places import CHILDREN
-from tests.waiting import wait_until, wait_until_async
+from tests.waiting import TIMEOUT_S, wait_until, wait_until_async
 
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
 PR_SET_CHILD_SUBREAPER = 36
@@ -80,7 +80,7 @@ async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None, sign
         await until(lambda: child.pid in zombies(), "our own child has ended")
         await until(lambda: zombies() - before == {child.pid}, "all but our own child are reaped")
 
-    assert child.wait() == 3
+    assert child.wait(TIMEOUT_S) == 3
 
 
 @pytest.mark.integration
@@ -92,7 +92,7 @@ async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None, si
 
     with reaping_orphans(lambda pid: pid == child.pid, signals):
         await until(lambda: zombies() - before == {child.pid}, "the orphans are reaped")
-    assert child.wait() == 3
+    assert child.wait(TIMEOUT_S) == 3
 
 
 @pytest.mark.integration
@@ -109,7 +109,7 @@ async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(su
 
     with reaping_orphans(is_ours, signals):
         await until(lambda: zombies() - before == {child.pid}, "the orphan is reaped")
-    assert child.wait() == 3
+    assert child.wait(TIMEOUT_S) == 3
 
 
 async def test_nothing_is_left_behind_once_it_is_closed(signals: LoopSignals):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from supervisor.host.processes import priority
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -79,8 +80,11 @@ def _spent_s(pair: list[subprocess.Popen[bytes]], until_s: float) -> tuple[float
         return [sum(psutil.Process(each.pid).cpu_times()[:2]) for each in pair]
 
     began = spent()
-    while sum(now := spent()) - sum(began) < until_s:
-        time.sleep(0.05)
+
+    def had_so_much() -> list[float]:
+        return now if sum(now := spent()) - sum(began) >= until_s else []
+
+    now = wait_until(had_so_much, f"both have had {until_s:g} processor seconds")
     return now[0] - began[0], now[1] - began[1]
 
 

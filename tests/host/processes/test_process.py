@@ -20,6 +20,7 @@ from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind
 from tests.host.conftest import PATIENCE_S, Spawned, gone
 from tests.reading import descriptors
+from tests.waiting import stays_async
 
 Start = Callable[..., Spawned]
 KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
@@ -250,8 +251,7 @@ async def test_a_slow_look_at_all_processes_delays_nobody_and_is_waited_for(
     spawned.process.kill_tree()  # nothing more: the first one is at it
     assert not spawned.process.has_ended
     rest = asyncio.create_task(asyncio.to_thread(spawned.process.kill_session))
-    await asyncio.sleep(0.1)
-    assert not rest.done()
+    await stays_async(lambda: not rest.done(), "it waits for the look", 0.1)
 
     may_end.set()
     await rest

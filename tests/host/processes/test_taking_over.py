@@ -16,7 +16,7 @@ from supervisor.host.processes import leftovers, marks, process_status
 from supervisor.host.processes.process import Process, adopt
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.protocol import layout
-from supervisor.protocol.wire.codec import encode_message
+from supervisor.protocol.wire.lines import encode_message
 from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Identify, Progress, Then
 from tests.host.conftest import PATIENCE_S
 from tests.waiting import wait_until

@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from supervisor.host.service.service_end import processes_in
 from tests.reading import alive
 from tests.system.delegated import Inside, entrance, group
 from tests.system.harness import TRAINER
+from tests.waiting import wait_until
 
 MOUNTS = """proc /proc proc rw 0 0
 cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0
@@ -49,10 +49,7 @@ def members(folder: Path) -> list[int]:
 
 
 def until_there_are(count: int, folder: Path) -> list[int]:
-    until = time.monotonic() + 20
-    while len(found := members(folder)) < count and time.monotonic() < until:
-        time.sleep(0.01)
-    return found
+    return wait_until(lambda: pids if len(pids := members(folder)) >= count else [], f"{folder} has {count} members")
 
 
 def prepared_in(folder: Path) -> str:

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import structlog
 
-from supervisor.host.resources import gpus
 from supervisor.host.resources.gpus import Gpus
 
 
-def test_a_driver_that_hangs_holds_up_neither_the_asker_nor_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "ANSWERS_WITHIN_S", 0.05)
+def test_a_driver_that_hangs_holds_up_neither_the_asker_nor_the_exit() -> None:
     release, answered = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -22,7 +20,7 @@ def test_a_driver_that_hangs_holds_up_neither_the_asker_nor_the_exit(monkeypatch
 
     async def ask() -> None:
         with pytest.raises(TimeoutError):
-            await Gpus().call_driver(hang)
+            await Gpus(answers_within_s=0.05).call_driver(hang)
 
     asyncio.run(ask())  # its end waits for the loop's own threads
     assert not answered.is_set()
@@ -45,12 +43,11 @@ def test_a_driver_is_reached_once_and_only_when_somebody_asks():
     assert opened == ["now"]
 
 
-def test_a_driver_that_hangs_is_reported_and_no_start_waits_for_its_gpus(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpus, "ANSWERS_WITHIN_S", 0.05)
+def test_a_driver_that_hangs_is_reported_and_no_start_waits_for_its_gpus():
     release = threading.Event()
 
     async def reach() -> bool:
-        found = Gpus(lambda: SimpleNamespace(NVMLError=RuntimeError, nvmlInit=lambda: release.wait(20)))
+        found = Gpus(lambda: SimpleNamespace(NVMLError=RuntimeError, nvmlInit=lambda: release.wait(20)), 0.05)
         await found.connect_once()
         return found.is_connected
 

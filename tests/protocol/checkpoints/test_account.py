@@ -90,7 +90,7 @@ def test_without_the_newest_on_the_same_file_system_it_was_deleted(mount: str | 
         (SeenDirectory(HOME, None, ROOT), Decisions(begin_at=0), OlderBecause.OPERATOR),
         (SeenDirectory(HOME, 1200, DISK), Decisions(suspects=(NEWEST.name,)), OlderBecause.SUSPECT),
         (SeenDirectory(HOME, 1200, DISK), Decisions(unfit=(NEWEST.name,)), OlderBecause.UNFIT),
-        (SeenDirectory(HOME, 1200, DISK), Decisions(below_step=1000), OlderBecause.ROLLED_BACK),
+        (SeenDirectory(HOME, 1200, DISK), Decisions(restore_below_step=1000), OlderBecause.ROLLED_BACK),
         *(
             (SeenDirectory(HOME, 900, DISK, RejectedCheckpoint(NEWEST.name, "why", because)), Decisions(), because)
             for because in (OlderBecause.DAMAGED, OlderBecause.UNREADABLE, OlderBecause.LEFT_BEHIND)
@@ -106,14 +106,14 @@ def test_an_older_start_has_its_reason(place: SeenDirectory, decisions: Decision
 
 @pytest.mark.parametrize(
     "decisions",
-    [Decisions(), Decisions(below_step=5000), Decisions(suspects=("step-0000000900.a3",))],
+    [Decisions(), Decisions(restore_below_step=5000), Decisions(suspects=("step-0000000900.a3",))],
     ids=["none", "a rollback of later steps", "an older suspect"],
 )
 def test_a_choice_that_passes_over_the_newest_without_a_reason_waits(decisions: Decisions) -> None:
     assert isinstance(judged(900, SeenDirectory(HOME, 1200, DISK), decisions), Unexplained)
 
 
-@pytest.mark.parametrize("decisions", [Decisions(suspects=(NEWEST.name,)), Decisions(below_step=1000)])
+@pytest.mark.parametrize("decisions", [Decisions(suspects=(NEWEST.name,)), Decisions(restore_below_step=1000)])
 def test_a_decision_does_not_excuse_a_disk_that_is_not_mounted(decisions: Decisions) -> None:
     assert isinstance(judged(900, SeenDirectory(HOME, 900, ROOT), decisions), Unexplained)
 
@@ -187,8 +187,8 @@ def test_an_older_start_always_has_evidence(
             assert highest is not None
             assert highest >= NEWEST.step
         case OlderBecause.ROLLED_BACK if passed_over is None:
-            assert decisions.below_step is not None
-            assert decisions.below_step <= NEWEST.step
+            assert decisions.restore_below_step is not None
+            assert decisions.restore_below_step <= NEWEST.step
         case because:
             assert passed_over is not None
             assert because in (passed_over.because, OlderBecause.DAMAGED)

@@ -5,8 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given
-from hypothesis import strategies as some
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import foreign, manifest, selection
@@ -14,7 +12,6 @@ from supervisor.protocol.checkpoints.foreign import VALUE
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, SelectionRules
 from supervisor.protocol.tensorbundle import verify
-from tests.fuzzing import cases
 from tests.places import BUNDLES
 
 
@@ -196,22 +193,6 @@ def bundle(name: str, **counters: int) -> verify.Bundle:
 )  # fmt: skip
 def test_step_comes_from_the_surest_source(found: verify.Bundle, step: int, source: str) -> None:
     assert foreign.step_of_bundle(found) == (step, source)
-
-
-@pytest.mark.fuzz
-@cases(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(content=rb'model_checkpoint_path: "\8 \18 \08"')
-@given(
-    content=some.binary(max_size=200)
-    | some.lists(some.binary(max_size=30)).map(
-        lambda names: b"\n".join(b'model_checkpoint_path: "%s"' % n for n in names)
-    )
-)
-def test_any_state_file_is_survived(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").write_bytes(content)
-
-    for prefix in foreign.prefixes_in(tmp_path):
-        assert prefix.parent == tmp_path and prefix.name not in ("", ".", "..")
 
 
 def test_escapes_in_a_state_file_are_those_of_text_protos(tmp_path: Path) -> None:

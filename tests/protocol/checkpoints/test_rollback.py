@@ -5,7 +5,7 @@ from pathlib import Path
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
-from supervisor.protocol.checkpoints.selection import roll_back
+from supervisor.protocol.checkpoints.removal import roll_back
 
 
 def make(directory: Path, step: int) -> str:

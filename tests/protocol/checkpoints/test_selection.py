@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.checkpoints import selection as checkpoints
+from supervisor.protocol.checkpoints.directory import highest_attempt
 from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined, move_to_quarantine
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, OtherJobsCheckpoint, SelectionRules
 from supervisor.protocol.damage import UnreadableCheckpoint
@@ -319,7 +320,7 @@ def test_quarantined_by_root_stays_owned_by_the_jobs_user(checkpoint: Commit, tm
 def test_a_deleted_checkpoint_is_gone(checkpoint: Commit, tmp_path: Path) -> None:
     checkpoint(100)
 
-    checkpoints.delete_checkpoint(tmp_path, CheckpointName(100, 1))
+    removal.delete_checkpoint(tmp_path, CheckpointName(100, 1))
 
     assert os.listdir(tmp_path) == []
 
@@ -333,7 +334,7 @@ def test_the_sweep_takes_what_interrupted_saves_left_and_nothing_else(checkpoint
     (tmp_path / ".batch.json.0123abcd").write_text("a description of batches that was being written")
     (tmp_path / "mine.partial").mkdir()
 
-    swept = checkpoints.delete_partials(tmp_path)
+    swept = removal.delete_partials(tmp_path)
 
     assert len(swept) == 5
     assert sorted(os.listdir(tmp_path)) == ["mine.partial", kept.name]
@@ -341,24 +342,24 @@ def test_the_sweep_takes_what_interrupted_saves_left_and_nothing_else(checkpoint
 
 
 def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, tmp_path: Path) -> None:
-    assert checkpoints.highest_attempt(tmp_path / "missing") == 0
+    assert highest_attempt(tmp_path / "missing") == 0
     checkpoint(100, attempt=2)
 
-    assert checkpoints.highest_attempt(tmp_path) == 2
+    assert highest_attempt(tmp_path) == 2
     (tmp_path / "step-0000000200.a5.partial").mkdir()
-    assert checkpoints.highest_attempt(tmp_path) == 5
+    assert highest_attempt(tmp_path) == 5
     for _ in range(2):
         checkpoint(100, attempt=7)
         move_to_quarantine(tmp_path, CheckpointName(100, 7), "bad")
     shutil.rmtree(tmp_path / layout.QUARANTINE / "step-0000000100.a7")
-    assert checkpoints.highest_attempt(tmp_path) == 7
+    assert highest_attempt(tmp_path) == 7
 
 
 def test_a_folder_with_an_absurd_attempt_does_not_use_up_the_numbers(checkpoint: Commit, tmp_path: Path) -> None:
     checkpoint(100, attempt=7)
     (tmp_path / "step-0000000200.a999999999").mkdir()
 
-    assert checkpoints.highest_attempt(tmp_path) == 7
+    assert highest_attempt(tmp_path) == 7
 
 
 def test_avoided_checkpoints_are_passed_over_and_stay(tmp_path: Path, checkpoint: Commit):
@@ -373,7 +374,7 @@ def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: P
     """The newest attempt began from an older checkpoint: what it saved has a lower step."""
     for step, attempt in ((10, 1), (20, 3), (30, 1), (40, 2)):
         checkpoint(step, attempt)
-    gone = [checkpoints.delete_oldest(tmp_path) for _ in range(3)]
+    gone = [removal.delete_oldest(tmp_path) for _ in range(3)]
 
     assert gone == [CheckpointName(10, 1), CheckpointName(30, 1), None]
     assert checkpoints.committed_checkpoints(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]

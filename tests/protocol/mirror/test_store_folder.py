@@ -4,26 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.mirror import store_folder
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.mirror.store_folder import why_not_there
 
 
 @pytest.fixture
-def fstab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fstab(tmp_path: Path) -> Path:
     path = tmp_path / "fstab"
     path.write_text("# none\n")
-    monkeypatch.setattr(store_folder, "FSTAB", path)
     return path
 
 
 def test_a_folder_that_exists_can_be_used_and_other_urls_are_none_of_ours(tmp_path: Path, fstab: Path):
-    assert why_not_there(f"file://{tmp_path}") is None
+    assert why_not_there(f"file://{tmp_path}", fstab=fstab) is None
     assert why_not_there("s3://bucket/prefix") is None
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_a_folder_that_is_not_there_is_named_with_the_remedy_and_not_made(tmp_path: Path, fstab: Path, is_file: bool):
+def test_a_folder_that_is_not_there_is_named_with_the_remedy_and_not_made(tmp_path: Path, is_file: bool):
     folder = tmp_path / "mnt" / "store"
     if is_file:
         folder = tmp_path / "store"
@@ -45,26 +43,28 @@ def test_a_mount_point_of_fstab_without_its_disk_is_no_store_although_the_folder
     fstab.write_text(f"/dev/sdb1 {tmp_path}/a\\040disk ext4 defaults 0 2\n/dev/sda1 / ext4 defaults 0 1\nbroken\n")
     url = f"file://{str(point).replace(' ', '%20')}{below}"
 
-    assert f"{point} is not mounted, and {fstab} says that it is a mount point" in (why_not_there(url) or "")
+    assert f"{point} is not mounted, and {fstab} says that it is a mount point" in (
+        why_not_there(url, fstab=fstab) or ""
+    )
 
 
 def test_what_is_mounted_as_fstab_says_can_be_used(tmp_path: Path, fstab: Path):
     fstab.write_text("proc /proc proc defaults 0 0\n")
 
-    assert why_not_there("file:///proc/self") is None
+    assert why_not_there("file:///proc/self", fstab=fstab) is None
 
 
 def test_a_mount_point_without_its_disk_is_no_store_until_somebody_makes_the_runs_folder(tmp_path: Path, fstab: Path):
     (tmp_path / "store").mkdir()
     url = f"file://{tmp_path}/store"
 
-    assert f"make the folder {tmp_path}/store/j" in (why_not_there(url, "j") or "")
+    assert f"make the folder {tmp_path}/store/j" in (why_not_there(url, "j", fstab) or "")
     (tmp_path / "store" / "j").mkdir()
-    assert why_not_there(url, "j") is None
-    assert why_not_there(url, "another") is None, "this is the store: it makes its own"
+    assert why_not_there(url, "j", fstab) is None
+    assert why_not_there(url, "another", fstab) is None, "this is the store: it makes its own"
 
 
-def test_a_folder_that_goes_away_later_is_not_made_by_a_write(tmp_path: Path, fstab: Path):
+def test_a_folder_that_goes_away_later_is_not_made_by_a_write(tmp_path: Path):
     (tmp_path / "store" / "j").mkdir(parents=True)
     store = Store(f"file://{tmp_path}/store", "j")
     assert store.create("epoch/0001", b"{}")

@@ -230,23 +230,6 @@ def test_a_table_made_here_is_tensorflows_byte_for_byte(name: str) -> None:
     assert sstable.encode_table(sstable.read_table(theirs)) == theirs.read_bytes()
 
 
-@pytest.mark.fuzz
-@ROOM
-@given(where=some.integers(0, 654), value=some.integers(0, 255), cut=some.none() | some.integers(0, 655))
-def test_any_damaged_index_is_read_or_refused_in_its_own_words(
-    where: int, value: int, cut: int | None, tmp_path: Path
-) -> None:
-    shutil.copytree(BUNDLES / "manager", tmp_path, dirs_exist_ok=True)
-    content = bytearray((BUNDLES / "manager" / INDEX).read_bytes())
-    content[where] = value
-    (tmp_path / INDEX).write_bytes(bytes(content[:cut]))
-
-    try:
-        verify.verify_bundle(tmp_path / "ckpt-3")
-    except BundleError as error:
-        assert str(error)
-
-
 # --- a writer of tables and bundles, for what TensorFlow would not write ----------------------------------------------
 
 

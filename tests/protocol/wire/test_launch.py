@@ -25,7 +25,7 @@ from supervisor.protocol.wire.launch import (
     parse_interval,
 )
 from supervisor.protocol.wire.messages import PROTOCOL, STANDBY
-from tests.fuzzing import cases
+from tests.fuzzing import JSON, cases
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
 PATHS = st.binary(min_size=1, max_size=10).map(
@@ -141,13 +141,6 @@ def test_an_attempt_that_waits_for_a_daemon_is_refused() -> None:
 
 def test_another_protocol_says_what_to_install() -> None:
     assert "the daemon speaks protocol 2, this worker 1; install" in _refused(protocol=2, replicas="of another type")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
 
 
 @pytest.mark.fuzz

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.wire.codec import (
-    ProtocolError,
-    decode_record,
-    decode_stored,
-    encode_record,
-    parse_object,
-)
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, decode_stored, encode_record, parse_object
 from supervisor.protocol.wire.limits import Items, Range
 from tests.fuzzing import cases
 

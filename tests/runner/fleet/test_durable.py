@@ -35,6 +35,7 @@ from tests.runner.fleet.test_notice_dispatcher import (
     training,
 )
 from tests.system.harness import job
+from tests.waiting import stays_async
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +65,7 @@ async def test_provider_is_acknowledged_once_the_last_checkpoint_is_in_the_mirro
 
     def hold() -> None:
         asked.set()
-        answered.wait()
+        answered.wait(PATIENCE_S)
 
     with FaultyProxy(s3_store.endpoint) as proxy:
         proxy.fault = Fault(1, Moment.BEFORE, matching="^PUT .*MANIFEST", action=hold, goes_on=True)
@@ -225,7 +226,8 @@ async def test_upload_that_an_earlier_daemon_left_is_finished_before_the_provide
     assert mirror is not None
     notices = await listen(made, services, provider := Provider())
     report(provider.sink.result(), raw_notice())
-    await asyncio.sleep(0.1)  # the daemon looks for what an earlier one left only now
+    # the daemon looks for what an earlier one left only now
+    await stays_async(lambda: not provider.acknowledged.is_set(), "the provider waits", 0.1)
     await made.start_all()
     await asyncio.wait_for(made.runners["count"].wait_until(lambda: mirror.error), PATIENCE_S)
     acknowledged_before, described = provider.acknowledged.is_set(), full_description(made.runners["count"])

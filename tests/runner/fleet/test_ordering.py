@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from supervisor.runner.fleet import ordering
 from supervisor.runner.fleet.ordering import STALL_LIMIT_S, StartTurn, StartTurns
 
 
@@ -27,9 +26,8 @@ async def test_turns_come_in_order_whoever_is_ready_first():
     assert went == [0, 1, 2]
 
 
-async def test_program_that_gives_up_its_turn_blocks_nobody(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ordering, "STALL_LIMIT_S", 60.0)
-    turns, went = StartTurns(2), list[str]()
+async def test_program_that_gives_up_its_turn_blocks_nobody():
+    turns, went = StartTurns(2, stall_limit_s=60.0), list[str]()
     first, second = turns
     late = asyncio.Event()
 

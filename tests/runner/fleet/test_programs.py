@@ -12,6 +12,7 @@ from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program.runner import Runner
+from tests.waiting import wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
@@ -79,9 +80,7 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
     await programs.start_all()
     runner = programs.runners["first"]
     await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
-    async with asyncio.timeout(PATIENCE_S):
-        while not (tmp_path / "heeds").exists():  # noqa: ASYNC110 - else it ends before it is known that it stops
-            await asyncio.sleep(0.01)
+    await wait_until_async((tmp_path / "heeds").exists, "it heeds SIGTERM: else it ends before it is known to stop")
     if host_leaves and not is_late:
         programs.on_host_shutdown()
 

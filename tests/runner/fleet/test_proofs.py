@@ -21,7 +21,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import ProofRefused, ProofRun, Proofs, ProofWish
 from supervisor.runner.program.runner import Runner
 from tests.host.test_proof_process import COMMAND, left_of
-from tests.waiting import wait_until
+from tests.waiting import stays_async, wait_until
 
 pytestmark = pytest.mark.integration
 ONE, WISH = "sum", ProofWish()
@@ -153,8 +153,7 @@ async def test_what_an_earlier_daemon_left_is_removed_before_anything_begins(
     )
     assert runner.config.job is not None
     beginning = asyncio.create_task(proofs.begin(runner, runner.config.job, WISH))
-    await asyncio.sleep(0.1)
-    assert not beginning.done(), "it waits for that"
+    await stays_async(lambda: not beginning.done(), "it waits for that", 0.1)
 
     await proofs.recall()
 

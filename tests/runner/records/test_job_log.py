@@ -1,11 +1,11 @@
 """No job can push out of the daemon's log what others need."""
 
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 from structlog.typing import FilteringBoundLogger
 
-from supervisor.runner.records import job_log
 from supervisor.runner.records.job_log import BYTES_AT_ONCE, LINES_AT_ONCE, JobLog
 
 
@@ -21,9 +21,9 @@ class Lines:
     debug = warning = error = info
 
 
-def quota() -> tuple[JobLog, Lines]:
+def quota(clock: Callable[[], float] = time.monotonic) -> tuple[JobLog, Lines]:
     lines = Lines()
-    return JobLog(cast(FilteringBoundLogger, lines)), lines
+    return JobLog(cast(FilteringBoundLogger, lines), clock), lines
 
 
 def test_lines_beyond_the_quota_are_left_out_counted_and_told():
@@ -46,10 +46,9 @@ def test_long_texts_use_the_quota_up_sooner():
     assert log.left_out == 1000 - len(lines.lines)
 
 
-def test_the_log_itself_says_how_many_lines_it_lacks(monkeypatch):
+def test_the_log_itself_says_how_many_lines_it_lacks():
     now = [time.monotonic()]
-    monkeypatch.setattr(job_log.time, "monotonic", lambda: now[0])
-    log, lines = quota()
+    log, lines = quota(lambda: now[0])
     for number in range(LINES_AT_ONCE + 7):
         log.info("checkpoint.committed", step=number)
     now[0] += 60.0

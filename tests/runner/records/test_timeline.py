@@ -61,7 +61,7 @@ def test_effects_are_described_as_what_the_daemon_does():
     assert describe_effect(effects.SelectCheckpoint(3)) == "select a checkpoint"
     assert describe_effect(effects.Spawn(3)) == "start the process"
     assert describe_effect(effects.Spawn(3, microbatches=4)) == "start the process (each batch in 4 parts)"
-    avoided = effects.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), below_step=40)
+    avoided = effects.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), restore_below_step=40)
     assert describe_effect(avoided) == "select a checkpoint (before step 40, avoiding step-1 step-2)"
 
 

@@ -23,6 +23,7 @@ strategy = worker.strategy("multiworker", deterministic=True)
 import tensorflow as tf  # noqa: E402 - the strategy comes first
 
 from worker.data import collectives  # noqa: E402
+from worker.internals.keras_internals import global_generator  # noqa: E402
 from worker.process.attempt import DeliberateExit  # noqa: E402
 from worker.state import extra_state, random_generators  # noqa: E402
 
@@ -94,7 +95,7 @@ def draws(seed: int) -> Parts:
 def global_seed(seed: int) -> Parts:
     """Draws by keras.random without a seed."""
     tracked = built(optimizers.SGD(1e-2))
-    states = {"Keras' global generator": lambda: extra_state._global_seed().state}
+    states = {"Keras' global generator": lambda: global_generator().state}
     return Parts(tracked, states, device=lambda: keras.random.normal([8]))
 
 

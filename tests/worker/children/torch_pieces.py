@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from worker import torch as stepkeeper
-from worker.torch import run as run_module
 from worker.torch import saved_state
+from worker.torch.torch_files import TorchFiles
 
 FOLDER, PIECE = Path(sys.argv[1]), sys.argv[2]
 
@@ -121,7 +121,7 @@ def copies() -> Any:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(5, 3)).sum().backward()
     optimizer.step()
-    files = run_module._TorchFiles({"model": model, "optimizer": optimizer}, {})
+    files = TorchFiles({"model": model, "optimizer": optimizer}, {})
     for name in ("now", "copied"):
         (FOLDER / name).mkdir()
     files.write(FOLDER / "now")
@@ -151,7 +151,7 @@ def copies() -> Any:
 
 def full() -> Any:
     """A save into FOLDER, which has too little space."""
-    files = run_module._TorchFiles({"model": nn.Linear(1000, 1000)}, {})
+    files = TorchFiles({"model": nn.Linear(1000, 1000)}, {})
     try:
         files.write(FOLDER)
     except OSError as error:
@@ -162,17 +162,15 @@ def full() -> Any:
 def odd() -> Any:
     """Unusual states: arrays that share memory, tensors that can't be copied, parts that fail."""
     whole = np.arange(10.0)
-    shared = run_module._TorchFiles(
-        {"part": Part({"few": torch.from_numpy(whole[:5]), "all": torch.from_numpy(whole)})}, {}
-    )
+    shared = TorchFiles({"part": Part({"few": torch.from_numpy(whole[:5]), "all": torch.from_numpy(whole)})}, {})
     later = shared.copied()
     later(FOLDER)
     kept = torch.load(FOLDER / "torch.pt", weights_only=True)["parts"]["part"]
-    without_memory = run_module._TorchFiles({"part": Part({"w": torch.empty(3, device="meta")})}, {})
+    without_memory = TorchFiles({"part": Part({"w": torch.empty(3, device="meta")})}, {})
     failed = {}
     for text in ("CUDA error: device-side assert triggered", "DefaultCPUAllocator: can't allocate memory: 4096 bytes."):
         part = Part({})
-        files = run_module._TorchFiles({"part": part}, {})
+        files = TorchFiles({"part": part}, {})
         part.fails = RuntimeError(text)
         for act in (files.copied, lambda files=files: files.write(FOLDER)):
             try:
@@ -190,7 +188,7 @@ def odd() -> Any:
 def fewer() -> Any:
     """The generators that are set where a checkpoint of three GPUs comes to a host with fewer. There is a GPU only as
     far as `torch.cuda` is asked."""
-    files = run_module._TorchFiles({}, {})
+    files = TorchFiles({}, {})
     state = {"parts": {}, "generators": {}, "cpu": torch.get_rng_state(), "cuda": [torch.get_rng_state()] * 3}
     saved_state.save_state(state, FOLDER)
     found = []
@@ -215,7 +213,7 @@ def plain() -> Any:
     state = {kind.__name__: kind(1) for kind in kinds} | {"array": np.arange(6.0).reshape(2, 3).T}
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=np.logspace(-3, -1, 3)[1])
-    files = run_module._TorchFiles({"part": Part(state), "optimizer": optimizer}, {})
+    files = TorchFiles({"part": Part(state), "optimizer": optimizer}, {})
     files.write(FOLDER)
     torch.serialization.add_safe_globals([np.dtype])
     allowed = torch.serialization.get_safe_globals()

@@ -16,7 +16,7 @@ from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Committed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.state import dataset_passes, random_operations
+from worker.state import dataset_parts, random_operations
 
 pytestmark = pytest.mark.tensorflow
 Dataset = tf.data.Dataset
@@ -26,7 +26,7 @@ HERE = Path(__file__).name
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> None:
     tf.random.set_seed(1)
-    dataset_passes._made.clear()
+    dataset_parts._made.clear()
 
 
 def messages(
@@ -358,3 +358,25 @@ def test_dataset_that_each_epoch_makes_anew_is_named(tmp_path: Path, capsys: pyt
         )
     ):
         assert messages(anew_in_each_epoch(make, given), tmp_path / str(number), capsys) == [], number
+
+
+def while_epochs(make: Callable[[int], Any], given: Callable[[Any, int], Any]) -> Callable[[worker.Run], None]:
+    def loop(run: worker.Run) -> None:
+        while run.epoch < 3:
+            for _ in run.batches(given(make, run.epoch)):
+                run.step_done()
+
+    return loop
+
+
+def test_dataset_that_each_pass_of_a_while_loop_makes_anew_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shuffled(epoch: int) -> Any:
+        return Dataset.range(6).shuffle(5).batch(2)
+
+    once = shuffled(0)
+    [text] = messages(while_epochs(shuffled, lambda make, epoch: make(epoch)), tmp_path / "anew", capsys)
+    assert "the order of Dataset.shuffle(5), which each epoch makes anew; give run.batches the function" in text
+    assert messages(while_epochs(shuffled, lambda make, epoch: once), tmp_path / "once", capsys) == []
+    assert messages(while_epochs(shuffled, lambda make, epoch: make), tmp_path / "function", capsys) == []

@@ -20,7 +20,8 @@ from supervisor.protocol.wire.messages import Go, Restored
 from tests.places import ROOT
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.devices import conditions, tensorflow_conditions
+from worker.devices import conditions
+from worker.internals.tensorflow_internals import is_onednn_enabled
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -233,7 +234,7 @@ def test_deterministic_job_has_onednn_as_before_unless_the_environment_says(
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["worker", "tensorflow"])
 def test_onednn_is_as_before_where_worker_is_imported_first_and_else_it_says_so(first: str, tmp_path: Path) -> None:
-    before = not tensorflow_conditions.onednn()
+    before = not is_onednn_enabled()
     (tmp_path / layout.CONDITIONS).write_text(json.dumps({"onednn": before}))
     program = (
         f"import {first}, worker\nworker.strategy()\n"

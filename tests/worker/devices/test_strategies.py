@@ -9,7 +9,8 @@ import tensorflow as tf
 from supervisor.protocol.wire.launch import Launch
 from worker.devices import conditions
 from worker.devices.strategies import build_strategy
-from worker.devices.tensorflow_conditions import is_default_strategy, topology
+from worker.devices.tensorflow_conditions import topology
+from worker.internals.tensorflow_internals import is_default_strategy
 
 pytestmark = pytest.mark.tensorflow
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest, removal, selection
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.wire.launch import Interval, Launch
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
@@ -74,7 +74,7 @@ def test_files_run_resumes_with_both_generators(tmp_path: Path) -> None:
     files = Counting()
     with FilesRun(files, total_steps=6, directory=tmp_path, interval="3 steps") as run:
         first = train(run, files)
-    selection.delete_checkpoint(tmp_path, layout.CheckpointName(6, 1))
+    removal.delete_checkpoint(tmp_path, layout.CheckpointName(6, 1))
     random.seed(0)
     np.random.seed(0)
     files = Counting()
@@ -104,7 +104,7 @@ def test_own_generators_resume(tmp_path: Path) -> None:
     rng, dice, run = begun()
     with run:
         first = draw_to_the_end(run, rng, dice)
-    selection.delete_checkpoint(tmp_path, layout.CheckpointName(6, 1))
+    removal.delete_checkpoint(tmp_path, layout.CheckpointName(6, 1))
     rng, dice, run = begun()
     with run:
         again = draw_to_the_end(run, rng, dice)
@@ -514,7 +514,7 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
         while not run._attempt.requests.has_save_request:
             time.sleep(0.001)
-        run._scheduler.on_step_boundary(1, run._boundary)
+        run._checkpoints.on_step_boundary(1, run._step_boundary)
         files.may.set()
         answered = daemon.wait_for(Committed)
         raise ZeroDivisionError
@@ -652,11 +652,11 @@ def test_an_error_of_the_programs_own_on_the_saves_thread_is_answered_and_leaves
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
         while not run._attempt.requests.has_save_request:
             time.sleep(0.001)
-        run._scheduler.on_step_boundary(1, run._boundary)
+        run._checkpoints.on_step_boundary(1, run._step_boundary)
         asked.set()
         answered = daemon.wait_for(SaveFailed)
         assert not list((tmp_path / "c").glob("step-*"))
-        run._scheduler._wait_for_save()
+        run._checkpoints._wait_for_save()
         raise ZeroDivisionError("on purpose")
 
     assert answered.flushes == (4,)

@@ -1,29 +1,68 @@
 """A worker that does not outlive its daemon: it waits for the next one, and leaves if none comes."""
 
 import subprocess
-import threading
-import time
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol.wire.launch import DaemonIdentity
-from tests.waiting import wait_until
-from worker.process import orphan_watch
-from worker.process.orphan_watch import OrphanWatch
-from worker.process.requests import PendingRequests
+from tests.waiting import TIMEOUT_S, stays
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    exits: list[int] = []
-    monkeypatch.setattr(orphan_watch, "ORPHANED_S", 0.5)
-    monkeypatch.setattr(orphan_watch, "SAVE_S", 0.0)
-    monkeypatch.setattr(orphan_watch.os, "_exit", lambda code: (exits.append(code), threading.Event().wait()))
-    return exits
+WORKER = """
+import sys
+from supervisor.protocol.wire.launch import DaemonIdentity
+from worker.process.orphan_watch import OrphanWatch
+from worker.process.requests import PendingRequests
+daemon = lambda: DaemonIdentity(*map(int, sys.stdin.readline().split()))
+watch = OrphanWatch(daemon(), PendingRequests(), orphaned_s=0.5, save_s=0.0)
+watch.start()
+while True:
+    print("follows", flush=True)
+    watch.on_adopted(daemon())
+"""
+
+
+class Worker:
+    """A process that waits, under a daemon of its own."""
+
+    def __init__(self, daemon: DaemonIdentity) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, stderr=-1, text=True)
+        self.adopt(daemon)
+
+    def adopt(self, daemon: DaemonIdentity) -> None:
+        """Tells it of its daemon; it follows that one then."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{daemon.pid} {daemon.start_time}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "follows\n"
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> tuple[int, str]:
+        """Waits until it has left: its exit status, and what it said."""
+        assert self.process.stderr is not None
+        return self.process.wait(TIMEOUT_S), self.process.stderr.read()
+
+
+@pytest.fixture
+def follow() -> Iterator[Callable[[DaemonIdentity], Worker]]:
+    """Makes a worker."""
+    workers: list[Worker] = []
+
+    def begin(daemon: DaemonIdentity) -> Worker:
+        workers.append(Worker(daemon))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.process.kill()
+        worker.process.communicate()
 
 
 @pytest.fixture
@@ -45,31 +84,31 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def test_it_saves_and_leaves_when_no_other_daemon_comes(
-    daemons: list["subprocess.Popen[bytes]"], soon: list[int]
+    daemons: list["subprocess.Popen[bytes]"], follow: Callable[[DaemonIdentity], Worker]
 ) -> None:
-    requests = PendingRequests()
-    OrphanWatch(identity(daemons[0]), requests).start()
-    time.sleep(0.7)
-    assert not requests.stop_requested
+    worker = follow(identity(daemons[0]))
+    stays(worker.is_alive, "it trains on", 1.0)
+
     end(daemons[0])
-    wait_until(lambda: soon == [143], "it leaves")
-    assert requests.stop_requested
+
+    status, said = worker.end()
+    assert status == 143 and "no other came within 0.5 s; saves and leaves" in said
 
 
 def test_the_next_daemon_takes_it_over_and_is_watched_too(
-    daemons: list["subprocess.Popen[bytes]"], soon: list[int]
+    daemons: list["subprocess.Popen[bytes]"], follow: Callable[[DaemonIdentity], Worker]
 ) -> None:
-    requests = PendingRequests()
-    watch = OrphanWatch(identity(daemons[0]), requests)
-    watch.start()
+    worker = follow(identity(daemons[0]))
+    worker.adopt(identity(daemons[1]))
     end(daemons[0])
-    watch.on_adopted(identity(daemons[1]))
-    time.sleep(0.7)
-    assert not (requests.stop_requested or soon)
+    stays(worker.is_alive, "it trains on", 1.0)
+
     end(daemons[1])
-    wait_until(lambda: soon == [143], "it leaves")
+
+    assert worker.end()[0] == 143
 
 
-def test_a_pid_that_was_used_again_is_no_daemon(daemons: list["subprocess.Popen[bytes]"], soon: list[int]) -> None:
-    OrphanWatch(DaemonIdentity(daemons[0].pid, 1), PendingRequests()).start()
-    wait_until(lambda: soon == [143], "it leaves")
+def test_a_pid_that_was_used_again_is_no_daemon(
+    daemons: list["subprocess.Popen[bytes]"], follow: Callable[[DaemonIdentity], Worker]
+) -> None:
+    assert follow(DaemonIdentity(daemons[0].pid, 1)).end()[0] == 143

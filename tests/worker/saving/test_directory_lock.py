@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol import layout
-from worker.saving.directory import AttemptSuperseded, DirectoryLock, DirectoryLocked
+from worker.saving.directory_lock import AttemptSuperseded, DirectoryLock, DirectoryLocked
 
 
 def test_second_worker_is_refused_and_told_who_holds_the_directory(tmp_path: Path):

@@ -11,7 +11,8 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
-from worker.checks.watch.bytecode import accesses_by_offset, flow_of
+from worker.checks.watch.bytecode import flow_of
+from worker.checks.watch.instructions import accesses_by_offset
 
 MAX_EVENTS = 300_000  # instructions; about half a second
 _Trace = Callable[[types.FrameType, str, Any], Any]

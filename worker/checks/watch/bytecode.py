@@ -18,34 +18,25 @@ false alarm:
 
 import dis
 import functools
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-_LOADS = frozenset(
-    ["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_AND_CLEAR", "LOAD_NAME", "LOAD_GLOBAL",
-     "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_CLOSURE"]
-)  # fmt: skip
-_STORES = frozenset(["STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "DELETE_FAST", "DELETE_NAME",
-                     "DELETE_GLOBAL", "DELETE_DEREF"])  # fmt: skip
-_PAIRS = {
-    "LOAD_FAST_LOAD_FAST": ("load", "load"),
-    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("load", "load"),
-    "STORE_FAST_LOAD_FAST": ("store", "load"),
-    "STORE_FAST_STORE_FAST": ("store", "store"),
-}
-"""Instructions of later Pythons that access two names."""
+from worker.checks.watch.instructions import (
+    ATTRIBUTE_LOADS,
+    ATTRIBUTE_STORES,
+    LOADS,
+    STORES,
+    Access,
+    accesses_of,
+    constant_entries,
+    is_method,
+)
+
 _ENDS = frozenset(["RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"])
-_ATTRIBUTE_LOADS = frozenset(["LOAD_ATTR", "DELETE_ATTR"])  # not LOAD_METHOD: what is called is no value that changes
-_ATTRIBUTE_STORES = frozenset(["STORE_ATTR"])
 _COMPREHENSIONS = frozenset(["<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"])
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 _CALLS = ("CALL", "PRECALL")
-
-Access = tuple[str, str]
-"""`load` or `store`, and the name."""
-
 
 _Node = tuple[int, bool]
 """An instruction, and whether a jump backwards led to it."""
@@ -80,9 +71,9 @@ class Flow:
             self._index[instruction.offset] = len(self.instructions)
             if instruction.opname != "EXTENDED_ARG":
                 self.instructions.append(instruction)
-        entries = _constant_entries(self.instructions)
+        entries = constant_entries(self.instructions)
         self._accesses = [
-            tuple(_accesses(self.instructions, number, entries)) for number in range(len(self.instructions))
+            tuple(accesses_of(self.instructions, number, entries)) for number in range(len(self.instructions))
         ]
 
     def index_at(self, offset: int) -> int:
@@ -124,7 +115,7 @@ class Flow:
         for first, _ in self._loops_around(index):
             number = first + 1
             while self.instructions[number].opname.startswith(("UNPACK", "LOAD_", "STORE_")):
-                if self.instructions[number].opname in _ATTRIBUTE_STORES:
+                if self.instructions[number].opname in ATTRIBUTE_STORES:
                     found.add(str(self.instructions[number].argval))
                 number += 1
         return frozenset(found)
@@ -133,13 +124,13 @@ class Flow:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
         the module before it reads one of this name. `start`: an instruction in a loop, instead: every way behind it and
         back to it."""
-        stores, loads = (_ATTRIBUTE_STORES, _ATTRIBUTE_LOADS) if is_attribute else (_STORES, _LOADS)
+        stores, loads = (ATTRIBUTE_STORES, ATTRIBUTE_LOADS) if is_attribute else (STORES, LOADS)
         accesses: list[tuple[Access, ...]] = []
         for number, each in enumerate(self.instructions):
             is_end = number == start or (start is None and each.opname in (*_ENDS, "YIELD_VALUE"))
             if each.argval == name and each.opname in stores:
                 accesses.append((("store", name),))
-            elif is_end or (each.argval == name and each.opname in loads and not _is_method(each)):
+            elif is_end or (each.argval == name and each.opname in loads and not is_method(each)):
                 accesses.append((("load", name),))
             else:
                 accesses.append(())
@@ -260,95 +251,3 @@ class _Live:
 
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
-
-
-def _accesses(
-    instructions: list[dis.Instruction], number: int, entries: Mapping[str, frozenset[str]]
-) -> Iterator[Access]:
-    each = instructions[number]
-    if each.opname in _LOADS:
-        yield "load", str(each.argval)
-        yield from _entry_accesses(instructions, number, str(each.argval), entries)
-    elif each.opname in _STORES:
-        yield "store", str(each.argval)
-        yield from (("store", entry) for entry in entries.get(str(each.argval), ()))
-    elif each.opname in _PAIRS:
-        for kind, name in zip(_PAIRS[each.opname], each.argval, strict=True):
-            yield kind, name
-            yield from ((kind, entry) for entry in entries.get(name, ()))
-
-
-def _entry_accesses(
-    instructions: list[dis.Instruction], number: int, name: str, entries: Mapping[str, frozenset[str]]
-) -> Iterator[Access]:
-    """What loading a name does to its entries under constants: an assignment, the reading of one, or of all."""
-    if name not in entries:
-        return
-    kind, entry = _constant_entry(instructions, number) or ("load", None)
-    if entry is not None:
-        yield kind, entry
-    else:
-        yield from (("load", each) for each in entries[name])
-
-
-def _constant_entries(instructions: list[dis.Instruction]) -> dict[str, frozenset[str]]:
-    """By name, the entries under constants that the code assigns, as `stats['loss']`."""
-    found: dict[str, set[str]] = {}
-    for number, each in enumerate(instructions):
-        if each.opname in _LOADS:
-            kind, entry = _constant_entry(instructions, number) or ("", "")
-            if kind == "store":
-                found.setdefault(str(each.argval), set()).add(entry)
-    return {name: frozenset(each) for name, each in found.items()}
-
-
-def _constant_entry(instructions: list[dis.Instruction], number: int) -> Access | None:
-    """What `name["constant"]` does, if the name at this instruction stands in such an expression."""
-    following = instructions[number + 1 : number + 3]
-    if len(following) < 2 or following[0].opname != "LOAD_CONST":
-        return None
-    entry = f"{instructions[number].argval}[{following[0].argval!r}]"
-    match following[1].opname:
-        case "STORE_SUBSCR":
-            return "store", entry
-        case "BINARY_SUBSCR" | "COPY":
-            return "load", entry
-    return None
-
-
-def _reads_attribute(instruction: dis.Instruction) -> bool:
-    return instruction.opname in _ATTRIBUTE_LOADS and not _is_method(instruction)
-
-
-def _is_method(instruction: dis.Instruction) -> bool:
-    """Whether an attribute is looked up to be called, as Python 3.12 and later write it."""
-    return instruction.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool((instruction.arg or 0) & 1)
-
-
-@functools.lru_cache(maxsize=1024)
-def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
-    """The attributes, of any object, and the names of the module that a function assigns, with a line that does it.
-
-    Also those of functions inside it.
-    """
-    found: dict[str, int | None] = {}
-    for each in dis.get_instructions(code):
-        if each.opname in ("STORE_ATTR", "STORE_GLOBAL"):
-            found.setdefault(each.argval, each.positions.lineno if each.positions is not None else None)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found = {**stored_names(constant), **found}
-    return found
-
-
-@functools.lru_cache(maxsize=1024)
-def accesses_by_offset(code: types.CodeType) -> Mapping[int, tuple[str, str, bool]]:
-    """By offset, what instructions do with attributes and names of the module: `load` or `store`, the name, and whether
-    it is an attribute."""
-    found: dict[int, tuple[str, str, bool]] = {}
-    for each in dis.get_instructions(code):
-        if each.opname in _ATTRIBUTE_STORES or _reads_attribute(each):
-            found[each.offset] = ("store" if each.opname in _ATTRIBUTE_STORES else "load", str(each.argval), True)
-        elif each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
-            found[each.offset] = ("store" if each.opname.startswith("STORE") else "load", str(each.argval), False)
-    return found

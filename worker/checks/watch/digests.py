@@ -39,6 +39,13 @@ def is_array(value: Any) -> bool:
     return hasattr(kind, "__array__") and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
 
+def has_value(array: Any) -> bool:
+    """Whether an array has a value that could change: JAX deletes arrays that a step used up, and PyTorch has some that
+    are a shape only."""
+    is_deleted = getattr(array, "is_deleted", None)
+    return not (getattr(array, "is_meta", False) is True or (callable(is_deleted) and is_deleted()))
+
+
 def digest_plain(value: Any) -> int:
     """The digest of a plain value: NaN is equal to itself, 1 is not equal to 1.0."""
     return xxhash.xxh3_64_intdigest(f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))

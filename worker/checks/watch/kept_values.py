@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from worker.checks.reachability import closure_of
 from worker.checks.watch import digests
 from worker.checks.watch.script_objects import (
     FRAMEWORKS,
@@ -113,11 +114,7 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
             continue
         code_names = names_in_code(function.__code__)
         names |= code_names
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                roots.append((name, cell.cell_contents))
-            except ValueError:
-                continue
+        roots += closure_of(function)
         roots += [(name, function.__globals__[name]) for name in code_names & function.__globals__.keys()]
         for holder in holders:
             waiting += [getattr(type(holder), name, None) for name in code_names]

@@ -6,43 +6,22 @@ Imports no framework.
 import ast
 import types
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from worker.checks import loop_source
-from worker.checks.loop_source import Entered, frames_of_run
+from worker.checks.loop_source import Entered, RunFrame, frames_of_run
 from worker.checks.reachability import global_names
 from worker.checks.watch.bytecode import flow_of
 
-_PACKAGES = frozenset({"site-packages", "dist-packages"})
-
 
 @dataclass(frozen=True, slots=True)
-class LoopFrame:
+class LoopFrame(RunFrame):
     """One of the functions between the call of `step_done` and the `with` of the run, and what its code says of its
     names there. `carried`: with the line that assigns each."""
 
-    frame: types.FrameType
     carried: dict[str, int | None]
     read: frozenset[str]
     made_in_loops: frozenset[str]
     attribute_targets: frozenset[str]
-
-    def value_of(self, name: str) -> Any:
-        """What a name, or its entry under a constant, is in this frame. Raises LookupError or TypeError."""
-        base, _, entry = name.partition("[")
-        frame = self.frame
-        value = frame.f_locals[base] if base in frame.f_locals else frame.f_globals[base]
-        return value[ast.literal_eval(entry[:-1])] if entry else value
-
-    def place(self, line: int | None) -> str:
-        """A line of the script, as file:line."""
-        return f"{Path(self.frame.f_code.co_filename).name}:{line or self.frame.f_lineno}"
-
-    @property
-    def is_library(self) -> bool:
-        """Whether it is a function of an installed package, where nobody writes `run.state`."""
-        return not _PACKAGES.isdisjoint(Path(self.frame.f_code.co_filename).parts)
 
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
@@ -64,7 +43,7 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
 
 def names_put_into_state(frame: LoopFrame) -> frozenset[str]:
     """Names that stand in a statement which assigns to `run.state`, or calls something of it."""
-    function = loop_source.function_of(frame.frame)
+    function = loop_source.function_of(frame.frame.f_code)
     if function is None:
         return frozenset()
     found: set[str] = set()
@@ -84,7 +63,7 @@ def _is_state(node: ast.AST) -> bool:
 
 def is_made_from_run(name: str, frame: LoopFrame) -> bool:
     """Whether each value that a name gets is made from the run's own count: `step = run.step`."""
-    function = loop_source.function_of(frame.frame)
+    function = loop_source.function_of(frame.frame.f_code)
     values = loop_source.assigned_values(function, name) if function is not None else []
     return bool(values) and all(_reads_run(value, name, frame) for value in values)
 

@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from worker.checks.reachability import MAX_OBJECTS, global_names
+from worker.checks.reachability import MAX_OBJECTS, closure_of, globals_of, is_installed_file
 from worker.checks.watch import digests
 from worker.checks.watch.kept_values import Kept, Reached
 from worker.checks.watch.script_objects import (
@@ -24,7 +24,6 @@ from worker.checks.watch.script_objects import (
     function_of,
     held_attributes,
     is_installed,
-    is_installed_code,
     is_scripts,
     is_scripts_class,
     is_searched,
@@ -39,12 +38,13 @@ Part = tuple[str, Any, int | None, str | None]
 
 
 class Search:
-    """One search from some roots. `values`: what it has found; `codes`: the code of the script's functions on its way;
-    `ended`: that the time was over before all was seen."""
+    """One search from some roots. `values`: what it has found; `unreadable`: arrays that can't be read here; `codes`:
+    the code of the script's functions on its way; `ended`: that the time was over before all was seen."""
 
     def __init__(self, kept: Kept, until: float) -> None:
         """`until`: when to end, in seconds of this thread (time.thread_time), as a busy host must not end it."""
         self.values: dict[str, Reached] = {}
+        self.unreadable: dict[str, Reached] = {}
         self.codes: set[types.CodeType] = set()
         self.ended = False
         self._kept = kept
@@ -81,7 +81,7 @@ class Search:
         self._alive.append(value)
         if digests.is_array(value):
             if not is_parameter(value):
-                self._add(path, "array", _digest_or_none(value), identity, owner, binding)
+                self._add(path, "array", self._digest_array(path, value, owner, binding), identity, owner, binding)
         elif isinstance(value, digests.CONTAINERS):
             self._add(path, "container", self._digest_container(path, value), identity, owner, binding)
         elif hasattr(type(value), "__next__") and not isinstance(value, type):
@@ -111,7 +111,7 @@ class Search:
                 continue
             elif digests.is_array(entry):
                 self._alive.append(entry)
-                parts.append(0 if is_parameter(entry) else _digest_or_none(entry) or 0)
+                parts.append(0 if is_parameter(entry) else self._digest_array(path + key, entry) or 0)
             elif isinstance(entry, digests.CONTAINERS) and depth > 0:
                 self._seen.add(id(entry))
                 self._alive.append(entry)
@@ -119,6 +119,14 @@ class Search:
             else:
                 self._waiting.append((path + key, entry, None, None))
         return digests.digest_all(part & (1 << 64) - 1 for part in parts)
+
+    def _digest_array(self, path: str, array: Any, owner: int | None = None, binding: str | None = None) -> int | None:
+        try:
+            return digests.digest_array(array)
+        except Exception:  # noqa: BLE001 - it inspects arrays of every library
+            if digests.has_value(array):
+                self.unreadable.setdefault(path, Reached(path, "array", 0, id(array), owner, binding))
+            return None
 
     def _add_iterator(self, path: str, iterator: Any, identity: int, owner: int | None, binding: str | None) -> None:
         code = getattr(iterator, "gi_code", None)
@@ -158,21 +166,16 @@ class Search:
 
     def _parts_of_function(self, path: str, function: types.FunctionType) -> Iterator[Part]:
         in_packages = FRAMEWORKS | SKIPPED | sys.stdlib_module_names
-        if package_of_name(function.__module__ or "") in in_packages or is_installed_code(function.__code__):
+        if package_of_name(function.__module__ or "") in in_packages or is_installed_file(
+            function.__code__.co_filename
+        ):
             if (inner := getattr(function, "__wrapped__", None)) is not None:
                 yield path, inner, None, None
             return
         self.codes.add(function.__code__)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                yield name, cell.cell_contents, None, name
-            except ValueError:  # not assigned yet
-                continue
-        for default in function.__defaults__ or ():
-            yield path, default, None, None
-        for name in global_names(function.__code__):
-            if name in function.__globals__:
-                yield name, function.__globals__[name], None, name
+        yield from ((name, value, None, name) for name, value in closure_of(function))
+        yield from ((path, default, None, None) for default in function.__defaults__ or ())
+        yield from ((name, value, None, name) for name, value in globals_of(function))
         if vars(function):
             yield from _attributes_of(path, function, vars(function))
 
@@ -237,10 +240,3 @@ def _is_own(code: types.CodeType) -> bool:
 def is_parameter(array: Any) -> bool:
     """Whether a PyTorch tensor is trained, so that its optimizer's owner saves it."""
     return bool(getattr(array, "requires_grad", False)) and bool(getattr(array, "is_leaf", False))
-
-
-def _digest_or_none(array: Any) -> int | None:
-    try:
-        return digests.digest_array(array)
-    except Exception:  # noqa: BLE001 - it inspects arrays of every library, some of which can't be read here
-        return None

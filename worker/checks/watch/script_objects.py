@@ -10,6 +10,7 @@ import sys
 import types
 from typing import Any
 
+from worker.checks.reachability import is_installed_file
 from worker.state.plain_values import class_module
 
 FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "torch", "tensorflow_probability", "keras_rs", "keras_hub"})
@@ -87,13 +88,7 @@ def is_scripts_class(kind: type) -> bool:
 def is_installed(kind: Any) -> bool:
     """Whether a class is of an installed package that is no framework: nobody who writes a script knows its insides."""
     module = sys.modules.get(class_module(kind))
-    file = getattr(module, "__file__", None) or ""
-    return package_of(kind) not in FRAMEWORKS and ("site-packages" in file or "dist-packages" in file)
-
-
-def is_installed_code(code: types.CodeType) -> bool:
-    """Whether a function is of an installed package."""
-    return "site-packages" in code.co_filename or "dist-packages" in code.co_filename
+    return package_of(kind) not in FRAMEWORKS and is_installed_file(getattr(module, "__file__", None))
 
 
 def is_searched(kind: type) -> bool:
@@ -106,5 +101,5 @@ def is_scripts(module: str, file: str | None) -> bool:
     """Whether a module belongs to the script itself and not to an installed package."""
     if module == "__main__":
         return True
-    is_elsewhere = file is None or "site-packages" in file or "dist-packages" in file
+    is_elsewhere = file is None or is_installed_file(file)
     return not is_elsewhere and package_of_name(module) not in FRAMEWORKS | SKIPPED | sys.stdlib_module_names

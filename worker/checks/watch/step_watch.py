@@ -22,7 +22,6 @@ import sysconfig
 import time
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,8 @@ from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
 from worker.checks.watch import digests
 from worker.checks.watch.access_order import AccessOrder
-from worker.checks.watch.bytecode import stored_names
+from worker.checks.watch.carried_values import CarriedValue, findings_of
+from worker.checks.watch.instructions import stored_names
 from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
 from worker.checks.watch.loop_frames import LoopFrame, is_made_from_run, loop_frames, names_put_into_state
 from worker.checks.watch.reached_values import Search, is_parameter
@@ -46,7 +46,7 @@ CLOCK_SLACK_S = 0.5  # a clock may be read a little before the look that comes b
 
 
 class StepWatch:
-    """Watches one run from its first step on. `look` is called at each step boundary until `is_over`."""
+    """Watches one run from its first step on. `look` is called at each step boundary until `has_ended`."""
 
     def __init__(
         self,
@@ -60,9 +60,11 @@ class StepWatch:
         """`keep`: adds what the run's checkpoints hold now. `exempt`: objects that may begin anew, and names. `state`:
         the values of `run.state`. `roots`: where the search begins, besides the loop's names. `head_draws`: whether the
         code before the first epoch's batches drew random numbers."""
-        self.is_over = False
-        self.not_looked_at = False
+        self.has_ended = False
+        self.is_cut_short = False
         """Whether a look had to end before everything was seen."""
+        self.unreadable: dict[str, None] = {}
+        """The names of arrays that can't be read here, so that nobody knows whether they change."""
         self._keep = keep
         listed = list(exempt)
         self._exempt_names = {each for each in listed if isinstance(each, str)}
@@ -96,7 +98,8 @@ class StepWatch:
         search = Search(kept, started + LOOK_S).run(self._roots_of(frames))
         if self._looks:
             findings += self._changed(search, kept, frames)
-        self.not_looked_at = self.not_looked_at or search.ended
+        self.is_cut_short = self.is_cut_short or search.ended
+        self._note_unreadable(search, kept, frames)
         self._before, self._codes = search.values, self._codes | search.codes
         self._looks += 1
         self._clocks = _Clocks()
@@ -107,7 +110,7 @@ class StepWatch:
 
     def close(self) -> None:
         """Ends it, wherever it is."""
-        self.is_over = True
+        self.has_ended = True
         self._before = {}
         if self._order is not None:
             self._order.end()
@@ -122,7 +125,7 @@ class StepWatch:
         is_new_epoch, self._epoch = epoch != self._epoch, epoch
         self._epochs_seen += is_new_epoch
         if self._epochs_seen >= EPOCHS or step - self._first_step >= LATER_LOOKS[-1]:
-            self.is_over = True
+            self.has_ended = True
         return (is_new_epoch or is_later) and self._took_s < SHARE * (time.perf_counter() - self._began_at) + LOOK_S
 
     def _watch_one_step(self, frames: Sequence[LoopFrame]) -> None:
@@ -147,7 +150,7 @@ class StepWatch:
 
     def _carried(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
         """The plain values that the loop's code carries, whether they have changed yet or not."""
-        found: list[_Named] = []
+        found: list[CarriedValue] = []
         for frame in frames:
             into_state = names_put_into_state(frame)
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
@@ -161,8 +164,8 @@ class StepWatch:
                     self._clocks.showed(value) or self._keeps(kept, name, value) or is_made_from_run(name, frame)
                 ):
                     self._named.add(name)
-                    found.append(_Named(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
-        return _findings(found)
+                    found.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
+        return findings_of(found)
 
     def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
         """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
@@ -180,8 +183,8 @@ class StepWatch:
                         and _is_long(value)
                     ):
                         self._named.add(name)
-                        found.append(_Named(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))
-        return _findings(found)
+                        found.append(CarriedValue(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))
+        return findings_of(found)
 
     def _keeps(self, kept: Kept, name: str, value: Any) -> bool:
         """Whether checkpoints hold the value of a local name."""
@@ -204,7 +207,7 @@ class StepWatch:
     def _changed(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What differs from the last look, without what is kept, made anew, or the time."""
         in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
-        found: list[_Named] = []
+        found: list[CarriedValue] = []
         for path, now in search.values.items():
             before = self._before.get(path)
             if before is None or before.digest == now.digest or self._is_named(path):
@@ -215,10 +218,10 @@ class StepWatch:
                 continue  # each pass of a loop makes it anew
             if kept.has(now) or self._is_exempt(path) or self._clocks.showed(now.value):
                 continue
-            if frame is None and (
-                self._is_made_anew(now) or any(now.binding in each.attribute_targets for each in frames)
-            ):
-                continue
+            if frame is None and now.binding is not None:
+                is_target = any(now.binding in loop_frame.attribute_targets for loop_frame in frames)
+                if is_target or (self._order is not None and self._order.made_anew(now.binding)):
+                    continue  # each step assigns it before it reads it, as far as the watched step has shown
             root = path.partition(".")[0].partition("[")[0]
             carrying = next((each for each in frames if root in each.carried), None)
             name = path if carrying is None else root
@@ -226,12 +229,14 @@ class StepWatch:
                 continue
             self._named.add(name)
             place = self._place_of(now, frames) if carrying is None else carrying.place(carrying.carried[root])
-            found.append(_Named(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
-        return _findings(found)
+            found.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
+        return findings_of(found)
 
-    def _is_made_anew(self, reached: Reached) -> bool:
-        """Whether each step assigns it before it reads it, as far as the watched step has shown."""
-        return reached.binding is not None and self._order is not None and self._order.made_anew(reached.binding)
+    def _note_unreadable(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> None:
+        made = {name for frame in frames for name in frame.made_in_loops - frame.carried.keys()}
+        for path, array in search.unreadable.items():
+            if not (path in made or kept.has(array) or self._is_exempt(path)):
+                self.unreadable[path] = None
 
     def _is_named(self, path: str) -> bool:
         return any(
@@ -256,51 +261,6 @@ class StepWatch:
 
 _CARRIED = (int, float, complex, str, bytes, type(None), np.generic, *digests.CONTAINERS)
 _NOTHING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """What is to be named: with its place, and what it is."""
-
-    path: str
-    text: str
-    is_library: bool
-    kind: str
-
-
-def _findings(named: Iterable[_Named]) -> list[Finding]:
-    """The findings, with one remedy for all of a kind."""
-    groups: dict[tuple[bool, str], list[_Named]] = {}
-    for each in named:
-        kind = each.kind if each.kind in ("iterator", "drawn") else "attribute" if "." in each.path else "value"
-        groups.setdefault((each.is_library, kind), []).append(each)
-    return [Finding(each.text, _remedy(group)) for group in groups.values() for each in group]
-
-
-def _remedy(group: Sequence[_Named]) -> str:
-    first, it = group[0], "it" if len(group) == 1 else "them"
-    each = "it" if len(group) == 1 else "each"
-    name = short_name(first.path)
-    if first.is_library:
-        return (
-            f"the loop of a library carries {it} from step to step, and no checkpoint has {each}: write "
-            f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
-        )
-    if first.kind == "iterator":
-        return (
-            f"no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
-            f"or run.order, or give the name to leave_out= if it may begin anew"
-        )
-    if first.kind == "drawn":
-        return (
-            f"the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
-            f"anew: loop over run.order({name}), which keeps the order, or keep {each} in run.state, or give the name "
-            f"to leave_out= if it may differ"
-        )
-    kept = f'keep {each} in run.state["{name}"]'
-    if "." in first.path:
-        kept += ", or put the object there, with state_dict and load_state_dict"
-    return f"the loop carries {it} from step to step: {kept}, or give its name to leave_out= if it may begin anew"
 
 
 class _Clocks:

@@ -23,7 +23,8 @@ class LogFileWriter:
     `failure` has changed, and after each write while `is_watched` is set.
     """
 
-    def __init__(self, file: LogFile, wake_owner: Callable[[], None]) -> None:
+    def __init__(self, file: LogFile, wake_owner: Callable[[], None], idle_thread_s: float = IDLE_THREAD_S) -> None:
+        self._idle_thread_s = idle_thread_s
         self.is_watched = False
         self.has_ended = False
         self._file = file
@@ -129,7 +130,7 @@ class LogFileWriter:
         """Waits for tasks and does them; False at the end, or if none came."""
         with self._changed:
             if not self._changed.wait_for(
-                lambda: self._tasks or self._dropped_bytes or not self._is_used, IDLE_THREAD_S
+                lambda: self._tasks or self._dropped_bytes or not self._is_used, self._idle_thread_s
             ):
                 self._has_thread = False
                 return False

@@ -181,9 +181,8 @@ def parse_upcoming(body: bytes) -> NoticeReport:
     if decode_text(body).strip('"') in ("NONE", ""):
         return NO_NOTICES
     fields = json_object(parse_json(body), "the upcoming maintenance")
-    fields = next(
-        (each for each in fields.values() if isinstance(each, dict)), fields
-    )  # one documented example wraps it in a name
+    # one documented example wraps it in a name
+    fields = next((value for value in fields.values() if isinstance(value, dict)), fields)
     if not fields or "no notifications" in str(fields.get("error", "")):
         return NO_NOTICES
     status = _text_field(fields, "maintenance_status", "maintenanceStatus").upper()

@@ -461,3 +461,29 @@ def test_what_changes_anywhere_and_nobody_keeps_is_named_by_its_path(
     loop(run)
 
     assert set(run.named) == named
+
+
+class ArrayElsewhere:
+    """An array whose value this process can't read, as JAX's over several processes; or one that was used up."""
+
+    dtype, shape = np.dtype("float32"), (2,)
+
+    def __init__(self, *, is_deleted: bool) -> None:
+        self.is_deleted = lambda: is_deleted
+
+    def __array__(self, *given: Any) -> Any:
+        raise RuntimeError("it spans devices of other processes")
+
+
+def test_array_that_cannot_be_read_is_told_of_and_one_that_was_used_up_is_not() -> None:
+    run = Run()
+    weights, inside = ArrayElsewhere(is_deleted=False), [ArrayElsewhere(is_deleted=False)]
+    used_up = ArrayElsewhere(is_deleted=True)
+
+    for _batch in run.batches(DATA):
+        evaluate(len([weights, inside, used_up]))
+        run.step_done()
+
+    assert run._watch is not None
+    assert list(run._watch.unreadable) == ["inside[0]", "weights"]
+    assert run.named == []

@@ -1,0 +1,132 @@
+"""Checks of the sections of programs against each other, and against those of the daemon."""
+
+import os
+import pwd
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.program_relations import DAEMON_STREAMS, EVENTS_OF_OUTPUT, no_output
+from supervisor.config.schema.check import SectionReader
+from supervisor.core.fleet import dependencies
+from supervisor.core.listeners.event_types import is_kind_of
+from supervisor.ini.problems import nearest_word
+from supervisor.protocol import layout
+
+MAX_ADDRESS_BYTES = 107
+"""The size of sun_path without its NUL (unix(7))."""
+
+
+def check_across_sections(
+    daemon: SupervisordConfig,
+    programs: Mapping[str, ProgramConfig],
+    written: Mapping[str, SectionReader],
+    sections: Iterable[str],
+) -> None:
+    """Adds problems of sections with each other. `sections`: the names of all, also of those with problems."""
+    _check_users(daemon, programs, written)
+    _check_shared_folders(programs, written)
+    _check_dependencies(programs, written, {each.partition(":")[2] for each in sections})
+    _check_notify_paths(daemon, programs, written)
+    _check_events_of_streams(programs, written)
+
+
+def _check_events_of_streams(programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader]) -> None:
+    """Adds a problem where a listener waits for events that can't be, and a remark where nobody does.
+
+    Most files with `stdout_events_enabled` beside `/dev/stdout` have no listener.
+    """
+    wanted = {name for each in programs.values() if each.listener for name in each.listener.events}
+    for name, program in programs.items():
+        for log, event in EVENTS_OF_OUTPUT.items():
+            key = f"{log[:6]}_logfile"
+            is_merged = log.startswith("stderr") and program.redirect_stderr
+            if not getattr(program, log) or is_merged or getattr(program, key) not in DAEMON_STREAMS:
+                continue
+            if is_kind_of(event, wanted):
+                text = f"{no_output(log, key)}, and a listener waits for {event}"
+                written[name].add_problem(f"{text}; set {key} = NONE, or delete {log}", log)
+            else:
+                written[name].add_remark(f"{no_output(log, key)}, so there are no such events", log)
+
+
+def _check_notify_paths(
+    daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader]
+) -> None:
+    for name, program in programs.items():
+        length = len(os.fsencode(layout.attempt_folder(daemon.runtime_dir, name, 10**8) / layout.NOTIFY))
+        if program.notify and length > MAX_ADDRESS_BYTES:
+            text = (
+                f"notify needs a socket in runtime_dir, whose path would be {length} bytes long, but the limit is "
+                f"{MAX_ADDRESS_BYTES}; set a shorter runtime_dir in [supervisord], such as /run/stepkeeper"
+            )
+            written[name].add_problem(text, "notify")
+
+
+def _check_dependencies(
+    programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader], sections: Set[str]
+) -> None:
+    """Adds problems for dependencies that don't exist, and for programs that depend on themselves."""
+    groups = {name: program.group for name, program in programs.items()}
+    wrong = sections - {*groups, *groups.values()}
+    for name, program in programs.items():
+        for needed in program.depends_on:
+            if not dependencies.resolve_name(needed, groups) and needed.partition(":")[0] not in wrong:
+                near = nearest_word(needed, {*groups, *groups.values()})
+                hint = f"did you mean {near!r}?" if near else f"add a section [program:{needed:.80}]"
+                text = f"depends_on names {needed!r:.80}, which is neither a program nor a group; {hint}"
+                written[name].add_problem(text, "depends_on")
+    ring = dependencies.find_cycle(dependency_graph(programs))
+    if ring is not None:
+        text = f"depends_on makes a cycle: {' needs '.join(ring)}; delete one of these dependencies"
+        written[ring[0]].add_problem(text, "depends_on")
+
+
+def dependency_graph(programs: Mapping[str, ProgramConfig]) -> dict[str, frozenset[str]]:
+    """By program: the programs that it depends on."""
+    groups = {name: program.group for name, program in programs.items()}
+    return {
+        name: frozenset[str]().union(*(dependencies.resolve_name(each, groups) for each in program.depends_on))
+        for name, program in programs.items()
+    }
+
+
+def _check_users(
+    daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader]
+) -> None:
+    uid = os.geteuid() if daemon.user is None else _uid(daemon.user)
+    if uid == 0:
+        return
+    who = f"uid {uid}" if daemon.user is None else f"{daemon.user} ([supervisord] user)"
+    for name, program in programs.items():
+        if program.user is not None and _uid(program.user) != uid:
+            text = (
+                f"user is {program.user} but the daemon runs as {who}, and only root can start programs as other users"
+            )
+            written[name].add_problem(f"{text}; run supervisord as root, or delete the line", "user")
+
+
+def _check_shared_folders(programs: Mapping[str, ProgramConfig], written: Mapping[str, SectionReader]) -> None:
+    """Two jobs in one folder would restore and delete each other's checkpoints."""
+    owners: dict[str, str] = {}
+    for name, program in programs.items():
+        if program.job is None:
+            continue
+        other = owners.setdefault(_real_path(program.job.checkpoint_dir), name)
+        if other != name:
+            text = f"checkpoint_dir is {program.job.checkpoint_dir}, which {other} uses too"
+            how = ", with %(process_num)s in it" if program.group == programs[other].group else ""
+            written[name].add_problem(f"{text}; set a separate folder for each job{how}", "checkpoint_dir")
+
+
+def _real_path(path: Path) -> str:
+    """Where links lead; what the path says, where this user may not look."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return str(path)
+
+
+def _uid(user: str) -> int:
+    return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid

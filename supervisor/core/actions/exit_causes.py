@@ -1,0 +1,266 @@
+"""Why did an attempt end? A table of claims about an exit; the first that holds gives the cause and a text for people.
+
+Why the order is as it is
+-------------------------
+An exit status is the weakest evidence there is: a script may leave with any, and what is killed for one reason may
+leave with the status of another. So what is known otherwise comes first.
+
+*What is known whatever the status.* A worker that reported completion and left with 0 is done, also if it was being
+stopped: the other way round it would count as stopped, and a later start would find nothing to do. Then what the core
+decided: a hung worker dies of the SIGABRT that the core sent, which would otherwise be charged to crashes.
+
+*Stops that somebody else asked for.* A worker that is being adopted may obey an earlier daemon. If nobody wants it any
+more, that is a stop, even while the host goes away, so this comes before the claim about hosts. That one comes before
+the claim about gangs: if the host of one rank goes away, all ranks stop together, and that one waits for what becomes
+of its host. The claim about gangs comes before the plain programs, since a rank of a gang may be one.
+
+*Plain programs.* The statuses of WorkerExit mean nothing there, so this comes before all of those: 75 is no lock.
+
+*What a worker's status means.* Storage that may come back comes before the permanent statuses, one of which is that of
+an unusable directory: the other way round, a file server that restarts would end the job until a person starts it.
+
+*What else is known of a worker.* Lack of memory comes after the statuses, which say more, and before all that it looks
+like from outside: an end that nobody can explain, a start that got nowhere, a crash. A crash is what is left.
+
+Claims about different statuses exclude each other, and might change places.
+"""
+
+from collections.abc import Callable
+from signal import SIGTERM
+from typing import NamedTuple
+
+from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.actions.transitions import USE_WORKER
+from supervisor.core.failures import restart
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.storage import is_waited_for
+from supervisor.core.program.events import WorkerExited
+from supervisor.core.program.facts import ProgramFacts, State
+from supervisor.core.program.notice_plan import is_host_going
+from supervisor.protocol.wire.messages import PERMANENT_EXITS, Then, WorkerExit
+
+DONE = "done"
+
+
+def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
+    """The cause of an end, and a text for people."""
+    rule = next(rule for rule in RULES if rule.claim(facts, event))
+    return rule.cause or _decided_end(facts)[0], rule.text(facts, event)
+
+
+# --- claims ---
+
+
+def training_is_complete(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return facts.current.done_reported and (event.code == 0 or _is_unknown(event))
+
+
+def the_core_decided_it(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return facts.current.decided_end is not None
+
+
+def an_earlier_daemon_stopped_it_for_the_host(facts: ProgramFacts, event: WorkerExited) -> bool:
+    is_needed = facts.wanted and not facts.closing
+    return an_earlier_daemon_stopped_it(facts, event) and is_needed and is_host_going(facts)
+
+
+def an_earlier_daemon_stopped_it(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return facts.state is State.ADOPTING and event.code == WorkerExit.STOPPED
+
+
+def it_was_stopped_from_outside_for_the_host(facts: ProgramFacts, event: WorkerExited) -> bool:
+    is_stop = event.code == WorkerExit.STOPPED or event.signal == SIGTERM
+    return facts.policy.is_job and is_host_going(facts) and is_stop
+
+
+def all_ranks_of_its_gang_stopped(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return facts.policy.is_gang and event.code == WorkerExit.STOPPED
+
+
+def a_plain_program_ended(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return not facts.policy.is_job and facts.state is State.RUNNING
+
+
+def a_plain_program_failed_to_start(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return not facts.policy.is_job
+
+
+def its_own_checkpoint_does_not_fit(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return what_it_began_from_does_not_fit(facts, event) and own_checkpoint(facts) is not None
+
+
+def what_it_began_from_does_not_fit(facts: ProgramFacts, event: WorkerExited) -> bool:
+    """Unless training had begun, since then the checkpoint did fit, or the status may be the script's own."""
+    says_so = facts.current.restore_begun or facts.current.reported_error is not None
+    return event.code == WorkerExit.CHECKPOINT_UNFIT and says_so and not _has_begun(facts)
+
+
+def its_storage_may_come_back(facts: ProgramFacts, event: WorkerExited) -> bool:
+    has_worked = facts.account.newest is not None
+    return event.code == WorkerExit.DIRECTORY_UNUSABLE and is_waited_for(facts.current.failed_errno, has_worked)
+
+
+def it_left_with_0_before_it_trained(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.code == 0 and _got_nowhere(facts)
+
+
+def the_same_start_would_fail_again(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.code in PERMANENT_EXITS
+
+
+def another_worker_holds_its_directory(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.code == WorkerExit.LOCKED
+
+
+def training_diverged(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.code == WorkerExit.DIVERGED
+
+
+def memory_ran_out(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return facts.current.out_of_memory or event.oom is not None
+
+
+def nobody_knows_how_it_ended(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return _is_unknown(event) and facts.current.made_progress and facts.current.reported_error is None
+
+
+def it_left_with_0_and_never_reported_completion(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.code == 0
+
+
+def it_left_before_it_reached_run(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.code is not None and _got_nowhere(facts)
+
+
+def it_crashed(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return True
+
+
+def _is_unknown(event: WorkerExited) -> bool:
+    """Whether the kernel did not tell how it ended: it was adopted."""
+    return event.code is None and event.signal is None
+
+
+def _has_begun(facts: ProgramFacts) -> bool:
+    return facts.current.made_progress or facts.current.start_step is not None
+
+
+def _got_nowhere(facts: ProgramFacts) -> bool:
+    return facts.state is State.STARTING and not _has_begun(facts) and facts.current.reported_error is None
+
+
+def is_left_unsaved(facts: ProgramFacts) -> bool:
+    """Whether it was to flush before it stopped, and no commit came."""
+    flush = facts.current.flush
+    return flush is not None and flush.then is Then.STOP and not flush.committed
+
+
+# --- texts ---
+
+
+def as_it_ended(facts: ProgramFacts, event: WorkerExited) -> str:
+    """What it reported, else the last line that it wrote, with the exit status or signal."""
+    how = restart.describe_exit(event.code, event.signal)
+    if facts.current.reported_error is not None:
+        return f"{facts.current.reported_error} ({how})"
+    return how if event.error_line is None else f"{how}: {event.error_line}"
+
+
+def before_run(facts: ProgramFacts, event: WorkerExited) -> str:
+    hint = "" if event.error_line is not None else "; see its stderr"
+    return f"{as_it_ended(facts, event)}; it exited before it reached worker.Run{hint}"
+
+
+def done(facts: ProgramFacts, event: WorkerExited) -> str:
+    start_step = facts.current.start_step
+    if facts.current.made_progress or start_step is None:
+        return DONE
+    return f"{DONE}; there was nothing to do: it is at total_steps ({start_step})"
+
+
+def as_decided(facts: ProgramFacts, event: WorkerExited) -> str:
+    decided = _decided_end(facts)[1]
+    return f"{decided}, without a checkpoint: {as_it_ended(facts, event)}" if is_left_unsaved(facts) else decided
+
+
+def _decided_end(facts: ProgramFacts) -> tuple[Cause, str]:
+    assert facts.current.decided_end is not None  # only where the core decided it
+    return facts.current.decided_end
+
+
+def as_an_earlier_daemon_asked(facts: ProgramFacts, event: WorkerExited) -> str:
+    return "stopped (requested before this daemon started)"
+
+
+def as_told_from_outside(facts: ProgramFacts, event: WorkerExited) -> str:
+    return f"told to stop from outside while the host was going away: {as_it_ended(facts, event)}"
+
+
+def as_its_gang(facts: ProgramFacts, event: WorkerExited) -> str:
+    return "another rank was told to stop: saved and stopped together"
+
+
+def killed_for_memory(facts: ProgramFacts, event: WorkerExited) -> str:
+    text = as_it_ended(facts, event)
+    return text if event.oom is None else f"{text}, sent by the kernel because memory ran out ({event.oom})"
+
+
+def as_its_storage_failed(facts: ProgramFacts, event: WorkerExited) -> str:
+    return facts.current.reported_error or as_it_ended(facts, event)
+
+
+def without_training(facts: ProgramFacts, event: WorkerExited) -> str:
+    how = "before it reached worker.Run" if facts.current.has_spoken else "without using worker"
+    return f"{facts.policy.script} exited 0 {how}: nothing of it was saved; {USE_WORKER}"
+
+
+def out_of_memory(facts: ProgramFacts, event: WorkerExited) -> str:
+    sender = f", sent by the kernel ({event.oom})" if event.oom else ""
+    return f"out of memory: {as_it_ended(facts, event)}{sender}"
+
+
+def without_completion(facts: ProgramFacts, event: WorkerExited) -> str:
+    return "exit status 0, but the worker never reported that training was done"
+
+
+Claim = Callable[[ProgramFacts, WorkerExited], bool]
+Text = Callable[[ProgramFacts, WorkerExited], str]
+
+
+class Rule(NamedTuple):
+    """If `claim` holds, the attempt ended for this cause (None: the one that the core decided), with this text."""
+
+    claim: Claim
+    cause: Cause | None
+    text: Text
+
+
+# fmt: off
+RULES = (
+    #    claim                                            cause                 text
+    Rule(training_is_complete,                            Cause.DONE,           done),
+    Rule(the_core_decided_it,                             None,                 as_decided),
+    # --- somebody else stopped it ---
+    Rule(an_earlier_daemon_stopped_it_for_the_host,       Cause.PREEMPTION,     as_an_earlier_daemon_asked),
+    Rule(an_earlier_daemon_stopped_it,                    Cause.STOPPED,        as_an_earlier_daemon_asked),
+    Rule(it_was_stopped_from_outside_for_the_host,        Cause.PREEMPTION,     as_told_from_outside),
+    Rule(all_ranks_of_its_gang_stopped,                   Cause.STOPPED,        as_its_gang),
+    # --- a plain program ---
+    Rule(a_plain_program_ended,                           Cause.EXITED,         killed_for_memory),
+    Rule(a_plain_program_failed_to_start,                 Cause.CRASH,          killed_for_memory),
+    # --- a worker, by its status ---
+    Rule(its_own_checkpoint_does_not_fit,                 Cause.BAD_CHECKPOINT, as_it_ended),
+    Rule(what_it_began_from_does_not_fit,                 Cause.SETUP,          as_it_ended),
+    Rule(its_storage_may_come_back,                       Cause.STORAGE,        as_its_storage_failed),
+    Rule(it_left_with_0_before_it_trained,                Cause.SETUP,          without_training),
+    Rule(the_same_start_would_fail_again,                 Cause.SETUP,          as_it_ended),
+    Rule(another_worker_holds_its_directory,              Cause.BUSY,           as_it_ended),
+    Rule(training_diverged,                               Cause.DIVERGENCE,     as_it_ended),
+    # --- a worker, by what else is known ---
+    Rule(memory_ran_out,                                  Cause.OUT_OF_MEMORY,  out_of_memory),
+    Rule(nobody_knows_how_it_ended,                       Cause.LOST,           as_it_ended),
+    Rule(it_left_with_0_and_never_reported_completion,    Cause.CRASH,          without_completion),
+    Rule(it_left_before_it_reached_run,                   Cause.CRASH,          before_run),
+    Rule(it_crashed,                                      Cause.CRASH,          as_it_ended),
+)
+# fmt: on

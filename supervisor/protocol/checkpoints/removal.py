@@ -1,0 +1,112 @@
+"""Deletes checkpoints, and sets those aside that are given up: after a divergence, or because an operator says so."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints.directory import committed_checkpoints, move_to_abandoned
+from supervisor.protocol.checkpoints.manifest import ManifestError, verify_checkpoint
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.plurals import listed
+
+
+class NoSuchStep(NoValidCheckpoint):
+    """An operator wants to begin from a step of which there is no whole checkpoint."""
+
+    def __init__(self, directory: Path, step: int, steps: Sequence[int]) -> None:
+        super().__init__(directory, ())
+        there = listed([str(each) for each in steps]) if steps else "none"
+        self.args = (
+            f"cannot begin from step {step} in {directory}: there is no whole checkpoint of that step; steps there: "
+            f"{there}",
+        )
+
+
+def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
+    """Puts the checkpoints of step `before` and later into quarantine, and says which.
+
+    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing.
+    Raises OSError if the directory can't be read or changed.
+    """
+    names = committed_checkpoints(directory)
+    if not any(_is_whole(directory / str(name)) for name in names if name.step < before):
+        return ()
+    reason = f"given up: training diverged at about step {before}, and this is not from before that"
+    given_up = [name for name in names if name.step >= before]
+    for name in given_up:
+        move_to_quarantine(directory, name, reason, OlderBecause.ROLLED_BACK)
+    return tuple(RejectedCheckpoint(str(name), reason, OlderBecause.ROLLED_BACK) for name in given_up)
+
+
+def begin_at(directory: Path, step: int) -> tuple[str, ...]:
+    """Moves the checkpoints that are newer than the whole one of a step aside, and returns their names.
+
+    Raises NoValidCheckpoint if there is no whole one of that step, and OSError if the directory can't be read or
+    changed; then some may be moved and others not, and another call moves the rest.
+    """
+    names = committed_checkpoints(directory)
+    chosen = next((name for name in names if name.step == step and _is_whole(directory / str(name))), None)
+    if chosen is None:
+        raise NoSuchStep(directory, step, sorted({name.step for name in names}, reverse=True))
+    moved = tuple(str(name) for name in names if name > chosen)
+    move_to_abandoned(directory, moved)
+    return moved
+
+
+def delete_partials(directory: Path) -> list[str]:
+    """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
+    replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.BATCH)
+    temporary = tuple(map(durable.temporary_prefix, replaced))
+    leftovers = [
+        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
+    ]
+    for leftover in leftovers:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    return [leftover.name for leftover in leftovers]
+
+
+def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
+    """Deletes a committed checkpoint: it stops existing first (one rename), its bytes go after."""
+    doomed = directory / name.partial
+    (directory / str(name)).rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def delete_oldest(directory: Path) -> CheckpointName | None:
+    """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
+    newest whole one of the newest attempt, which may have begun from an older one.
+
+    Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
+    """
+    whole = [name for name in committed_checkpoints(directory) if _can_be_restored(directory / str(name))]
+    if not whole:
+        return None
+    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)))
+    oldest = next((name for name in reversed(whole) if name not in kept), None)
+    if oldest is not None:
+        delete_checkpoint(directory, oldest)
+    return oldest
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a checkpoint is proven whole. Raises OSError if it can't be read."""
+    try:
+        verify_checkpoint(path)
+    except ManifestError:
+        return False
+    return True
+
+
+def _can_be_restored(path: Path) -> bool:
+    """Whether a checkpoint is proven whole now; one that can't be read is not."""
+    try:
+        return _is_whole(path)
+    except OSError:
+        return False

@@ -1,0 +1,63 @@
+"""The folder of a proof: gone at its end, and at the next proof if the prover was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.prove.scratch import MAX_SOCKET, Scratch
+from tests.places import ROOT
+
+PROVER = """
+import sys, time
+from pathlib import Path
+from supervisor.prove.scratch import Scratch
+
+with Scratch(Path(sys.argv[1]), None, keep=sys.argv[2] == "keep") as scratch:
+    print(scratch.path, scratch.run_folder("undisturbed").socket.parent, flush=True)
+    time.sleep(3600)
+"""
+
+
+def prover(parent: Path, keep: str = "") -> tuple[subprocess.Popen[str], list[Path]]:
+    """A prover that is under way, with its folders."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROVER, parent, keep], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, [Path(word) for word in process.stdout.readline().split()]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.integration
+def test_the_next_proof_removes_what_a_killed_prover_left_and_nothing_of_others(tmp_path: Path):
+    parent = tmp_path / ("long" * 30)[: MAX_SOCKET - len(os.fsencode(tmp_path)) // 2]
+    parent.mkdir()
+    dead, left = prover(parent)
+    alive, in_use = prover(parent)
+    kept, wanted = prover(parent, "keep")
+    other = parent / "stepkeeper-proof-of-mine"
+    other.mkdir()
+    assert left[1].parent == Path("/tmp"), "the path is too long for a socket"
+    for process in (dead, kept):
+        kill(process)
+    assert all(folder.is_dir() for folder in left)
+
+    with Scratch(parent, None, keep=False) as scratch:
+        remaining = sorted(parent.iterdir())
+
+        assert not any(folder.exists() for folder in left)
+        assert remaining == sorted([in_use[0], wanted[0], other, scratch.path])
+        assert in_use[1].is_dir()
+
+    kill(alive)
+    with Scratch(parent, None, keep=False):
+        assert not any(folder.exists() for folder in in_use)
+    wanted[1].rmdir()

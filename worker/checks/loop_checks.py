@@ -1,0 +1,165 @@
+"""What the script's loop around a run says of a restart: asked when the script reads data and when it makes a step.
+
+Each answer is a text for an error or a list of findings; the run decides what follows. Imports no framework.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from supervisor.protocol.plurals import listed
+from worker.checks.findings import Finding
+from worker.checks.loop_source import Entered, ScriptFrame, names_in_loops, script_frame_of, script_frames
+from worker.checks.own_loops import LoopJudge
+from worker.checks.pulls import Pulls
+from worker.checks.reachability import Root, roots_of_frame
+from worker.checks.value_snapshot import snapshot
+from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.step_watch import StepWatch
+from worker.process.reporting import describe_error
+
+MOST_NAMES = 5  # of arrays, in one message
+_PROVE = "whether a kill changes a bit, a proof of the job shows"
+
+
+class LoopChecks:
+    """The checks of the loop around one run."""
+
+    def __init__(
+        self,
+        run: Any,
+        pulls: Pulls,
+        exempt: Sequence[Any],
+        keep: Callable[[Kept], None],
+        state: Callable[[], Iterable[tuple[str, Any]]],
+    ) -> None:
+        """`run`: what the script calls. `exempt`: objects and names that may begin anew. `keep`: adds what the run's
+        checkpoints hold, besides `state`, the values of `run.state`."""
+        self.remarks: list[str] = []
+        """What the watch, which has ended, has to say besides its findings."""
+        self._run = run
+        self._pulls = pulls
+        self._exempt = exempt
+        self._keep = keep
+        self._state = state
+        self._entered: Entered | None = None
+        self._known_sites: set[tuple[CodeType, int] | None] = set()  # where `batches` is called
+        self._watch: StepWatch | None = None  # from the first step on, until nothing is compared any more
+
+    @property
+    def was_entered(self) -> bool:
+        """Whether the script has entered the run."""
+        return self._entered is not None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether `changed_values` has anything to compare."""
+        return self._watch is not None
+
+    def enter(self, frame: FrameType | None) -> None:
+        """The script enters the run in `frame`, or in one around it."""
+        own = script_frame_of(frame)
+        self._entered = None if own is None else Entered(own.f_code, own.f_lineno)
+
+    def close(self) -> None:
+        """Ends the watch."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def explain_loop_that_begins_again(self, frame: FrameType | None, *, asks_where: bool) -> str | None:
+        """Why a loop around `frame`, where the script begins to read, would not go on after a restart; None if it
+        would. `asks_where`: whether the script asks the run how far it is."""
+        caller = script_frame_of(frame)
+        site = None if caller is None else (caller.f_code, caller.f_lasti)
+        frames = script_frames(caller, self._entered)
+        if site not in self._known_sites:
+            self._known_sites.add(site)
+            return self._judge(frames).explain_loop_that_begins_again()
+        if frames or asks_where:
+            return None
+        return (
+            "cannot resume a loop that calls run.batches for each epoch: after a restart it begins again; write "
+            '"for epoch in run.epochs(n):" around it'
+        )
+
+    def explain_second_step(self, frame: FrameType, reading: str | None) -> str:
+        """See `LoopJudge`."""
+        return self._judge(script_frames(frame, self._entered)).explain_second_step(reading)
+
+    def roots(self, frame: FrameType) -> list[Root]:
+        """What training can reach from the frame of its loop: the names that the loop uses."""
+        frames = script_frames(frame, self._entered)
+        names = names_in_loops(frames[0]) if frames and frames[0].frame is script_frame_of(frame) else None
+        return [root for root in roots_of_frame(frame) if names is None or root[0] in names]
+
+    def snapshot(self, frame: FrameType) -> dict[str, str]:
+        """Every value that the script reaches, for a proof."""
+        return snapshot(frame, self._entered)
+
+    def steps_behind_data(self, frame: FrameType) -> list[Finding]:
+        """See `LoopJudge`."""
+        return self._judge(script_frames(frame, self._entered)).steps_behind_data()
+
+    def reading_ahead(self, frame: FrameType, reading: str | None) -> Finding:
+        """That the script takes what `reading` gives before the steps that train on it."""
+        own = script_frame_of(frame)
+        where = "" if own is None else f" ({Path(own.f_code.co_filename).name}:{own.f_lineno})"
+        return Finding(
+            f"the position in what {reading} gives{where}, which is read ahead of the steps",
+            "a restart would leave out what was read and not trained on; read ahead in the data, before "
+            "run.batches: dataset.prefetch(2), DataLoader(num_workers=2)",
+        )
+
+    def loops_around_step(self, frame: FrameType | None, *, reads: bool, numbered: bool) -> list[Finding]:
+        """What of the loops around the first step begins anew after a restart, or ends before its data do.
+
+        `reads`, `numbered`: as for `LoopJudge.own_loops`.
+        """
+        judge = self._judge(script_frames(frame, self._entered))
+        names = frozenset(map(str, self._exempt))
+        breaks = [] if "break" in names else judge.early_ends()
+        loops = [] if "loop" in names else judge.own_loops(reads, numbered)
+        return [*breaks, *loops, *judge.own_numbers(names)]
+
+    def watch_values(
+        self, step: int, epoch: int, frame: FrameType | None, roots: Sequence[Root], *, head_draws: bool
+    ) -> list[Finding]:
+        """The values that the loop carries and no checkpoint would hold. Called at the first step; from now on, what
+        changes is watched. `roots`: where the watch begins, besides the names of the loop. `head_draws`: whether the
+        code before the first epoch's batches drew random numbers."""
+        exempt = (self._run, *self._exempt)
+        self._watch = StepWatch(self._keep, exempt, self._state, self._entered, roots, head_draws)
+        return self._watch.look(step, epoch, frame)
+
+    def changed_values(self, step: int, epoch: int, frame: FrameType | None) -> list[Finding]:
+        """What changed since the last look and no checkpoint holds."""
+        if self._watch is None:
+            return []
+        try:
+            findings = self._watch.look(step, epoch, frame)
+        except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
+            self.close()
+            return [Finding(f"some values, perhaps: comparing them failed with {describe_error(error)}", _PROVE)]
+        if self._watch.has_ended:
+            self.remarks += _remarks_of(self._watch)
+            self.close()
+        return findings
+
+    def _judge(self, frames: Sequence[ScriptFrame]) -> LoopJudge:
+        return LoopJudge(frames, self._run, self._pulls)
+
+
+def _remarks_of(watch: StepWatch) -> Iterator[str]:
+    if watch.is_cut_short:
+        yield (
+            "the loop reaches more than could be compared between steps in a quarter of a second, so some of "
+            "what changes may not be named; to be sure, prove the job"
+        )
+    if watch.unreadable:
+        names = listed(list(watch.unreadable), ", ", MOST_NAMES)
+        yield (
+            f"cannot compare {names} between steps, because this process can't read the values; "
+            f"if a step changes them, a restart would not bring that back: keep them in run.state"
+        )

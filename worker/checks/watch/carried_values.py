@@ -1,0 +1,52 @@
+"""What the watch says of the values that change, with one remedy for all of a kind."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from worker.checks.findings import Finding
+from worker.checks.watch.kept_values import short_name
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedValue:
+    """What is to be named: its path, its name with the line that assigns it, and what it is."""
+
+    path: str
+    text: str
+    is_library: bool
+    kind: str
+
+
+def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
+    """The findings, with one remedy for all of a kind."""
+    groups: dict[tuple[bool, str], list[CarriedValue]] = {}
+    for each in named:
+        kind = each.kind if each.kind in ("iterator", "drawn") else "attribute" if "." in each.path else "value"
+        groups.setdefault((each.is_library, kind), []).append(each)
+    return [Finding(each.text, _remedy(group)) for group in groups.values() for each in group]
+
+
+def _remedy(group: Sequence[CarriedValue]) -> str:
+    first, it = group[0], "it" if len(group) == 1 else "them"
+    each = "it" if len(group) == 1 else "each"
+    name = short_name(first.path)
+    if first.is_library:
+        return (
+            f"the loop of a library carries {it} from step to step, and no checkpoint has {each}: write "
+            f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
+        )
+    if first.kind == "iterator":
+        return (
+            f"no checkpoint has the position of {it}: read the data through run.batches, or indices through run.range "
+            f"or run.order, or give the name to leave_out= if it may begin anew"
+        )
+    if first.kind == "drawn":
+        return (
+            f"the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
+            f"anew: loop over run.order({name}), which keeps the order, or keep {each} in run.state, or give the name "
+            f"to leave_out= if it may differ"
+        )
+    kept = f'keep {each} in run.state["{name}"]'
+    if "." in first.path:
+        kept += ", or put the object there, with state_dict and load_state_dict"
+    return f"the loop carries {it} from step to step: {kept}, or give its name to leave_out= if it may begin anew"

@@ -1,0 +1,114 @@
+"""What one instruction of a function does with names: loads or stores them, attributes, and entries under constants."""
+
+import dis
+import functools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+
+LOADS = frozenset(
+    ["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_AND_CLEAR", "LOAD_NAME", "LOAD_GLOBAL",
+     "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_CLOSURE"]
+)  # fmt: skip
+STORES = frozenset(["STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "DELETE_FAST", "DELETE_NAME",
+                     "DELETE_GLOBAL", "DELETE_DEREF"])  # fmt: skip
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("load", "load"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("load", "load"),
+    "STORE_FAST_LOAD_FAST": ("store", "load"),
+    "STORE_FAST_STORE_FAST": ("store", "store"),
+}
+"""Instructions of later Pythons that access two names."""
+ATTRIBUTE_LOADS = frozenset(["LOAD_ATTR", "DELETE_ATTR"])  # not LOAD_METHOD: what is called is no value that changes
+ATTRIBUTE_STORES = frozenset(["STORE_ATTR"])
+
+Access = tuple[str, str]
+"""`load` or `store`, and the name."""
+
+
+def accesses_of(
+    instructions: list[dis.Instruction], number: int, entries: Mapping[str, frozenset[str]]
+) -> Iterator[Access]:
+    each = instructions[number]
+    if each.opname in LOADS:
+        yield "load", str(each.argval)
+        yield from _entry_accesses(instructions, number, str(each.argval), entries)
+    elif each.opname in STORES:
+        yield "store", str(each.argval)
+        yield from (("store", entry) for entry in entries.get(str(each.argval), ()))
+    elif each.opname in _PAIRS:
+        for kind, name in zip(_PAIRS[each.opname], each.argval, strict=True):
+            yield kind, name
+            yield from ((kind, entry) for entry in entries.get(name, ()))
+
+
+def _entry_accesses(
+    instructions: list[dis.Instruction], number: int, name: str, entries: Mapping[str, frozenset[str]]
+) -> Iterator[Access]:
+    """What loading a name does to its entries under constants: an assignment, the reading of one, or of all."""
+    if name not in entries:
+        return
+    kind, entry = _constant_entry(instructions, number) or ("load", None)
+    if entry is not None:
+        yield kind, entry
+    else:
+        yield from (("load", each) for each in entries[name])
+
+
+def constant_entries(instructions: list[dis.Instruction]) -> dict[str, frozenset[str]]:
+    """By name, the entries under constants that the code assigns, as `stats['loss']`."""
+    found: dict[str, set[str]] = {}
+    for number, each in enumerate(instructions):
+        if each.opname in LOADS:
+            kind, entry = _constant_entry(instructions, number) or ("", "")
+            if kind == "store":
+                found.setdefault(str(each.argval), set()).add(entry)
+    return {name: frozenset(each) for name, each in found.items()}
+
+
+def _constant_entry(instructions: list[dis.Instruction], number: int) -> Access | None:
+    """What `name["constant"]` does, if the name at this instruction stands in such an expression."""
+    following = instructions[number + 1 : number + 3]
+    if len(following) < 2 or following[0].opname != "LOAD_CONST":
+        return None
+    entry = f"{instructions[number].argval}[{following[0].argval!r}]"
+    match following[1].opname:
+        case "STORE_SUBSCR":
+            return "store", entry
+        case "BINARY_SUBSCR" | "COPY":
+            return "load", entry
+    return None
+
+
+def is_method(instruction: dis.Instruction) -> bool:
+    """Whether an attribute is looked up to be called, as Python 3.12 and later write it."""
+    return instruction.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool((instruction.arg or 0) & 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
+    """The attributes, of any object, and the names of the module that a function assigns, with a line that does it.
+
+    Also those of functions inside it.
+    """
+    found: dict[str, int | None] = {}
+    for each in dis.get_instructions(code):
+        if each.opname in ("STORE_ATTR", "STORE_GLOBAL"):
+            found.setdefault(each.argval, each.positions.lineno if each.positions is not None else None)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found = {**stored_names(constant), **found}
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def accesses_by_offset(code: types.CodeType) -> Mapping[int, tuple[str, str, bool]]:
+    """By offset, what instructions do with attributes and names of the module: `load` or `store`, the name, and whether
+    it is an attribute."""
+    found: dict[int, tuple[str, str, bool]] = {}
+    for each in dis.get_instructions(code):
+        if each.opname in ATTRIBUTE_STORES or (each.opname in ATTRIBUTE_LOADS and not is_method(each)):
+            found[each.offset] = ("store" if each.opname in ATTRIBUTE_STORES else "load", str(each.argval), True)
+        elif each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
+            found[each.offset] = ("store" if each.opname.startswith("STORE") else "load", str(each.argval), False)
+    return found

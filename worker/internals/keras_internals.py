@@ -1,0 +1,75 @@
+"""Keras' names that are not public: its global generator, how it takes data, and how it builds models."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from worker.internals.required import require
+
+_attributes = require("keras.src.backend.common.global_state", "get_global_attribute")
+_seeds = require("keras.src.random.seed_generator", "global_seed_generator", "GLOBAL_SEED_GENERATOR")
+_models = require("keras.src.models.model", "Model._flatten_layers", "Model._symbolic_build")
+
+
+def global_generator() -> Any:
+    """The SeedGenerator behind `keras.random`; None if it does not exist yet (`keras.utils.clear_session` drops it)."""
+    return _attributes.get_global_attribute(_seeds.GLOBAL_SEED_GENERATOR)
+
+
+def make_global_generator() -> None:
+    """Makes it, as Keras does at its first use."""
+    _seeds.global_seed_generator()
+
+
+def generators_of(layer: Any) -> list[Any]:
+    """The SeedGenerators that a layer has made."""
+    return list(getattr(layer, "_seed_generators", ()))
+
+
+def given_seed_of(generator: Any) -> Any:
+    """The seed with which a SeedGenerator was made, also one that Keras drew; None if there is none."""
+    return getattr(generator, "_initial_seed", None)
+
+
+def learning_rate_of(optimizer: Any) -> Any:
+    """The learning rate as an optimizer keeps it: a variable, a schedule, or a function."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def layers_of(model: Any) -> list[Any]:
+    """All layers in a model, at any depth."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def build_symbolically(model: Any, batch: Any) -> None:
+    """Creates the variables of a model, of its metrics and of its optimizer. `batch`: the specs of one."""
+    model._symbolic_build(data_batch=batch)
+
+
+def strategy_of(model: Any) -> tf.distribute.Strategy | None:
+    """The strategy under which a model was made; None if it was none."""
+    return getattr(model, "_distribute_strategy", None)
+
+
+def has_built_metrics(model: Any) -> bool:
+    """Whether the metrics and the loss of a compiled model have their variables."""
+    parts = [getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss")]
+    return all(part is None or part.built for part in parts)
+
+
+@contextlib.contextmanager
+def without_symbolic_build(model: Any) -> Iterator[None]:
+    """Prevents Keras from reading a batch at the begin of each `model.fit` under a strategy."""
+    object.__setattr__(model, "_maybe_symbolic_build", lambda **named: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "_maybe_symbolic_build")
+
+
+METRICS_OF_FIT = "_metrics"
+"""The attribute of a compiled model with its metrics for `fit`, which a custom loop doesn't use."""
+ATTRIBUTES_OF_FIT = frozenset({METRICS_OF_FIT, "_train_counter", "_test_counter", "_predict_counter"})
+"""Attributes of models, of Keras 2 too, that only `fit` uses."""

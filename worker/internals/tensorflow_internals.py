@@ -1,0 +1,235 @@
+"""TensorFlow's names that are not public."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from worker.internals.required import require
+
+_context: Any = require("tensorflow.python.eager.context", "context", "global_seed", "set_global_seed")
+_distribute = require("tensorflow.python.distribute.distribute_lib", "_DefaultDistributionStrategy")
+_datasets = require(
+    "tensorflow.python.data.ops.dataset_ops", "DatasetV2._inputs", "DatasetV2.reduce", "DatasetV2.element_spec"
+)
+_iterators = require("tensorflow.python.data.ops.iterator_ops", "OwnedIterator._create_iterator")
+_device_iterators = require("tensorflow.python.data.ops.multi_device_iterator_ops", "OwnedMultiDeviceIterator")
+_batch_sizes = require("tensorflow.python.data.experimental.ops.distribute", "compute_batch_size")
+_functions = require(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function._list_all_concrete_functions"
+)
+_operations = require("tensorflow.python.framework.op_def_registry", "get")
+_config = require("tensorflow.python.framework.config", "is_op_determinism_enabled")
+_built = require("tensorflow.python.util._pywrap_util_port", "IsMklEnabled")
+_variables = require(
+    "tensorflow.python.ops.resource_variable_ops",
+    "BaseResourceVariable._serialize_to_tensors",
+    "BaseResourceVariable._get_save_slice_info",
+)
+_trackable = require(
+    "tensorflow.python.trackable.base",
+    "Trackable._serialize_to_tensors",
+    "Trackable._gather_saveables_for_checkpoint",
+)
+_saver = require(
+    "tensorflow.python.checkpoint.checkpoint", "TrackableSaver._gather_serialized_tensors", "Checkpoint.write"
+)
+random_kernels = require(
+    "tensorflow.python.ops.gen_random_ops",
+    "random_standard_normal", "truncated_normal", "random_uniform", "random_uniform_int", "random_shuffle",
+    "multinomial", "random_gamma", "random_poisson_v2",
+)  # fmt: skip
+"""What all of tf.random, tf.nn and tf.image draws through."""
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def global_seed() -> int | None:
+    """The seed of `tf.random.set_seed`; None if there is none."""
+    seed = _context.global_seed()
+    return None if seed is None else int(seed)
+
+
+def on_new_global_seed(heard: Callable[[Any], None]) -> None:
+    """From now on, calls `heard` with each global seed that is set."""
+    set_global_seed = _context.set_global_seed
+
+    def reseed(seed: Any) -> None:
+        set_global_seed(seed)
+        heard(seed)
+
+    _context.set_global_seed = reseed
+
+
+def seed_sequence() -> random.Random | None:
+    """From which operations and datasets without a seed of their own take one; None without a global seed."""
+    sequence = getattr(_context.context(), "_rng", None)
+    return sequence if isinstance(sequence, random.Random) else None
+
+
+# --- operations and functions -----------------------------------------------------------------------------------------
+
+
+def is_stateful(operation: str) -> bool:
+    """Whether a kind of operation has state; one that nobody knows has."""
+    definition = _operations.get(operation)
+    return definition is None or bool(definition.is_stateful)
+
+
+def is_op_determinism_enabled() -> bool:
+    """Whether TensorFlow's operations are deterministic."""
+    return bool(_config.is_op_determinism_enabled())
+
+
+def is_onednn_enabled() -> bool:
+    """Whether TensorFlow uses oneDNN, which was decided when it was imported."""
+    return bool(_built.IsMklEnabled())
+
+
+def graphs_of(function: Any) -> list[Any]:
+    """The graphs that a tf.function has traced by now, with those of the functions in them, each once."""
+    graphs = [concrete.graph for concrete in function._list_all_concrete_functions()]
+    seen = {id(graph) for graph in graphs}
+    for graph in graphs:
+        for inner in getattr(graph, "_functions", {}).values():
+            if (other := getattr(inner, "graph", None)) is not None and id(other) not in seen:
+                seen.add(id(other))
+                graphs.append(other)
+    return graphs
+
+
+# --- variables and strategies -----------------------------------------------------------------------------------------
+
+
+BaseResourceVariable: Any = _variables.BaseResourceVariable
+"""What tf.Variable makes."""
+
+_SAVE = "_serialize_to_tensors"
+
+
+def save_method_of(kind: type) -> Any:
+    """How objects of a class give their tensors to a saver; None if they don't."""
+    return getattr(kind, _SAVE, None)
+
+
+def may_save_itself(item: Any) -> bool:
+    """Whether a tracked object may have state of its own, besides its children."""
+    if getattr(item, "_self_saveable_object_factories", None):
+        return True
+    overridden = (_SAVE, "_gather_saveables_for_checkpoint")
+    return any(getattr(type(item), name, None) is not getattr(_trackable.Trackable, name) for name in overridden)
+
+
+def gather_serialized_tensors(tracked: tf.train.Checkpoint) -> tuple[Any, Any]:
+    """What the saver of a checkpoint writes, by object, and the objects with a saver of their own.
+
+    Raises AttributeError or TypeError if it is no saver of TensorFlow's.
+    """
+    gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
+    return gathered, registered
+
+
+def slice_of(variable: Any) -> Any:
+    """Of what a variable of TF1 is a part, with `full_name` and `full_shape`; None if it is whole."""
+    return variable._get_save_slice_info()
+
+
+def session_config(session: Any) -> Any:
+    """The ConfigProto that a session of TF1 was given; None if it was given none."""
+    return getattr(session, "_config", None)
+
+
+def is_default_strategy(strategy: tf.distribute.Strategy) -> bool:
+    """Whether it is the one that TensorFlow uses where a script names none: one device, nothing spread."""
+    return isinstance(strategy, _distribute._DefaultDistributionStrategy)
+
+
+def local_devices(strategy: tf.distribute.Strategy) -> tuple[str, ...]:
+    """The devices of this process that a strategy of several processes computes on."""
+    return tuple(getattr(strategy.extended, "_local_devices", ("",)))
+
+
+# --- datasets ---------------------------------------------------------------------------------------------------------
+
+
+def batch_size_of(dataset: tf.data.Dataset) -> int:
+    """The number of examples in each batch, as strategies ask for it. Raises whatever TensorFlow raises."""
+    return int(_batch_sizes.compute_batch_size(dataset))
+
+
+def inputs_of(dataset: tf.data.Dataset) -> list[Any]:
+    """The datasets that a dataset reads from."""
+    return list(dataset._inputs())
+
+
+def functions_in(dataset: tf.data.Dataset) -> list[Any]:
+    """The Python functions of one dataset, without those of the datasets that it reads."""
+    return [part._func for part in vars(dataset).values() if callable(getattr(part, "_func", None))]
+
+
+def tensors_in(dataset: tf.data.Dataset) -> list[Any]:
+    """The tensors that a dataset itself consists of: arrays, names of files."""
+    return list(getattr(dataset, "_tensors", ()))
+
+
+def original_dataset(data: Any) -> Any:
+    """The tf.data.Dataset behind a distributed one; anything else as it is."""
+    return getattr(data, "_original_dataset", data)
+
+
+def changes_each_pass(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset by itself has another order, or other numbers, in each pass."""
+    again = getattr(dataset, "_reshuffle_each_iteration", getattr(dataset, "_rerandomize", False))
+    return hasattr(dataset, "_seed") and again is not False and again is not None
+
+
+def seeds_of(dataset: tf.data.Dataset) -> tuple[int, int] | None:
+    """Both seeds of a dataset that draws random numbers; None for any other."""
+    if not hasattr(dataset, "_seed") or not hasattr(dataset, "_seed2"):
+        return None
+    return int(dataset._seed), int(dataset._seed2)
+
+
+def repetitions_of(dataset: tf.data.Dataset) -> int:
+    """How often a `repeat` reads its input, -1 without end; 1 for any other dataset."""
+    return int(dataset._count) if type(dataset).__name__ == "_RepeatDataset" else 1
+
+
+def buffer_size_of(dataset: tf.data.Dataset) -> int | None:
+    """Of a shuffle; None for a dataset without a buffer."""
+    size = getattr(dataset, "_buffer_size", None)
+    return None if size is None else int(size)
+
+
+def generator_of(item: Any) -> Any:
+    """The function of a `Dataset.from_generator`, if an object is what TensorFlow keeps of one; None for any other."""
+    return item._generator if type(item).__name__ == "_GeneratorState" else None
+
+
+ENDS_EARLY = ("_TakeDataset", "_TakeWhileDataset", "_DirectedInterleaveDataset", "_GroupByWindowDataset")
+"""Classes of datasets that may end before their inputs do."""
+
+
+def on_new_iterator(made: Callable[[Any, Any], None]) -> None:
+    """From now on, calls `made` with each dataset that is read eagerly, and its iterator, None in `reduce`."""
+    make, for_devices = _iterators.OwnedIterator._create_iterator, _device_iterators.OwnedMultiDeviceIterator
+    reduce, begin_for_devices = tf.data.Dataset.reduce, for_devices.__init__
+
+    def create_iterator(self: Any, dataset: Any) -> Any:
+        made(dataset, self)
+        return make(self, dataset)
+
+    def begin_multi_device(self: Any, dataset: Any = None, *rest: Any, **named: Any) -> None:
+        if dataset is not None:
+            made(dataset, self)
+        begin_for_devices(self, dataset, *rest, **named)
+
+    def counted_reduce(self: Any, *rest: Any, **named: Any) -> Any:
+        made(self, None)
+        return reduce(self, *rest, **named)
+
+    _iterators.OwnedIterator._create_iterator = create_iterator
+    for_devices.__init__ = begin_multi_device
+    tf.data.Dataset.reduce = counted_reduce
