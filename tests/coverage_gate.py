@@ -16,7 +16,7 @@ TESTS = (
 
 
 def main() -> int:
-    """The exit status: that of the gate in pyproject.toml (`fail_under`). Whether tests pass is for another part."""
+    """The exit status: that of the gate in pyproject.toml. Whether tests pass is for another part."""
     coverage = [sys.executable, "-m", "coverage"]
     subprocess.run([*coverage, "run", *TESTS], cwd=ROOT, check=False)
     return subprocess.run([*coverage, "report", "--skip-covered", "--sort=cover"], cwd=ROOT, check=False).returncode
