@@ -107,10 +107,10 @@ bench-soak: $(INSTALLED)  ## every fault at random moments (ARGS="--minutes 10";
 bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hour and a half; ARGS="--kills 10" is short)
 	$(BIN)/python -m bench.exactness $(ARGS)
 
-systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 8 minutes)
+systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 11 minutes)
 	$(BIN)/python -m tests.systemd
 
-slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 minutes)
+slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 to 30 minutes)
 	$(BIN)/python -m tests.slurm
 
 diagram: $(INSTALLED)  ## the state diagram for docs/state-machine.md

@@ -22,7 +22,7 @@ PROSE = re.compile(r'^ *r?"""(?s:.*?)"""|(?:^| ) *#.*$', re.MULTILINE)
 """Docstrings and comments, also those of fields."""
 NAMED = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)*|[\w/-]+\.py)(?:\(\))?`")
 """A name in a docstring or comment: of something in the code, or of a file."""
-OF_OTHERS = {"preemptionNoticeDuration", "uname"}
+OF_OTHERS = {"fail_under", "preemptionNoticeDuration", "uname"}
 """Names of other programs."""
 
 

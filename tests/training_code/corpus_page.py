@@ -26,10 +26,10 @@ runs these tests and prints the table.
 _SCRIPTS_HEAD = """
 ## Tutorials
 
-{scripts} scripts have the structure of their frameworks' tutorials: `tests/training_code/plain` as they would stand
-there, `resumable` with stepkeeper. Each is killed four or five times: in its first step, in the middle of an epoch,
-in what follows an epoch's last step, just after a save, and once inside of one (its files are written, its folder has
-no name yet). Each ends with the bits of an undisturbed run.
+{scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, with a patch
+beside each that shows what stepkeeper added). Each is killed four or five times: in its first step, in the middle of an
+epoch, in what follows an epoch's last step, just after a save, and once inside of one (its files are written, its
+folder has no name yet). Each ends with the bits of an undisturbed run.
 
 | script | what is in it | lines added |
 |---|---|---|

@@ -9,13 +9,14 @@ import tensorflow as tf
 from worker.internals.required import require
 
 _attributes = require("keras.src.backend.common.global_state", "get_global_attribute")
-_seeds = require("keras.src.random.seed_generator", "global_seed_generator", "GLOBAL_SEED_GENERATOR")
+_seeds = require("keras.src.random.seed_generator", "global_seed_generator")
+_GLOBAL_GENERATOR = "global_seed_generator"  # Keras 3.15 has a constant with this text, 3.5 to 3.12 only the text
 _models = require("keras.src.models.model", "Model._flatten_layers", "Model._symbolic_build")
 
 
 def global_generator() -> Any:
     """The SeedGenerator behind `keras.random`; None if it does not exist yet (`keras.utils.clear_session` drops it)."""
-    return _attributes.get_global_attribute(_seeds.GLOBAL_SEED_GENERATOR)
+    return _attributes.get_global_attribute(_GLOBAL_GENERATOR)
 
 
 def make_global_generator() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from supervisor.control.commands.status import StatusAnswer
 from supervisor.control.http import web
@@ -146,7 +147,9 @@ async def test_look_that_fails_ends_nothing(fleet: Fleet, pages: LivePages):
     await page.read()
 
     fleet.is_broken = True
-    fleet.steps = {"a": 1}
+    with structlog.testing.capture_logs() as logged:  # to show a traceback takes long, and looks have their share
+        fleet.steps = {"a": 1}
 
-    assert (await page.read())["programs"]["a"]["step"] == 1
+        assert (await page.read())["programs"]["a"]["step"] == 1
+    assert [line["event"] for line in logged] == ["internal.failed"]
     await page.stream.aclose()
