@@ -11,10 +11,10 @@ import os
 import platform
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic  # a test may put another clock into the module
 
 import pytest
 
@@ -55,7 +55,7 @@ def _waited_for_processor_s() -> float:
 
 
 def _clock_s() -> float:
-    return time.monotonic() - _waited_for_processor_s()
+    return monotonic() - _waited_for_processor_s()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,9 +70,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of `INTEGRATION_FOLDERS`, and puts the files that take longest first.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Marks the tests of `INTEGRATION_FOLDERS`; once `-m` has left some out, puts the files that take longest first.
 
     Where several processes take a file each (`--dist loadfile --no-loadscope-reorder`), none is left with a long one at
     the end. With one process the order is as written.
@@ -80,6 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(INTEGRATION_FOLDERS):
             item.add_marker(pytest.mark.integration)
+    yield
     if "PYTEST_XDIST_WORKER" in os.environ:
         weights = Counter[str]()
         for item in items:

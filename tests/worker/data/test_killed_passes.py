@@ -9,6 +9,7 @@ from tests import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CHILD = Path(__file__).parents[1] / "children" / "shuffled.py"
+FUNCTION = pytest.mark.nightly  # the corpus has a dataset that each epoch makes: tf_dataset_per_epoch
 
 
 def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, str]:
@@ -19,7 +20,9 @@ def train(kind: str, folder: Path, replicas: int, kill_at: int) -> tuple[int, st
     return done.returncode, done.stdout.strip()
 
 
-@pytest.mark.parametrize(("kind", "replicas"), [("dataset", 2), ("files", 1), ("function", 1)])
+@pytest.mark.parametrize(
+    ("kind", "replicas"), [("dataset", 2), ("files", 1), pytest.param("function", 1, marks=FUNCTION)]
+)
 def test_killed_training_on_shuffled_data_ends_with_equal_bits(kind: str, replicas: int, tmp_path: Path) -> None:
     undisturbed = train(kind, tmp_path / "undisturbed", replicas, 0)
 

@@ -30,6 +30,7 @@ __all__ = ["start"]
 EPOCHS = 5  # of 6 steps
 
 
+@pytest.mark.nightly  # test_fit_arguments.py kills at the edges of steps, epochs and validations
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(600)

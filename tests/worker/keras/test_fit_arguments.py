@@ -19,6 +19,7 @@ from worker.keras.arrays import ArrayData
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
+NIGHTLY = pytest.mark.nightly  # test_fit_interrupted_anywhere_ends_like_an_undisturbed_one has this data too
 __all__ = ["start"]
 COUNT = 22  # examples: the last of 6 batches has 2
 X = np.random.default_rng(0).normal(size=(COUNT, 3)).astype("float32")
@@ -289,7 +290,14 @@ def test_data_that_come_back_are_not_named(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["arrays", "shuffled", "endless", "PyDataset", "endless generator"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "arrays",
+        "shuffled",
+        *(pytest.param(name, marks=NIGHTLY) for name in ("endless", "PyDataset", "endless generator")),
+    ],
+)
 def test_fit_on_two_replicas_ends_like_an_undisturbed_one(
     name: str, tmp_path: Path, two_replicas: Any, begin: Callable[[Launch], None]
 ) -> None:
@@ -357,7 +365,7 @@ def test_dataset_is_iterated_once_for_each_epoch(two_replicas: Any) -> None:
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("data", ["arrays", "pydataset", "shuffled"])
+@pytest.mark.parametrize("data", [*(pytest.param(data, marks=NIGHTLY) for data in ("arrays", "pydataset")), "shuffled"])
 def test_fit_killed_at_the_edges_ends_like_an_undisturbed_one(data: str, start: Start, tmp_path: Path) -> None:
     def fitting(folder: str, *hold_at: str) -> subprocess.Popen[str]:
         launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, checkpoint_interval=Interval(steps=1))
