@@ -61,7 +61,7 @@ EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket that the daemon needs
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `supervisord`; returns its exit status."""
-    if any(each in sys.argv for each in ("-h", "--help", "--migrate", "--check-config")):
+    if any(option in sys.argv for option in ("-h", "--help", "--migrate", "--check-config")):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `supervisord --migrate FILE | head` ends quietly
     parsed = options.parse_arguments(arguments)
     if parsed.hash_password:

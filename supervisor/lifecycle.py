@@ -148,7 +148,7 @@ class DaemonLifecycle:
         start = asyncio.create_task(self._start(parts))
         recall = asyncio.create_task(parts.proofs.recall())
         exit_requested = asyncio.create_task(self._exit_request.wait())
-        watches = [asyncio.create_task(each.watch()) for each in (parts.resource_watch, parts.descendant_watch)]
+        watches = [asyncio.create_task(watch.watch()) for watch in (parts.resource_watch, parts.descendant_watch)]
         try:
             while not (start.done() or exit_requested.done()):
                 self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # ending an earlier daemon's workers may take long

@@ -37,10 +37,10 @@ def daemon_obstacles(config: Config) -> list[str]:
     if settings.user is not None and find_credentials(settings.user).uid != os.geteuid():
         return []
     made = [settings.state_dir, settings.childlogdir]
-    found = [(path, _why_not_folder(path)) for path in made]
+    reasons = [(path, _why_not_folder(path)) for path in made]
     files = [path for path in (settings.logfile, settings.changes_logfile, settings.pidfile) if path is not None]
-    found += [(file, _why_not_file(file, made)) for file in files]
-    obstacles = [f"cannot start supervisord: cannot use {path}: {why}; {_REMEDY}" for path, why in found if why]
+    reasons += [(file, _why_not_file(file, made)) for file in files]
+    obstacles = [f"cannot start supervisord: cannot use {path}: {why}; {_REMEDY}" for path, why in reasons if why]
     for server in config.unix_http_servers:
         if why := _why_not_entry(server.file, made):
             remedy = "set [unix_http_server] file to a path in an existing folder that this user can write to"
@@ -57,18 +57,18 @@ def program_remarks(config: Config, environment: Mapping[str, str]) -> list[str]
             f"{config.path}: [program:{name}]" if program.listener is None else f"{config.path}: [eventlistener:{name}]"
         )
         known = {**environment, **config.supervisord.environment, **program.environment}
-        found = [
+        texts = [
             *_command_remarks(name, program, known, config.supervisord.directory),
             *_folder_remarks(program, config),
         ]
-        if program.job is not None and not any(each.startswith("checkpoint_dir") for each in found):
-            found += _storage_remarks(program.job.checkpoint_dir)
+        if program.job is not None and not any(text.startswith("checkpoint_dir") for text in texts):
+            texts += _storage_remarks(program.job.checkpoint_dir)
             account = ProgressAccount() if wanted is None else wanted.progress.get(name, ProgressAccount())
-            found += _progress_remarks(name, program.job, account, is_ours=_is_own_user(program))
+            texts += _progress_remarks(name, program.job, account, is_ours=_is_own_user(program))
         mirror = program.job.mirror if program.job is not None and _is_own_user(program) else None
         if mirror is not None and (why := why_not_there(mirror, run_of(name))) is not None:
-            found.append(f"mirror: {why}")
-        remarks += [f"{place} {each}" for each in found]
+            texts.append(f"mirror: {why}")
+        remarks += [f"{place} {text}" for text in texts]
     return remarks
 
 
@@ -82,8 +82,8 @@ def _command_remarks(
         yield str(error)
         return
     here = folder or current_folder()
-    script = next((each for each in program.command[1:] if not each.startswith("-")), "")
-    is_module = any(each in ("-m", "-c") for each in program.command[1:])
+    script = next((argument for argument in program.command[1:] if not argument.startswith("-")), "")
+    is_module = any(argument in ("-m", "-c") for argument in program.command[1:])
     is_script = script.endswith(".py") and not is_module and "python" in Path(program.command[0]).name
     if is_script and _is_missing(here / script):
         yield f"command: there is no {here / script}; correct the path, or set `directory`"
@@ -161,7 +161,7 @@ def _storage_remarks(folder: Path) -> list[str]:
         mount = mount_of(folder)
     except OSError as error:
         return [f"checkpoint_dir: cannot look at {folder}: {error.strerror}"]
-    return [f"checkpoint_dir: {each}" for each in (() if mount is None else remarks_on(mount))]
+    return [f"checkpoint_dir: {remark}" for remark in (() if mount is None else remarks_on(mount))]
 
 
 def _progress_remarks(name: str, job: JobConfig, account: ProgressAccount, *, is_ours: bool) -> list[str]:
@@ -209,7 +209,7 @@ def _why_not_entry(path: Path, made: list[Path]) -> str:
             return _why_not_writable(path.parent)
     except OSError as error:
         return error.strerror or str(error)
-    is_made = any(each.is_relative_to(path.parent) for each in made)
+    is_made = any(folder.is_relative_to(path.parent) for folder in made)
     return "" if is_made else "No such file or directory"
 
 

@@ -98,15 +98,15 @@ def _places(plan: ProofPlan) -> Iterator[Path]:
             yield folder / plan.name
 
 
-def _tell(output: int, told: list[float | str], progress: RunProgress) -> None:
+def _tell(output: int, last_report: list[float | str], progress: RunProgress) -> None:
     """Says how far the proof is: each change of what is done, and once a second."""
     doing = f"{progress.run} run"
     if progress.planned:
         doing += f", {progress.kills} of {progress.planned} kills"
     now = time.monotonic()
-    if doing == told[1] and now - float(told[0]) < TOLD_EVERY_S:
+    if doing == last_report[1] and now - float(last_report[0]) < TOLD_EVERY_S:
         return
-    told[:] = [now, doing]
+    last_report[:] = [now, doing]
     begin, end = SHARES.get(progress.run, (0.95, 1.0))
     done = None if not progress.of else begin + (end - begin) * min(1.0, progress.step / progress.of)
     _write(output, encode_output(ProofProgress(doing, done, progress.step, progress.of)))
@@ -130,9 +130,9 @@ def _end_with_daemon(folder: Path) -> None:
 
 def _live_descendants() -> list[psutil.Process]:
     """What this process has started, without those that have ended and are not waited for."""
-    found = list[psutil.Process]()
+    processes = list[psutil.Process]()
     for process in tree.descendants(os.getpid(), read_start_time(os.getpid()) or 0):
         with contextlib.suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

@@ -120,12 +120,12 @@ class BatchRun:
 
     def _newest(self) -> object:
         """The newest checkpoint of each job."""
-        found: list[str] = []
+        checkpoints: list[str] = []
         for program in self._config.programs.values():
             if program.job is not None:
                 with contextlib.suppress(OSError):
-                    found += map(str, selection.committed_checkpoints(program.job.checkpoint_dir)[:1])
-        return tuple(found)
+                    checkpoints += map(str, selection.committed_checkpoints(program.job.checkpoint_dir)[:1])
+        return tuple(checkpoints)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._is_ending = True
@@ -159,7 +159,7 @@ class BatchRun:
 def clean_node(config: Config) -> int:
     """Ends what daemons of this job left on this node, and removes their folder if it is the default one."""
     folder = config.supervisord.state_dir
-    left = [process for found in marks.processes_of_daemon(folder).values() for process in found]
+    left = [process for processes in marks.processes_of_daemon(folder).values() for process in processes]
     if left:
         how = asyncio.run(leftovers.end_leftovers(left, LEAVE_S, signal.SIGTERM))
         _say(f"{len(left)} processes: {how}")

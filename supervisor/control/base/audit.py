@@ -55,8 +55,8 @@ class Caller:
 
     def facts(self) -> dict[str, Any]:
         """The caller's known facts, for a line of the log."""
-        found = {"uid": self.uid, "peer_pid": self.pid, "address": self.address, "user": self.user}
-        return {key: value for key, value in found.items() if value is not None}
+        facts = {"uid": self.uid, "peer_pid": self.pid, "address": self.address, "user": self.user}
+        return {key: value for key, value in facts.items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -128,19 +128,19 @@ def audited(change: Change) -> Iterator[None]:
 def _loggable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The part of the arguments that is logged, `name` as `program`."""
     others: dict[str, Any] = {}
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for key, value in arguments.items():
         if key == "name":
-            found["program"] = _text(value)
+            facts["program"] = _text(value)
         elif key == "names" and isinstance(value, list):
-            found["programs"] = [_text(each) for each in value[:MAX_NAMES]]
+            facts["programs"] = [_text(name) for name in value[:MAX_NAMES]]
             if len(value) > MAX_NAMES:
-                found["more_programs"] = len(value) - MAX_NAMES
+                facts["more_programs"] = len(value) - MAX_NAMES
         elif key in SECRET:
             others[_text(key)] = f"{len(value)} long" if isinstance(value, str | bytes) else "not a text"
         elif len(others) < MAX_NAMES:
             others[_text(key)] = value if isinstance(value, bool | int | float) else _text(value)
-    return {**found, **({"arguments": others} if others else {})}
+    return {**facts, **({"arguments": others} if others else {})}
 
 
 def _text(value: object) -> str:

@@ -80,7 +80,7 @@ def _checked(key: str, value: Any, kind: Any) -> Any:
     if isinstance(plain, type) and issubclass(plain, StrEnum) and value in tuple(plain):
         return plain(value)
     if get_origin(plain) is tuple and isinstance(value, list):
-        return tuple(_checked(f"an item of {key}", each, get_args(plain)[0]) for each in value)
+        return tuple(_checked(f"an item of {key}", item, get_args(plain)[0]) for item in value)
     accepted = (int, float) if plain is float else plain
     is_right = plain in _PLAIN and isinstance(value, accepted) and (plain is bool or not isinstance(value, bool))
     if not is_right or not _is_within(value, limits):
@@ -159,14 +159,14 @@ def schema_of(kind: Any) -> Schema:
         return {"type": "string", "enum": [str(enum) for enum in kind]}
     match get_origin(kind), get_args(kind):
         case (types.UnionType | typing.Union, of):  # the second: of an annotated type and None
-            return {"anyOf": [schema_of(each) for each in of]}
+            return {"anyOf": [schema_of(member) for member in of]}
         case (collections.abc.Mapping, (_, of)):
             return {"type": "object", "additionalProperties": schema_of(of)}
         case (builtins.tuple, (of, builtins.Ellipsis)):
             return {"type": "array", "items": schema_of(of)}
         case (builtins.tuple, of):
             length = {"maxItems": len(of), "minItems": len(of)}
-            return {"type": "array", "prefixItems": [schema_of(each) for each in of], **length}
+            return {"type": "array", "prefixItems": [schema_of(item) for item in of], **length}
     raise TypeError(f"no schema for {kind!r}")
 
 

@@ -73,7 +73,7 @@ async def avail(context: CommandContext) -> AvailablePrograms:
                 program.group_priority,
                 program.priority,
             )
-            for program in sorted(programs, key=lambda each: (each.process, each.group))  # Supervisor's order
+            for program in sorted(programs, key=lambda config: (config.process, config.group))  # Supervisor's order
         )
     )
 
@@ -122,11 +122,11 @@ def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
     """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
     programs = context.programs
     known = {**{name: runner.config for name, runner in programs.runners.items()}, **programs.configured}
-    found = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
-    unknown = sorted(name for name, meant in found.items() if not meant)
+    by_name = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
+    unknown = sorted(name for name, meant in by_name.items() if not meant)
     if unknown:
         raise CommandError(Code.BAD_NAME, ", ".join(unknown))
-    return [each for meant in found.values() for each in meant]
+    return [program for meant in by_name.values() for program in meant]
 
 
 async def add(context: CommandContext, request: ProgramName) -> ProgramName:
@@ -135,7 +135,7 @@ async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     meant = [name] if name in programs.configured else groups.configured(programs.configured, groups.group_of(name))
     if not meant and not (name in programs.runners or groups.members(programs, groups.group_of(name))):
         raise CommandError(Code.BAD_NAME, name)
-    missing = [each for each in meant if each not in programs.runners]
+    missing = [program for program in meant if program not in programs.runners]
     if not missing:
         raise CommandError(Code.ALREADY_ADDED, name)
     await programs.update(missing)
@@ -167,7 +167,7 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
     meant = [name] if name in programs.runners else [member.name for member in members]
     if not meant:
         raise CommandError(Code.BAD_NAME, name)
-    runners = [programs.runners[each] for each in meant]
+    runners = [programs.runners[program] for program in meant]
     if (running := await programs.remove(meant)) is not None:
         raise CommandError(Code.STILL_RUNNING, running)
     await require_recorded(context, context.ledger.until_recorded(), f"{name} was removed", "would supervise it again")
@@ -176,8 +176,8 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
 
 async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[UnsavedJob, ...]:
     """The jobs that would lose steps if their changed sections were applied now; those that train save first."""
-    found = await context.programs.find_losses(names)
-    jobs = [(context.programs.runners[name].progress, name, why) for name, why in sorted(found.items())]
+    losses = await context.programs.find_losses(names)
+    jobs = [(context.programs.runners[name].progress, name, why) for name, why in sorted(losses.items())]
     for _, name, why in jobs:
         log.error("job.not_saved", program=name, why=why)
     return tuple(UnsavedJob(name, why, 0 if progress is None else progress.unsaved) for progress, name, why in jobs)

@@ -10,7 +10,7 @@ from supervisor.runner.program.runner import Runner
 
 def in_order(runners: Iterable[Runner]) -> list[Runner]:
     """By group, then by process."""
-    return sorted(runners, key=lambda each: (each.config.group, each.config.process))
+    return sorted(runners, key=lambda runner: (runner.config.group, runner.config.process))
 
 
 def find(programs: Programs, name: str) -> Runner | None:

@@ -109,7 +109,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
         spent_s, records = await asyncio.to_thread(_read, context.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
-    sums = {spent: sum(each.get(spent, 0.0) for each in spent_s.values()) for spent in TimeSpent}
+    sums = {spent: sum(times.get(spent, 0.0) for times in spent_s.values()) for spent in TimeSpent}
     if current is not None:
         sums[current[0]] += current[1]
     causes = Counter(
@@ -129,7 +129,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
 
 def _began_at(first: AttemptRecord, spent_s: Mapping[int, Mapping[TimeSpent, float]]) -> float:
     """When the account begins: the time before the first attempt, of a job that waited for its start, is in it too."""
-    before_s = sum(sum(each.values()) for attempt, each in spent_s.items() if attempt < first.attempt)
+    before_s = sum(sum(times.values()) for attempt, times in spent_s.items() if attempt < first.attempt)
     return first.started_wall_at - before_s
 
 

@@ -46,8 +46,10 @@ async def series(context: CommandContext, request: SeriesRequest) -> SeriesAnswe
     """Sums up a job's metrics over its steps, through all attempts, and gives one of them in full."""
     runner, _ = find_job(context, request.name)
     recorder = runner.records.series
-    found = recorder.series.by_name if recorder is not None else {}
-    metrics = [_answer(name, each.buckets, name == request.metric) for name, each in found.items() if each.buckets]
+    by_name = recorder.series.by_name if recorder is not None else {}
+    metrics = [
+        _answer(name, metric.buckets, name == request.metric) for name, metric in by_name.items() if metric.buckets
+    ]
     return SeriesAnswer(runner.name, tuple(metrics))
 
 

@@ -97,7 +97,7 @@ def _usage_of(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mappin
         processes=used.processes if used else 0,
         cpu_s=used.cpu_s if used else None,
         memory_bytes=used.memory_bytes if used else None,
-        gpu_memory_bytes=sum(gpu.get(each, 0) for each in used.pids) if used and gpu is not None else None,
+        gpu_memory_bytes=sum(gpu.get(process, 0) for process in used.pids) if used and gpu is not None else None,
         step=training.step if trains else None,
         step_s=training.step_s if trains else None,
     )

@@ -66,7 +66,7 @@ class GuessLimit:
     def count(self, client: str, now: float) -> None:
         """A guess is being compared. Counted before, so that guesses sent side by side count too."""
         if len(self._forgiven_at) >= MAX_CLIENTS:
-            self._forgiven_at = {each: at for each, at in self._forgiven_at.items() if at > now}
+            self._forgiven_at = {address: at for address, at in self._forgiven_at.items() if at > now}
             if len(self._forgiven_at) >= MAX_CLIENTS:
                 raise TooManyGuesses
         self._forgiven_at[client] = max(self._forgiven_at.get(client, now), now) + GUESS_EVERY_S

@@ -39,7 +39,7 @@ class Connections:
 
     def _on_connect(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer, application, self._timeouts)
-        others = sum(each.application is application and each.is_wanted for each in self._connected.values())
+        others = sum(other.application is application and other.is_wanted for other in self._connected.values())
         reserved = self._timeouts.reserved if connection.is_privileged() else 0
         is_beyond_limit = others >= self._timeouts.connections + reserved
         if is_beyond_limit:

@@ -81,32 +81,32 @@ def request_of(
     Raises ValueError if its target is no URL, or if it gives its length in two ways (request smuggling; RFC 9112, 6.1).
     """
     text = target.decode("ascii")
-    found = _firsts((name.decode("ascii"), value.decode("latin-1")) for name, value in headers)
-    if "transfer-encoding" in found and "content-length" in found:
+    fields = _firsts((name.decode("ascii"), value.decode("latin-1")) for name, value in headers)
+    if "transfer-encoding" in fields and "content-length" in fields:
         raise ValueError("it has both Transfer-Encoding and Content-Length")
     if not text.startswith("/"):  # as for a proxy: scheme and host come first
         parts = urlsplit(text)
         if parts.scheme and (not parts.hostname or "@" in parts.netloc):
             raise ValueError("its target names no host")
         if parts.netloc:
-            found["host"] = parts.netloc  # which counts instead of the header (RFC 9112, 3.2.2)
+            fields["host"] = parts.netloc  # which counts instead of the header (RFC 9112, 3.2.2)
         text = f"{parts.path}?{parts.query}"
     path, _, query = text.partition("?")
     return Request(
         method.decode("ascii"),
         path,
         _firsts(parse_qsl(query, keep_blank_values=True)),
-        found,
+        fields,
         connection,
         remote,
     )
 
 
 def _firsts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    firsts: dict[str, str] = {}
     for name, value in pairs:
-        found.setdefault(name, value)
-    return found
+        firsts.setdefault(name, value)
+    return firsts
 
 
 class Routes:

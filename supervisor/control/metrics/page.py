@@ -62,17 +62,17 @@ def families(sample: Sample) -> Iterator[Family]:
 
     for metric in PROGRAMS:
         values = (
-            ((program.name,), found)
+            ((program.name,), number)
             for program in sample.programs
-            for found in read(program.name, partial(_number, metric.value, program))
+            for number in read(program.name, partial(_number, metric.value, program))
         )
         yield _family(metric, ("program",), values)
     for divided in LABELLED:
         parts = (
             ((program.name, word), value)
             for program in sample.programs
-            for found in read(program.name, partial(_numbers, divided.values, program))
-            for word, value in found.items()
+            for numbers in read(program.name, partial(_numbers, divided.values, program))
+            for word, value in numbers.items()
         )
         yield _family(divided, ("program", divided.label), parts)
     jobs = [(program.name, program.job) for program in sample.programs if program.job is not None]
@@ -80,7 +80,7 @@ def families(sample: Sample) -> Iterator[Family]:
         yield _family(
             of_job,
             ("program",),
-            (((name,), found) for name, job in jobs for found in read(name, partial(_number, of_job.value, job))),
+            (((name,), number) for name, job in jobs for number in read(name, partial(_number, of_job.value, job))),
         )
     names = {*(program.name for program in sample.programs), *sample.not_shown}
     shown = GaugeMetricFamily(

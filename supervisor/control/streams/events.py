@@ -114,14 +114,14 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    found = tuple(each.upper() for each in _listed(text))
-    for each in found:
-        if each not in KINDS:
-            meant = nearest_word(each, KINDS)
+    kinds = tuple(kind.upper() for kind in _listed(text))
+    for kind in kinds:
+        if kind not in KINDS:
+            meant = nearest_word(kind, KINDS)
             hint = (
                 f"did you mean {meant}?"
                 if meant
                 else f"known are {', '.join(sorted(set(OURS.values())))} and " + ("Supervisor's, such as PROCESS_STATE")
             )
-            raise CommandError(Code.BAD_ARGUMENTS, f"there is no event type {each!r:.60}; {hint}")
-    return found
+            raise CommandError(Code.BAD_ARGUMENTS, f"there is no event type {kind!r:.60}; {hint}")
+    return kinds

@@ -77,20 +77,21 @@ async def _opener_of_attempt(
     path = config.stdout_logfile if recorded == "stdout" else config.stderr_logfile
     assert path is not None  # or there would be no log
     try:
-        found = await asyncio.to_thread(context.ledger.output_begins.load, name, int(attempt), recorded)
+        positions = await asyncio.to_thread(context.ledger.output_begins.load, name, int(attempt), recorded)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
-    if found is None:
+    if positions is None:
         raise CommandError(
             Code.NO_FILE,
             f"it was not recorded where attempt {attempt} of {name} begins in its log; `history {name}` lists attempts",
         )
-    return partial(_open_attempt, path, found, int(attempt), count)
+    return partial(_open_attempt, path, positions, int(attempt), count)
 
 
-def _open_attempt(path: Path, found: tuple[LogPosition, LogPosition | None], attempt: int, count: int) -> LogReader:
+def _open_attempt(path: Path, positions: tuple[LogPosition, LogPosition | None], attempt: int, count: int) -> LogReader:
     """Opens the output of one attempt, positioned before its last `count` bytes. Raises OSError, OutputGone."""
-    output = open_attempt_output(path, *found, f"[stepkeeper: the beginning of attempt {attempt} is gone]\n".encode())
+    gap = f"[stepkeeper: the beginning of attempt {attempt} is gone]\n".encode()
+    output = open_attempt_output(path, *positions, gap)
     output.skip_to_last(count)
     return output
 

@@ -97,7 +97,7 @@ async def add_group(context: CommandContext, name: str) -> bool:
 async def remove_group(context: CommandContext, name: str) -> bool:
     """Ceases to supervise a group of which nothing runs."""
     runners = _group(context, name)
-    if any(_word(each) in (*UP, "STOPPING") for each in runners):
+    if any(_word(member) in (*UP, "STOPPING") for member in runners):
         raise RpcFault(FaultCode.STILL_RUNNING, name)
     for runner in runners:
         await with_faults(configuration.remove(context, ProgramName(runner.name)))
@@ -107,7 +107,7 @@ async def remove_group(context: CommandContext, name: str) -> bool:
 async def all_config_info(context: CommandContext) -> list[Struct]:
     """Every configured program, in use or not."""
     programs = context.programs
-    configured = sorted(programs.configured.values(), key=lambda each: (each.process, each.group))
+    configured = sorted(programs.configured.values(), key=lambda config: (config.process, config.group))
     known = await context.disks.run(USERS, uids, {program.user for program in configured})
     return [config_info(program, program.name in programs.runners, known[program.user]) for program in configured]
 

@@ -162,10 +162,10 @@ async def call(context: CommandContext, caller: Caller, name: str, given: Sequen
 async def _multicall_results(context: CommandContext, caller: Caller, calls: Sequence[Value]) -> list[Value]:
     """The results of a multicall. Other tasks run after each call; the size of all results is limited."""
     given, results = 0, list[Value]()
-    for each in calls:
+    for item in calls:
         await asyncio.sleep(0)
         if given < MAX_BYTES:
-            results.append(await _call_result(context, caller, each))
+            results.append(await _call_result(context, caller, item))
             given += text_size(results[-1])
         else:
             results.append(

@@ -58,9 +58,9 @@ def _value(element: "Element", depth: int) -> Value:
         return element.text or ""
     typed = _only_child(element, "value")
     if typed.tag == "array":
-        return [_value(each, depth + 1) for each in typed.iterfind("data/*")]
+        return [_value(item, depth + 1) for item in typed.iterfind("data/*")]
     if typed.tag == "struct":
-        return dict(_member(each, depth + 1) for each in typed.iterfind("member"))
+        return dict(_member(member, depth + 1) for member in typed.iterfind("member"))
     parse = _SCALARS.get(typed.tag)
     if parse is None:
         raise MalformedXml(f"no method takes a value of type {typed.tag:.40}")
@@ -143,7 +143,7 @@ def _encode(value: Value) -> str:
             inner = f"<double>{value!r}</double>"
         case dict() | Mapping():
             members = [
-                f"<member>\n<name>{_text(key)}</name>\n{_encode(each)}</member>\n" for key, each in value.items()
+                f"<member>\n<name>{_text(key)}</name>\n{_encode(item)}</member>\n" for key, item in value.items()
             ]
             inner = f"<struct>\n{''.join(members)}</struct>"
         case list() | Sequence() if not isinstance(value, bytes):

@@ -122,7 +122,7 @@ def leftovers_by_program(
         opened.setdefault(attempt.program, []).append(attempt)
     names = {*opened, *(marks.program_of(value) for value in marked)}
     return {
-        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked, own)
+        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda entry: entry.attempt), marked, own)
         for name in names
     }
 
@@ -130,13 +130,13 @@ def leftovers_by_program(
 def _leftovers_of(
     name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]], own: OwnFolders
 ) -> Leftovers:
-    mine = {value: found for value, found in marked.items() if marks.program_of(value) == name}
+    mine = {value: processes for value, processes in marked.items() if marks.program_of(value) == name}
     newest = max([*map(marks.attempt_of, mine), *(attempt.attempt for attempt in opened)])
-    found = _find_worker(opened[-1], mine, own) if opened and opened[-1].attempt == newest else None
-    worker = found if isinstance(found, LeftoverWorker) else None
-    foreign = found if isinstance(found, ForeignProcess) else None
+    candidate = _find_worker(opened[-1], mine, own) if opened and opened[-1].attempt == newest else None
+    worker = candidate if isinstance(candidate, LeftoverWorker) else None
+    foreign = candidate if isinstance(candidate, ForeignProcess) else None
     its = {value for value in mine if worker is not None and _is_mark_of(value, worker)}
-    strays = [process for value, found in mine.items() for process in found if value not in its]
+    strays = [process for value, processes in mine.items() for process in processes if value not in its]
     with_it = [process for value in its for process in mine[value]]
     cut_off = frozenset(attempt.attempt for attempt in opened if not attempt.of_this_boot)
     return Leftovers(
@@ -155,7 +155,8 @@ def _find_worker(
     """The ledger's process, if pid and start time agree and it has no mark of another attempt."""
     if not opened.of_this_boot or opened.pid <= 0 or process_status.read_start_time(opened.pid) != opened.start_time:
         return None
-    its = next((value for value, found in marked.items() if any(process.pid == opened.pid for process in found)), None)
+    values = (value for value, processes in marked.items() if any(process.pid == opened.pid for process in processes))
+    its = next(values, None)
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None
     folder = layout.attempt_folder(own.runtime_dir, opened.program, opened.attempt)
@@ -206,7 +207,7 @@ async def _newest_checkpoint(
             checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False, user=config.user), SLOW_DISK_S
         )
         mine = [checkpoint for checkpoint in listing if checkpoint.attempt == attempt and not checkpoint.quarantined]
-        return max(mine, key=lambda each: each.step, default=None)
+        return max(mine, key=lambda entry: entry.step, default=None)
     return None
 
 

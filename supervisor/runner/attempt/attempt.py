@@ -228,7 +228,7 @@ class AttemptFactory:
         number, channel, program_io, is_job = worker.attempt, None, None, self._config.job is not None
         try:
             if is_job:
-                channel = self._open_control_pipes(number, found=True)
+                channel = self._open_control_pipes(number, is_there=True)
         except SpawnError as error:
             self._log.warning("worker.out_of_reach", attempt=number, pid=worker.pid, error=str(error))
             return None
@@ -258,7 +258,7 @@ class AttemptFactory:
         """The attempt's own, for its pipes."""
         return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
 
-    def _open_control_pipes(self, number: int, found: bool = False) -> ControlPipes:
+    def _open_control_pipes(self, number: int, is_there: bool = False) -> ControlPipes:
         observer = self._observer
         return open_control_pipes(
             self._config,
@@ -266,7 +266,7 @@ class AttemptFactory:
             number,
             observer.on_message,
             partial(observer.on_malformed_message, number),
-            found,
+            is_there,
         )
 
     def _program_io(self, number: int, mark: str) -> ProgramIO:

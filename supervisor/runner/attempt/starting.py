@@ -158,16 +158,16 @@ def open_control_pipes(
     attempt: int,
     on_message: Callable[[messages.FromWorker], None],
     on_error: Callable[[str], None],
-    found: bool = False,
+    is_there: bool = False,
 ) -> ControlPipes:
-    """The control pipes in `folder`; `found`: those that an earlier daemon made. Raises SpawnError."""
-    if not found:
+    """The control pipes in `folder`; `is_there`: those that an earlier daemon made. Raises SpawnError."""
+    if not is_there:
         check_reach(config, folder)
     try:
-        return ControlPipes(folder, attempt, owner_ids(config), on_message, on_error, found)
+        return ControlPipes(folder, attempt, owner_ids(config), on_message, on_error, is_there)
     except OSError as error:
         raise SpawnError(
-            f"cannot {'open' if found else 'create'} the control pipes in {folder}: {error.strerror}; "
+            f"cannot {'open' if is_there else 'create'} the control pipes in {folder}: {error.strerror}; "
             f"make runtime_dir writable, or point it elsewhere",
             permanent=False,
         ) from error

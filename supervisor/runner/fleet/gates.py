@@ -50,15 +50,15 @@ class DependencyGates:
             return []
         graph = self.graph()
         needed = [self._runners[name] for name in dependencies.all_needed(graph, runner.name)]
-        down = [each for each in needed if not self._is_ready(each) and self._is_down(each)]
-        return sorted(down, key=lambda each: len(dependencies.all_needed(graph, each.name)))
+        down = [other for other in needed if not self._is_ready(other) and self._is_down(other)]
+        return sorted(down, key=lambda other: len(dependencies.all_needed(graph, other.name)))
 
     def is_hopeless(self, runner: Runner) -> bool:
         """Whether it waits for something that only a person can start."""
         needed = [self._runners[name] for name in dependencies.all_needed(self.graph(), runner.name)]
         return any(
-            dependencies.is_hopeless(each.state, each.wanted) for each in needed if not self._is_ready(each)
-        ) or any(state is None for each in (runner, *needed) for _, state in self._unready(each))
+            dependencies.is_hopeless(other.state, other.wanted) for other in needed if not self._is_ready(other)
+        ) or any(state is None for waiter in (runner, *needed) for _, state in self._unready(waiter))
 
     def recheck_soon(self) -> None:
         """Something is different: who waits is looked at soon, once for many changes."""
@@ -82,14 +82,14 @@ class DependencyGates:
         unready: list[tuple[str, State | None]] = []
         for name in runner.config.depends_on:
             meant = [self._runners[name]] if name in self._runners else self._group(name)
-            unready += [(each.name, each.state) for each in meant if not self._is_ready(each)]
+            unready += [(other.name, other.state) for other in meant if not self._is_ready(other)]
             if not meant:
                 unready.append((name, None))
         return unready
 
     def _group(self, name: str) -> list[Runner]:
         groups = {key: runner.config.group for key, runner in self._runners.items()}
-        return [self._runners[each] for each in dependencies.resolve_name(name, groups)]
+        return [self._runners[member] for member in dependencies.resolve_name(name, groups)]
 
     def describe_wait(self, runner: Runner) -> str:
         """What it waits for now."""

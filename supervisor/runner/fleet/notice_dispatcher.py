@@ -237,14 +237,14 @@ class NoticeDispatcher:
             return
         names = {source.name for source in self._sources}
         try:
-            found = [notice for notice in self._store.load() if notice.notice.source in names]
+            notices = [notice for notice in self._store.load() if notice.notice.source in names]
         except NoticeStoreError as error:
             log.error("notices.not_recalled", error=str(error), effect="jobs act again on a notice that still holds")
             return
-        if not found:
+        if not notices:
             return
-        log.info("notices.recalled", notices=[f"{notice.notice.source} {notice.notice.id}" for notice in found])
-        self._notices.restore(found)
+        log.info("notices.recalled", notices=[f"{notice.notice.source} {notice.notice.id}" for notice in notices])
+        self._notices.restore(notices)
         self._stored = self._to_remember()
         for runner in self._runners.values():
             self.post_current_notice(runner)

@@ -20,7 +20,7 @@ Done = TypeVar("Done")
 
 def in_start_order(runners: Iterable[Runner]) -> list[Runner]:
     """In the order of start."""
-    return sorted(runners, key=lambda each: start_order(each.config))
+    return sorted(runners, key=lambda runner: start_order(runner.config))
 
 
 def in_stop_order(runners: Iterable[Runner]) -> list[Runner]:
@@ -96,10 +96,10 @@ class StartTurns:
             for turn in self._turns:
                 turn.release()  # whatever still works waits for nobody
         results = list[Done]()
-        for each in done:
-            if isinstance(each, BaseException):
-                raise each
-            results.append(each)
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
         return results
 
     async def release_in_order(self) -> None:

@@ -127,7 +127,7 @@ class Programs:
         wanted before, or starts by itself, is started.
         """
         self._begun = True
-        groups = dict.fromkeys(each.config.group for each in self.runners.values())  # in the order of their start
+        groups = dict.fromkeys(member.config.group for member in self.runners.values())  # in the order of their start
         begun = [*(event_types.group_added(group) for group in groups), event_types.daemon_running()]
         self._services.listeners.publish(begun)
         try:
@@ -177,7 +177,7 @@ class Programs:
         except SectionsBroken as error:
             if is_whole:
                 raise
-            in_use = {name: each.config for name, each in self.runners.items()}
+            in_use = {name: member.config for name, member in self.runners.items()}
             config, broken = await asyncio.to_thread(leave_out_broken, error, in_use)
             log.error(
                 "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]

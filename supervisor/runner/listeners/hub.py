@@ -77,9 +77,9 @@ class ListenerHub:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def publish(self, told: Iterable[PublishedEvent]) -> None:
+    def publish(self, occurrences: Iterable[PublishedEvent]) -> None:
         """Something happened."""
-        for occurrence in told:
+        for occurrence in occurrences:
             if occurrence.is_for_all:
                 self.log.append(occurrence)
             self._offer(occurrence)

@@ -222,16 +222,16 @@ class CheckpointSelector:
             if here is not None and (mirror is None or self._is_elsewhere(effect, here)):
                 return here
             assert mirror is not None
-            found = await self._fetch_newer(mirror, here, effect)
-            if isinstance(found, events.SelectionFailed):
-                return found
-            if found is None or not (found.left_behind or found.name is not None):
+            answer = await self._fetch_newer(mirror, here, effect)
+            if isinstance(answer, events.SelectionFailed):
+                return answer
+            if answer is None or not (answer.left_behind or answer.name is not None):
                 if here is None:
                     assert invalid is not None
                     raise invalid
                 return here
             self._record_refused(effect.attempt, invalid.rejected if here is None and invalid is not None else ())
-            if not found.left_behind:
+            if not answer.left_behind:
                 return await self._select_here(effect)
             # what is the newest whole one here now decides what is newer in the store
 
@@ -256,7 +256,7 @@ class CheckpointSelector:
             return None
         if answer.left_behind:
             why = "another host has gone on with this run from an earlier checkpoint"
-            reasons = tuple((each, why) for each in answer.left_behind)
+            reasons = tuple((name, why) for name in answer.left_behind)
             directory = self._job.checkpoint_dir
             left_behind = OlderBecause.LEFT_BEHIND
             refused = await self._services.checkpoints.quarantine(directory, reasons, left_behind, self._user)

@@ -37,8 +37,8 @@ class HookNotifier(ProgramObserver):
         if isinstance(event, events.NoticeReceived) and not event.recalled:
             notice = event.notice
             deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - time.monotonic(), 3)
-            told: dict[str, HookFact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
-            self._run_hook("notice", certainty=str(notice.certainty), deadline_s=deadline_s, **told)
+            details: dict[str, HookFact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
+            self._run_hook("notice", certainty=str(notice.certainty), deadline_s=deadline_s, **details)
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
         match effect:
@@ -76,7 +76,7 @@ class HookNotifier(ProgramObserver):
         command = self._config.hooks().get(event) or self._defaults.get(event)
         if command is None:
             return
-        told: dict[str, HookFact] = {
+        payload: dict[str, HookFact] = {
             "event": event,
             "program": self._config.name,
             "host": platform.node(),
@@ -86,7 +86,7 @@ class HookNotifier(ProgramObserver):
             "step": facts.current.step,
             "reason": facts.reason,
         }
-        self._hooks.run_hook(HookEvent(command, event, self._config.name, {**told, **more}))
+        self._hooks.run_hook(HookEvent(command, event, self._config.name, {**payload, **more}))
 
 
 def describe_difference(message: messages.Replayed) -> str:

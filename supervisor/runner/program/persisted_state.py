@@ -124,7 +124,7 @@ class PersistedStateStore(ProgramObserver):
                 reliability = reliability.with_attempt(ran_s, cause)
             self._records.reliability = reliability
             silences = await asyncio.to_thread(ledger.hang_history, name)
-            known = {LoopSection(each): s for each, s in silences.items() if each in tuple(LoopSection)}
+            known = {LoopSection(section): s for section, s in silences.items() if section in tuple(LoopSection)}
             self._job.facts.hang_detector.recall_longest(known)
 
     async def _restore_facts(self) -> bool:

@@ -65,7 +65,7 @@ class EventPublisher(ProgramObserver):
         if self._config.job is None and isinstance(event, events.WorkerExited):
             ended_well = event.code in tuple(self._config.exitcodes)
         wire_before = self._lifeline.state
-        told = self._lifeline.state_changed(
+        occurrences = self._lifeline.state_changed(
             self._wire_state(),
             facts.attempt,
             pid,
@@ -75,12 +75,12 @@ class EventPublisher(ProgramObserver):
         )
         match event:
             case events.CheckpointCommitted() if self._commits is None or self._commits.take(time.monotonic()):
-                told.append(self._occurrence("CHECKPOINT_COMMITTED", facts, step=event.step))
+                occurrences.append(self._occurrence("CHECKPOINT_COMMITTED", facts, step=event.step))
             case events.NoticeReceived():
                 notice = event.notice
                 words = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
-                told.append(self._occurrence("NOTICE_RECEIVED", facts, certainty=str(notice.certainty), **words))
-        self._listeners.publish(told)
+                occurrences.append(self._occurrence("NOTICE_RECEIVED", facts, certainty=str(notice.certainty), **words))
+        self._listeners.publish(occurrences)
         if self._config.listener is not None and wire_before is not self._lifeline.state:
             self._listeners.set_running(
                 self._config.group, self._config.name, self._lifeline.state is WireState.RUNNING

@@ -64,11 +64,11 @@ class SaveDurations:
     def load_history(self, ledger: Ledger) -> None:
         """What earlier daemons measured, so that the first notice finds something; each counts as alone on its disk."""
         try:
-            found = ledger.recent_saves(RECENT_COUNT)
+            history = ledger.recent_saves(RECENT_COUNT)
         except LedgerError as error:
             log.warning("ledger.not_read", error=str(error), effect="how long saves take is measured anew")
             return
-        for job, saves in found.items():
+        for job, saves in history.items():
             self._saves[job].extend(MeasuredSave(-math.inf, save_s) for save_s, _ in saves)
             self._sizes[job].measured.extend(size for _, size in saves if size)
 
@@ -108,15 +108,15 @@ class SaveDurations:
     def expected_s(self, finishing: Collection[str]) -> dict[str, float]:
         """How long the next save of each job takes (s) while those of `finishing` save too; measured jobs only."""
         unknown = {name for name in self._saves if name not in self._disks}
-        found: dict[str, float] = {}
+        estimates: dict[str, float] = {}
         for disk in {*self._disks.values()} or {0}:
             beside = unknown | {name for name in self._saves if self._disks.get(name) == disk}
             saves = {name: tuple(self._saves[name]) for name in beside}
             sizes = {name: max(self._sizes[name].measured) for name in beside if self._sizes[name].measured}
             expected = expected_claimed_save_s(saves, sizes, beside.intersection(finishing))
             for name, save_s in expected.items():
-                found[name] = max(save_s, found.get(name, 0.0))
-        return found
+                estimates[name] = max(save_s, estimates.get(name, 0.0))
+        return estimates
 
     def _look_at_newest(self, job: str) -> None:
         """Looks at once, or, as often as that may be, later."""
@@ -143,16 +143,16 @@ class SaveDurations:
             sizes.is_looking = False
             return
         try:
-            found = await self._store.size_of(checkpoint.directory, checkpoint.name, checkpoint.user)
+            size = await self._store.size_of(checkpoint.directory, checkpoint.name, checkpoint.user)
         except TimeoutError:
             sizes.is_looking = False
             return
         except OSError:
-            found = 0
+            size = 0
         sizes.is_looking = False
-        sizes.measured.append(found)
-        if found:
-            checkpoint.tell(found)
+        sizes.measured.append(size)
+        if size:
+            checkpoint.tell(size)
         self._on_change()
         self._look_at_newest(job)
 

@@ -58,7 +58,7 @@ class Timeline(ProgramObserver):
         reason: str | None,
     ) -> None:
         """Adds an entry if the event had a consequence that people can see."""
-        followed = tuple(text for each in decided if (text := describe_effect(each)) is not None)
+        followed = tuple(text for effect in decided if (text := describe_effect(effect)) is not None)
         if was is state and not followed and not isinstance(event, str):
             return
         happened = event if isinstance(event, str) else describe_event(event)
@@ -117,8 +117,8 @@ def describe_event(event: object) -> str:
             return f"worker exited ({describe_exit(event.code, event.signal)}{oom})"
         case events.NoticeReceived() | events.NoticeChanged():
             notice = event.notice
-            told = f"{notice.source}: {notice.kind}, {notice.certainty}"
-            return f"{_spaced(type(event).__name__)} ({told}{f', {notice.text}' if notice.text else ''})"
+            details = f"{notice.source}: {notice.kind}, {notice.certainty}"
+            return f"{_spaced(type(event).__name__)} ({details}{f', {notice.text}' if notice.text else ''})"
         case events.StepsDone():
             return f"steps done (step {event.step})"
     return _describe_fields(event)

@@ -38,11 +38,11 @@ class UploadDurations:
         """Goes on from what earlier daemons measured, and records what is measured from now on."""
         self._ledger = ledger
         try:
-            found = ledger.uploads.load()
+            history = ledger.uploads.load()
         except LedgerError as error:
             log.warning("ledger.not_read", error=str(error), effect="how long uploads take is measured anew")
             return
-        for job, uploads in found.items():
+        for job, uploads in history.items():
             for upload_s, is_limited in uploads:
                 self._append(job, MeasuredSave(-math.inf, upload_s), is_limited)
 
