@@ -25,7 +25,7 @@ log = structlog.get_logger()
 class ListenerStatus:
     """What `status` says of a listener. The counts are the pool's, since the daemon's start."""
 
-    state: ListenerState | None
+    standing: ListenerState | None
     why: str | None
     waiting: int
     dropped: int
@@ -33,7 +33,7 @@ class ListenerStatus:
     refused: int
 
     def __str__(self) -> str:
-        said = [] if self.state is None else [str(self.state)]
+        said = [] if self.standing is None else [str(self.standing)]
         if self.why is not None:
             said = [f"UNKNOWN: it {self.why}; restart it"]
         if self.waiting:
