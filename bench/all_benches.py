@@ -47,18 +47,18 @@ def measured(name: str, arguments: str) -> tuple[str, dict[str, Any]]:
     return ran.stdout, results
 
 
-def medians(found: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+def medians(results: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
     """Every list of numbers in some results, by its place, as its median."""
-    if isinstance(found, dict):
-        for key, value in found.items():
+    if isinstance(results, dict):
+        for key, value in results.items():
             if key != "machine":
                 yield from medians(value, (*path, str(key)))
-    elif isinstance(found, list):
-        numbers = [each for each in found if isinstance(each, int | float) and not isinstance(each, bool)]
-        if numbers and len(numbers) == len(found):
+    elif isinstance(results, list):
+        numbers = [number for number in results if isinstance(number, int | float) and not isinstance(number, bool)]
+        if numbers and len(numbers) == len(results):
             yield path, statistics.median(numbers)
         else:
-            for place, value in enumerate(found):
+            for place, value in enumerate(results):
                 yield from medians(value, (*path, str(place)))
 
 

@@ -93,11 +93,11 @@ def running(system: System) -> Iterator[int]:
 
 def children(pid: int) -> list[int]:
     """The pids of the direct children of all threads."""
-    found: list[int] = []
+    pids: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found += map(int, (thread / "children").read_text().split())
-    return found
+            pids += map(int, (thread / "children").read_text().split())
+    return pids
 
 
 def wait_for_child(daemon: int, old: int | None) -> int:

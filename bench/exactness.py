@@ -33,7 +33,7 @@ from tests.training_code.patterns import PATTERNS, Pattern
 from tests.training_code.scripts import SCRIPTS, Script
 from tests.training_code.strike import SAVE
 
-BY_NAME = {each.name: each for each in SCRIPTS}
+BY_NAME = {script.name: script for script in SCRIPTS}
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Outcome:
 
     @property
     def differing(self) -> list[End]:
-        return [each for each in self.disturbed if self.undisturbed and each.same_as != self.undisturbed.same_as]
+        return [end for end in self.disturbed if self.undisturbed and end.same_as != self.undisturbed.same_as]
 
     @property
     def is_exact(self) -> bool:
         return self.error is None and bool(self.disturbed) and not self.differing
 
 
-def measured(name: str, folder: Path, kills: int, seed: int, each: int) -> Outcome:
+def measured(name: str, folder: Path, kills: int, seed: int, limit: int) -> Outcome:
     """The example's runs, in a folder of its own."""
     try:
-        undisturbed, disturbed = killing.rounds(killing.EXAMPLES[name], folder / name, kills, seed, each)
+        undisturbed, disturbed = killing.rounds(killing.EXAMPLES[name], folder / name, kills, seed, limit)
     except (AssertionError, NotInstalled, OSError) as error:
         return Outcome(name, error=str(error))
     return Outcome(name, undisturbed, tuple(disturbed))
@@ -148,8 +148,8 @@ def main() -> int:
             ]
             scripts = [pool.submit(measured_script, BY_NAME[name], folder) for name in options.scripts]
             matrix = list(pool.map(measured_pattern, () if options.no_patterns else PATTERNS))
-            outcomes = [each.result() for each in asked]
-            ends = [each.result() for each in scripts]
+            outcomes = [future.result() for future in asked]
+            ends = [future.result() for future in scripts]
     table = Table(
         "example", "kills", "in a step", "in a save", "before a step", "damaged", "refused", "runs", "the end"
     )
@@ -170,7 +170,7 @@ def main() -> int:
     held = {pattern.what: holds for pattern, holds in matrix}
     results = list(map(recorded, outcomes))
     harness.write("exactness", {"seed": options.seed, "results": results, "scripts": kept, "patterns": held})
-    return 0 if all(each.is_exact for each in outcomes) and all((*kept.values(), *held.values())) else 1
+    return 0 if all(outcome.is_exact for outcome in outcomes) and all((*kept.values(), *held.values())) else 1
 
 
 if __name__ == "__main__":

@@ -194,11 +194,11 @@ def _respawn(daemon: psutil.Process) -> float:
 
 def _measure_idle(daemon: psutil.Process, figures: Figures, idle_s: float) -> None:
     own = [daemon, *(child for child in daemon.children(recursive=True) if child.name() != "sleep")]
-    before = sum(sum(each.cpu_times()[:2]) for each in own)
+    before = sum(sum(process.cpu_times()[:2]) for process in own)
     time.sleep(idle_s)
-    figures.idle_cpu_percent.append(100 * (sum(sum(each.cpu_times()[:2]) for each in own) - before) / idle_s)
-    figures.memory_mib.append(sum(each.memory_full_info().pss for each in own) / 2**20)
-    figures.files.append(sum(each.num_fds() for each in own))
+    figures.idle_cpu_percent.append(100 * (sum(sum(process.cpu_times()[:2]) for process in own) - before) / idle_s)
+    figures.memory_mib.append(sum(process.memory_full_info().pss for process in own) / 2**20)
+    figures.files.append(sum(process.num_fds() for process in own))
 
 
 def _measure_answers(system: System, conf: Path, figures: Figures, repeats: int) -> None:
@@ -292,15 +292,15 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=2.5, help="seconds after which a program counts as started")
     options = parser.parse_args()
     harness.compiled()
-    found: dict[int, dict[str, Figures]] = {}
+    fleets: dict[int, dict[str, Figures]] = {}
     for count in options.programs:
         results = {system: Figures() for system in systems()}
         for _ in range(options.rounds):
             for system, figures in results.items():
                 measure(system, count, figures, options)
-        found[count] = {system.name: figures for system, figures in results.items()}
-        show(count, found[count])
-    measured = {count: {name: vars(result) for name, result in results.items()} for count, results in found.items()}
+        fleets[count] = {system.name: figures for system, figures in results.items()}
+        show(count, fleets[count])
+    measured = {count: {name: vars(result) for name, result in results.items()} for count, results in fleets.items()}
     harness.write("fleet", {"programs": measured})
 
 

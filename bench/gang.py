@@ -84,15 +84,16 @@ def measure(system: System, cluster: Cluster, name: str) -> tuple[float, int]:
 
     def since() -> list[list[tuple[float, int]]]:
         return [
-            [(at, step) for at, step, pid in each if pid != old] for each, old in zip(steps(folder), begun, strict=True)
+            [(at, step) for at, step, pid in story if pid != old]
+            for story, old in zip(steps(folder), begun, strict=True)
         ]
 
     def again() -> float | None:
-        firsts = [next((at for at, step in each if step > reached and at > killed_at), None) for each in since()]
+        firsts = [next((at for at, step in story if step > reached and at > killed_at), None) for story in since()]
         return max(firsts) if all(first is not None for first in firsts) else None  # type: ignore[type-var]
 
     resumed_at = job.until(again, "all train on", PATIENCE_S)
-    resumed_from = min(step for each in since() for _, step in each)
+    resumed_from = min(step for story in since() for _, step in story)
     cluster.run("scancel", "--signal=KILL", "--full", job.id, check=False)
     cluster.run("scancel", job.id, check=False)
     job.until(lambda: not cluster.leftovers(), "nothing runs on any node", PATIENCE_S)
@@ -106,8 +107,8 @@ def main() -> None:
     if (why := why_not_here()) is not None:
         raise SystemExit(why)
     harness.compiled()
-    times: dict[str, list[float]] = {each.name: [] for each in SYSTEMS}
-    repeated: dict[str, list[int]] = {each.name: [] for each in SYSTEMS}
+    times: dict[str, list[float]] = {system.name: [] for system in SYSTEMS}
+    repeated: dict[str, list[int]] = {system.name: [] for system in SYSTEMS}
     cluster = Cluster().start()
     try:
         for number in range(options.rounds):
@@ -120,9 +121,9 @@ def main() -> None:
         cluster.stop()
     table = Table("death of a rank to new steps of all", "seconds", "of stepkeeper's", "steps done again")
     ours = statistics.median(times[SYSTEMS[0].name])
-    for name, found in times.items():
-        span = f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"
-        table.add_row(name, span, f"{statistics.median(found) / ours:.2f}", str(statistics.median(repeated[name])))
+    for name, spans in times.items():
+        span = f"{statistics.median(spans):.1f} ({min(spans):.1f} to {max(spans):.1f})"
+        table.add_row(name, span, f"{statistics.median(spans) / ours:.2f}", str(statistics.median(repeated[name])))
     Console(width=120).print(table)
     harness.write("gang", {"seconds": times, "steps_again": repeated})
 

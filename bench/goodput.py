@@ -64,11 +64,11 @@ class Failure:
 def trace(mean_s: float, until_s: float, seed: int) -> list[Failure]:
     """The settings that all systems share."""
     chance = random.Random(f"{seed} {mean_s}")
-    found, at_s = [], 0.0
+    failures, at_s = [], 0.0
     while (at_s := at_s + chance.expovariate(1 / mean_s)) < until_s:
         (kind,) = chance.choices(("kill", "hang", "damage"), (70, 15, 15))
-        found.append(Failure(at_s, kind, chance.random() < 0.5))
-    return found
+        failures.append(Failure(at_s, kind, chance.random() < 0.5))
+    return failures
 
 
 class Runs(Protocol):
@@ -93,9 +93,9 @@ class Ours:
         self._daemon, self._folder = daemon, folder
 
     def look(self) -> tuple[int | None, int]:
-        found = self._daemon.status("t")
-        trains = found["pid"] and found["state"] in ("RUNNING", "FLUSHING")
-        return found["pid"], (found["job"]["step"] or 0) if trains else 0
+        status = self._daemon.status("t")
+        trains = status["pid"] and status["state"] in ("RUNNING", "FLUSHING")
+        return status["pid"], (status["job"]["step"] or 0) if trains else 0
 
     def is_over(self) -> bool:
         return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
@@ -145,7 +145,7 @@ class Theirs:
     def damage(self, cut: bool) -> None:
         files = [*self._folder.glob("work/ckpt-*.data-*"), *self._folder.glob("work/backup/latest.weights.h5")]
         if len(files) + len([*self._folder.glob("work/backup/*.bkp")]) > 1:
-            path = max(files, key=lambda each: each.stat().st_mtime)
+            path = max(files, key=lambda file: file.stat().st_mtime)
             if cut:
                 os.truncate(path, path.stat().st_size // 2)
             else:
@@ -274,9 +274,9 @@ class Outcome:
 
     def missing_s(self) -> dict[str, float]:
         """The seconds that were not useful step time, by category; `slower`: what steps took above their median."""
-        found = {each: seconds for each, seconds in self.spent_s.items() if each != "training"}
-        found["slower"] = self.spent_s.get("training", 0.0) - self.goodput * self.wall_s
-        return found
+        missing = {category: seconds for category, seconds in self.spent_s.items() if category != "training"}
+        missing["slower"] = self.spent_s.get("training", 0.0) - self.goodput * self.wall_s
+        return missing
 
     def bound(self) -> float | None:
         """The estimate that the module's docstring describes; None if its inputs were not measured."""
@@ -345,7 +345,9 @@ def measured(
         outcome.step_s = statistics.median(step_times) if step_times else None
         outcome.stall_s, outcome.interval_s = runs.costs()
         spent_s = runs.spent_s(began + outcome.wall_s)
-        outcome.spent_s = {each: max(0.0, seconds - spent_before.get(each, 0.0)) for each, seconds in spent_s.items()}
+        outcome.spent_s = {
+            category: max(0.0, seconds - spent_before.get(category, 0.0)) for category, seconds in spent_s.items()
+        }
     return outcome
 
 
@@ -380,7 +382,7 @@ def main() -> None:
     )
     parser.add_argument("--step-s", type=float, default=0.02, help="expected seconds per step, for planning")
     parser.add_argument("--peer-interval", type=float, default=10.0, help="seconds between the peers' saves")
-    parser.add_argument("--systems", nargs="+", default=[each.kind for each in SYSTEMS])
+    parser.add_argument("--systems", nargs="+", default=[system.kind for system in SYSTEMS])
     parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
     means = options.means or ([30.0, 60.0, 300.0] if options.long else [60.0])
@@ -412,17 +414,19 @@ def show(outcomes: list[Outcome]) -> None:
                 if outcome.mean_s == mean_s and outcome.system == name and outcome.wall_s
             ]
             remarks = {outcome.remark for outcome in outcomes if outcome.system == name and outcome.remark}
-            unfinished = sum(not each.finished for each in of_both)
+            unfinished = sum(not outcome.finished for outcome in of_both)
             if unfinished:
                 remarks.add(f"{unfinished} of {len(of_both)} out of time")
-            goodput = [each.goodput for each in of_both]
-            bound = [found for each in of_both if (found := each.bound()) is not None]
-            relaunch = [found for each in of_both for found in each.relaunch_s]
-            interval = [each.interval_s for each in of_both if each.interval_s]
-            kinds = {kind: sum(each.failures.get(kind, 0) for each in of_both) for kind in ("kill", "hang", "damage")}
+            goodput = [outcome.goodput for outcome in of_both]
+            bound = [value for outcome in of_both if (value := outcome.bound()) is not None]
+            relaunch = [seconds for outcome in of_both for seconds in outcome.relaunch_s]
+            interval = [outcome.interval_s for outcome in of_both if outcome.interval_s]
+            kinds = {
+                kind: sum(outcome.failures.get(kind, 0) for outcome in of_both) for kind in ("kill", "hang", "damage")
+            }
             table.add_row(
                 f"{mean_s:g} s", name, _spread(goodput), _spread(bound), _spread(relaunch), _spread(interval),
-                _spread([each.step_s * 1000 for each in of_both if each.step_s]),
+                _spread([outcome.step_s * 1000 for outcome in of_both if outcome.step_s]),
                 ", ".join(f"{kind} {count}" for kind, count in kinds.items() if count), "; ".join(sorted(remarks)),
             )  # fmt: skip
     Console(width=160).print(table)
@@ -432,8 +436,8 @@ def show(outcomes: list[Outcome]) -> None:
         of_both = [
             outcome for outcome in outcomes if (outcome.mean_s, outcome.system) == (mean_s, name) and outcome.wall_s
         ]
-        wall_s = sum(each.wall_s for each in of_both) or 1.0
-        shares = (sum(each.missing_s().get(key, 0.0) for each in of_both) / wall_s for key in categories)
+        wall_s = sum(outcome.wall_s for outcome in of_both) or 1.0
+        shares = (sum(outcome.missing_s().get(key, 0.0) for outcome in of_both) / wall_s for key in categories)
         missing.add_row(f"{mean_s:g} s", name, *(f"{100 * share:.1f}" for share in shares))
     Console(width=160).print(missing)
 

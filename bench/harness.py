@@ -38,12 +38,12 @@ def machine(folder: Path | None = None) -> Machine:
     }
 
 
-def describe(found: Machine) -> str:
+def describe(computer: Machine) -> str:
     """One line for people."""
-    disk = found["disk"]
+    disk = computer["disk"]
     return (
-        f"{found['cores']} cores of {found['processor']}, load {found['load']:g}, Linux {found['kernel']}, Python "
-        f"{found['python']}; disk: {disk['filesystem']}, {disk['write_mb_s']:.0f} MB/s written and synced, "
+        f"{computer['cores']} cores of {computer['processor']}, load {computer['load']:g}, Linux {computer['kernel']}, "
+        f"Python {computer['python']}; disk: {disk['filesystem']}, {disk['write_mb_s']:.0f} MB/s written and synced, "
         f"{disk['sync_ms']:.2f} ms for a block of 4 KiB and its sync"
     )
 
@@ -85,9 +85,9 @@ def compiled() -> None:
 
 def write(name: str, content: dict[str, Any], folder: Path | None = None) -> Path:
     """Writes bench/results/NAME.json, and prints on which machine it was measured. `folder`: as for `machine`."""
-    found = machine(folder)
-    print(describe(found))
+    computer = machine(folder)
+    print(describe(computer))
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": found, **content}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": computer, **content}, indent=1) + "\n")
     return path

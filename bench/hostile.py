@@ -160,8 +160,8 @@ def _missing(folder: Path, events: list[int]) -> list[str]:
     }
     with closing(sqlite3.connect(folder / "state" / "ledger.sqlite3")) as ledger:
         rows = {step for (step,) in ledger.execute("SELECT step FROM checkpoints WHERE program = 'victim'")}
-    found = {"row in the ledger": rows, "line in the log": lines, "event": set(events)}
-    return [f"step {step} has no {what}" for what, steps in found.items() for step in sorted(on_disk - steps)]
+    traces = {"row in the ledger": rows, "line in the log": lines, "event": set(events)}
+    return [f"step {step} has no {what}" for what, steps in traces.items() for step in sorted(on_disk - steps)]
 
 
 def judged(alone: Outcome, beside: Outcome) -> list[tuple[str, str, bool]]:
@@ -205,8 +205,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="hostile.") as folder:
             os.chmod(folder, 0o755)
             outcomes.append(measured(Path(folder), is_hostile, lasts_s, arguments.seed))
-    found = judged(*outcomes)
-    for what, seen, is_kept in found:
+    verdicts = judged(*outcomes)
+    for what, seen, is_kept in verdicts:
         sys.stdout.write(f"{'kept  ' if is_kept else 'MISSED'}  {what}: {seen}\n")
     sys.stdout.write(
         f"the hostile job is in attempt {outcomes[1].attempts}; status says: {outcomes[1].described[-400:]}\n"
@@ -214,7 +214,7 @@ def main() -> None:
     harness.RESULTS.mkdir(parents=True, exist_ok=True)
     result = {"machine": harness.machine(), "alone": asdict(outcomes[0]), "beside": asdict(outcomes[1])}
     (harness.RESULTS / "hostile.json").write_text(json.dumps(result, indent=1, allow_nan=False))
-    sys.exit(0 if all(is_kept for _, _, is_kept in found) else 1)
+    sys.exit(0 if all(is_kept for _, _, is_kept in verdicts) else 1)
 
 
 if __name__ == "__main__":

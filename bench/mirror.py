@@ -57,25 +57,25 @@ def mirrored(store: ObjectStore, name: str) -> str:
 
 def upload(folder: Path, store: ObjectStore, megabytes: int, rounds: int) -> dict[str, list[float]]:
     """Seconds from durable here to durable there, beside plain puts of the same file."""
-    found: dict[str, list[float]] = {"mirror": [], "obstore.put": [], "aws s3 cp": []}
+    seconds: dict[str, list[float]] = {"mirror": [], "obstore.put": [], "aws s3 cp": []}
     client = obstore.store.from_url(store.url, client_options={"allow_http": True})
     with running(folder, section(folder, megabytes, mirrored(store, "run"))) as daemon:
         for number in range(rounds):
             answer = daemon.call("checkpoint", name="train")
-            found["mirror"].append(answer["upload_s"])
+            seconds["mirror"].append(answer["upload_s"])
             file = folder / "ckpt" / answer["checkpoint"] / "values"
             os.kill(daemon.status("train")["pid"], signal.SIGSTOP)  # training would take a core from the others alone
             try:
                 began = time.monotonic()
                 obstore.put(client, f"plain-{number}", file)
-                found["obstore.put"].append(time.monotonic() - began)
+                seconds["obstore.put"].append(time.monotonic() - began)
                 began = time.monotonic()
                 aws = [str(peer.binaries(AWS) / "aws"), "s3", "cp", "--only-show-errors", str(file), f"{store.url}/aws"]
                 subprocess.run(aws, check=True)
-                found["aws s3 cp"].append(time.monotonic() - began)
+                seconds["aws s3 cp"].append(time.monotonic() - began)
             finally:
                 os.kill(daemon.status("train")["pid"], signal.SIGCONT)
-    return found
+    return seconds
 
 
 def cost(folder: Path, megabytes: int, mirror: str) -> float:
@@ -90,7 +90,7 @@ def cost(folder: Path, megabytes: int, mirror: str) -> float:
 def starts(folder: Path, store: ObjectStore, megabytes: int) -> tuple[float, float]:
     """Seconds from the daemon's start to a new step: with the checkpoint on the disk, and with an empty disk."""
     text = section(folder, megabytes, mirrored(store, f"lost-{time.monotonic_ns()}"))
-    found = []
+    seconds = []
     with running(folder, text) as daemon:
         daemon.call("checkpoint", name="train")
         for is_empty in (False, True):
@@ -106,9 +106,9 @@ def starts(folder: Path, store: ObjectStore, megabytes: int) -> tuple[float, flo
             daemon.until(
                 lambda: (folder / "steps").exists() and (folder / "steps").stat().st_size, "a step", PATIENCE_S
             )
-            found.append(time.monotonic() - began)
+            seconds.append(time.monotonic() - began)
             assert daemon.status("train")["job"]["restored"] is not None
-    return found[0], found[1]
+    return seconds[0], seconds[1]
 
 
 def main() -> None:

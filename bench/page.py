@@ -74,16 +74,20 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=30.0, help="seconds per round")
     options = parser.parse_args()
     harness.compiled()
-    found: dict[tuple[str, bool], list[float]] = {(each.name, it): [] for each in systems() for it in (False, True)}
+    percents: dict[tuple[str, bool], list[float]] = {
+        (system.name, it): [] for system in systems() for it in (False, True)
+    }
     for _ in range(options.rounds):
         for system in systems():
             for is_open in (False, True):
-                found[system.name, is_open].append(measure(system, is_open, options.idle))
+                percents[system.name, is_open].append(measure(system, is_open, options.idle))
     table = Table("CPU of an idle daemon, % of one core", "page closed", "page open")
     for system in systems():
-        table.add_row(system.name, spread(found[system.name, False]), spread(found[system.name, True]))
+        table.add_row(system.name, spread(percents[system.name, False]), spread(percents[system.name, True]))
     Console(width=110).print(table)
-    medians = {f"{name}, {'open' if it else 'closed'}": statistics.median(each) for (name, it), each in found.items()}
+    medians = {
+        f"{name}, {'open' if it else 'closed'}": statistics.median(values) for (name, it), values in percents.items()
+    }
     harness.write("page", {"idle_cpu_percent": medians})
 
 

@@ -25,49 +25,49 @@ Panels = dict[str, Values]  # by what was measured, with its unit
 def _by_figure(results: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Panels:
     """The panels of results that are kept by system and then by figure; systems without a value are left out."""
     return {
-        title: {system: found[figure] for system, found in results.items() if found[figure]}
+        title: {system: figures[figure] for system, figures in results.items() if figures[figure]}
         for figure, title in titles.items()
     }
 
 
-def _daemon(found: Mapping[str, Any]) -> Panels:
+def _daemon(content: Mapping[str, Any]) -> Panels:
     titles = {"respawn_ms": "kill -9 to the next process, ms", "rss_mib": "resident memory, MiB"}
-    return _by_figure(found["results"], titles)
+    return _by_figure(content["results"], titles)
 
 
-def _fleet(found: Mapping[str, Any]) -> Panels:
-    most = max(found["programs"], key=int)
+def _fleet(content: Mapping[str, Any]) -> Panels:
+    most = max(content["programs"], key=int)
     titles = {
         "start_s": f"{most} programs started, s",
         "stop_s": f"{most} programs stopped, s",
         "respawn_ms": "kill -9 to the next process, ms",
         "answer_ms": "getAllProcessInfo answered, ms",
     }
-    return _by_figure(found["programs"][most], titles)
+    return _by_figure(content["programs"][most], titles)
 
 
-def _saves(found: Mapping[str, Any]) -> Panels:
+def _saves(content: Mapping[str, Any]) -> Panels:
     panels: Panels = {}
-    for size, systems in found["results"].items():
+    for size, systems in content["results"].items():
         titles = {"loss_ms": f"{size}: training lost per save, ms", "durable_ms": f"{size}: request to durable, ms"}
         panels |= _by_figure(systems, {**titles, "restore_ms": f"{size}: restore, ms"})
     return panels
 
 
-def _relaunch(found: Mapping[str, Any]) -> Panels:
-    return {"kill to the first new step, s": {system: each["total"] for system, each in found["seconds"].items()}}
+def _relaunch(content: Mapping[str, Any]) -> Panels:
+    return {"kill to the first new step, s": {system: parts["total"] for system, parts in content["seconds"].items()}}
 
 
-def _goodput(found: Mapping[str, Any]) -> Panels:
+def _goodput(content: Mapping[str, Any]) -> Panels:
     panels: Panels = {}
-    for run in found["runs"]:
+    for run in content["runs"]:
         values = panels.setdefault(f"goodput, a failure in {run['mean_s']:g} s", {})
         values.setdefault(run["system"], []).append(run["goodput"])
     return panels
 
 
-def _mirror(found: Mapping[str, Any]) -> Panels:
-    return {"disk to durable in the store, s": found["uploads_s"], "steps a second": found["steps_per_s"]}
+def _mirror(content: Mapping[str, Any]) -> Panels:
+    return {"disk to durable in the store, s": content["uploads_s"], "steps a second": content["steps_per_s"]}
 
 
 PANELS: dict[str, Callable[[Mapping[str, Any]], Panels]] = {
@@ -84,8 +84,8 @@ def draw(name: str, runs: Sequence[Mapping[str, Any]], path: Path) -> bool:
     """Draws the runs of a bench into an SVG file; False if this bench has no picture."""
     if name not in PANELS:
         return False
-    found = [PANELS[name](run) for run in runs]
-    rows = {title: 0.5 + 0.35 * len(systems) for title, systems in found[0].items()}  # inches
+    series = [PANELS[name](run) for run in runs]
+    rows = {title: 0.5 + 0.35 * len(systems) for title, systems in series[0].items()}  # inches
     with matplotlib.rc_context(STYLE):
         figure, places = pyplot.subplots(
             len(rows),
@@ -96,7 +96,7 @@ def draw(name: str, runs: Sequence[Mapping[str, Any]], path: Path) -> bool:
             height_ratios=list(rows.values()),
         )
         for place, title in zip(places.flat, rows, strict=True):
-            _draw_panel(place, title, [each.get(title, {}) for each in found])
+            _draw_panel(place, title, [panels.get(title, {}) for panels in series])
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
     return True

@@ -147,9 +147,9 @@ def told(story: Path) -> list[Happening]:
 def durable_step(folder: Path, is_ours: bool) -> int:
     """The step of the newest whole checkpoint; 0 if there is none."""
     if is_ours:
-        found = [int(path.parent.name[5:15]) for path in folder.glob("step-*.a*/MANIFEST.json")
+        steps = [int(path.parent.name[5:15]) for path in folder.glob("step-*.a*/MANIFEST.json")
                  if not path.parent.name.endswith(".partial")]  # fmt: skip
-        return max(found, default=0)
+        return max(steps, default=0)
     with contextlib.suppress(OSError):  # as a restore would: TensorFlow believes the file `checkpoint`
         first = (folder / "checkpoint").read_text().splitlines()[0]
         return int(first.rpartition("-")[2].rstrip('"'))
@@ -193,9 +193,9 @@ def lose(daemon: subprocess.Popen[bytes]) -> None:
         mine = psutil.Process(daemon.pid)
         mine.suspend()  # first, so that nothing is started again
         everybody = mine.children(recursive=True)
-        for each in [*everybody, mine]:
+        for process in [*everybody, mine]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                process.kill()
     daemon.wait(30)
 
 
@@ -211,11 +211,13 @@ def reach(case: Case, stories: Sequence[Path]) -> None:
     """Returns in the wanted phase of the first job, all others training too (where that phase is one of training)."""
     story = stories[0]
     if case.phase not in ("import", "tracing"):
-        until(lambda: all(any(each.what == "save" for each in told(one)) for one in stories), "everybody's first save")
-    seen = len([each for each in told(story) if each.what == case.phase])
+        until(
+            lambda: all(any(event.what == "save" for event in told(one)) for one in stories), "everybody's first save"
+        )
+    seen = len([event for event in told(story) if event.what == case.phase])
     if case.phase in ("import", "tracing"):
         seen = 0
-    until(lambda: len([each for each in told(story) if each.what == case.phase]) > seen, f"{case.phase} of {story}")
+    until(lambda: len([event for event in told(story) if event.what == case.phase]) > seen, f"{case.phase} of {story}")
     time.sleep(case.fraction * SPAN_S[case.phase])
 
 
@@ -237,7 +239,7 @@ def run(case: Case) -> list[Outcome]:
         noticed_at = time.monotonic()
         give(case, folder, daemon)
         deadline_at = noticed_at + case.notice_s
-        trained = [max((each.number for each in told(one) if each.what == "step"), default=0) for one in stories]
+        trained = [max((event.number for event in told(one) if event.what == "step"), default=0) for one in stories]
         first: list[float | None] = [None] * case.jobs
         kept = [0] * case.jobs
         while time.monotonic() < deadline_at:
@@ -259,7 +261,7 @@ def judge(
 ) -> Outcome:
     """What became of one job; what it gave up is corrected by `against` where it never trained."""
     deadline_at = noticed_at + case.notice_s
-    steps = [each for each in story if each.what == "step"]
+    steps = [event for event in story if event.what == "step"]
     began_at = story[0].at
     kept_at = max((step.at for step in steps if step.number <= kept), default=max(noticed_at, began_at))
     next_s = min((step.at - noticed_at for step in steps if step.at >= noticed_at), default=SPAN_S[case.phase])
@@ -318,10 +320,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="TEXT", help="run only cases with TEXT in 'SYSTEM JOBS NOTICE PHASE'")
     options = parser.parse_args()
-    found: list[tuple[Case, list[Outcome]]] = []
+    results: list[tuple[Case, list[Outcome]]] = []
     for case in cases(options):
         outcomes = run(case)
-        found.append((case, outcomes))
+        results.append((case, outcomes))
         lost = sum(outcome.could and not outcome.durable for outcome in outcomes)
         print(
             f"{case.system.name}, {case.jobs} job(s), {case.notice_s:g} s in {case.phase}: "
@@ -329,19 +331,19 @@ def main() -> None:
             f"{spread([outcome.given_up_s for outcome in outcomes])} s, request {spread(requests(outcomes))} s",
             flush=True,
         )
-    report(corrected(found))
+    report(corrected(results))
 
 
-def corrected(found: list[tuple[Case, list[Outcome]]]) -> list[tuple[Case, list[Outcome]]]:
+def corrected(results: list[tuple[Case, list[Outcome]]]) -> list[tuple[Case, list[Outcome]]]:
     """The result, corrected by the median start of each system."""
     starts: dict[tuple[str, int], list[float]] = {}
-    for case, outcomes in found:
+    for case, outcomes in results:
         key = case.system.name, case.jobs
         starts.setdefault(key, []).extend(outcome.startup_s for outcome in outcomes if outcome.startup_s is not None)
     return [
         (case, [against(statistics.median(starts[case.system.name, case.jobs] or [0.0]), case.notice_s, outcome)
                 for outcome in outcomes])
-        for case, outcomes in found
+        for case, outcomes in results
     ]  # fmt: skip
 
 
@@ -349,19 +351,19 @@ def requests(outcomes: Sequence[Outcome]) -> list[float]:
     return [outcome.request_s for outcome in outcomes if outcome.request_s is not None]
 
 
-def report(found: list[tuple[Case, list[Outcome]]]) -> None:
+def report(results: list[tuple[Case, list[Outcome]]]) -> None:
     table = Table("system", "jobs", "notice", "durable", "gave up, s", "request to durable, s")
     rows: dict[tuple[str, int, float], list[Outcome]] = {}
-    for case, outcomes in found:
+    for case, outcomes in results:
         rows.setdefault((case.system.name, case.jobs, case.notice_s), []).extend(outcomes)
     for (name, jobs, notice_s), outcomes in rows.items():
         asked = [outcome for outcome in outcomes if outcome.could]
-        share = f"{sum(each.durable for each in asked)} of {len(asked)}"
+        share = f"{sum(outcome.durable for outcome in asked)} of {len(asked)}"
         gave = spread([outcome.given_up_s for outcome in outcomes])
         table.add_row(name, str(jobs), f"{notice_s:g} s", share, gave, spread(requests(outcomes)))
     Console(width=120).print(table)
-    content = [{**asdict(case), "outcomes": [asdict(outcome) for outcome in outcomes]} for case, outcomes in found]
-    floors = {jobs: floor_s(jobs) for jobs in {case.jobs for case, _ in found}}
+    content = [{**asdict(case), "outcomes": [asdict(outcome) for outcome in outcomes]} for case, outcomes in results]
+    floors = {jobs: floor_s(jobs) for jobs in {case.jobs for case, _ in results}}
     harness.write("preempt", {"floor_s": floors, "cases": content})
 
 

@@ -144,10 +144,10 @@ class Figures:
     step_ms: list[float] = field(default_factory=list)
     standby_percent: list[float] = field(default_factory=list)
 
-    def add(self, found: dict[str, float], step_ms: float, standby_percent: float | None) -> None:
-        for name, spent_s in found.items():
+    def add(self, seconds: dict[str, float], step_ms: float, standby_percent: float | None) -> None:
+        for name, spent_s in seconds.items():
             self.parts[name].append(spent_s)
-        self.parts["total"].append(sum(found.values()))
+        self.parts["total"].append(sum(seconds.values()))
         self.step_ms.append(step_ms)
         if standby_percent is not None:
             self.standby_percent.append(standby_percent)
@@ -159,8 +159,8 @@ def told(folder: Path) -> list[Happening]:
         lines = (folder / "story").read_text().splitlines()
     except FileNotFoundError:
         return []
-    found = (line.split() for line in lines if line.count(" ") == 3)
-    return [Happening(float(at), int(pid), what, int(number)) for at, pid, what, number in found]
+    records = (line.split() for line in lines if line.count(" ") == 3)
+    return [Happening(float(at), int(pid), what, int(number)) for at, pid, what, number in records]
 
 
 @contextlib.contextmanager
@@ -231,7 +231,7 @@ def cpu_s(pid: int) -> float:
 
 def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple[dict[str, float], float, float | None]:
     """One kill at a random moment of training: what `Figures.add` takes."""
-    steps = [each for each in told(folder) if each.what == "step"]
+    steps = [event for event in told(folder) if event.what == "step"]
     done = steps[-1].number if steps else 0
     until(lambda: [e for e in told(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN], "steps", folder)
     spare = None
@@ -244,8 +244,8 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple
     standby_percent = None
     if spare is not None:
         standby_percent = 100 * (cpu_s(spare) - used_s) / (time.monotonic() - calm_since)
-    step_ms = median_step_ms([each.at for each in told(folder) if each.what == "step" and each.at >= calm_since])
-    old = next(each.pid for each in reversed(told(folder)) if each.what == "step")
+    step_ms = median_step_ms([event.at for event in told(folder) if event.what == "step" and event.at >= calm_since])
+    old = next(event.pid for event in reversed(told(folder)) if event.what == "step")
     known = children(daemon)
     killed_at = time.monotonic()
     os.kill(old, signal.SIGKILL)
@@ -266,15 +266,15 @@ def median_step_ms(ends: list[float]) -> float:
 
 def children(pid: int) -> set[int]:
     """The pids of the direct children of all threads."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found |= set(map(int, (thread / "children").read_text().split()))
-    return found
+            pids |= set(map(int, (thread / "children").read_text().split()))
+    return pids
 
 
 def _first_step(folder: Path, killed_at: float) -> Happening | None:
-    return next((each for each in told(folder) if each.what == "step" and each.at > killed_at), None)
+    return next((event for event in told(folder) if event.what == "step" and event.at > killed_at), None)
 
 
 def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) -> dict[str, float]:
@@ -284,8 +284,8 @@ def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) ->
     assert first is not None
     if spare is not None and first.pid != spare:
         raise SystemExit(f"pid {first.pid} trains on, and the standby was {spare}")
-    story = [each for each in told(folder) if each.pid == first.pid and each.at <= first.at]
-    last = {each.what: each.at for each in story}  # a process that began anew said all of it twice
+    story = [event for event in told(folder) if event.pid == first.pid and event.at <= first.at]
+    last = {event.what: event.at for event in story}  # a process that began anew said all of it twice
     if spare is not None:
         spawned_at = last.get("promoted", last["began"])  # a script that is not run before says no more than that
     marks = [killed_at, reaped_at, spawned_at, last["imported"], last["built"], last["restored"], first.at]
@@ -297,16 +297,16 @@ def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) ->
 def reaction_ms(folder: Path) -> list[float]:
     """Milliseconds from the daemon's log entry of a death to that of the next start."""
     died_at: float | None = None
-    found = []
+    reactions = []
     for line in (folder / "daemon.log").read_text().splitlines():
         said = json.loads(line)
         at = time.mktime(time.strptime(said["timestamp"][:19], "%Y-%m-%dT%H:%M:%S")) + float(said["timestamp"][19:])
         if said["event"] == "worker.exited":
             died_at = at
         elif said["event"] == "worker.spawned" and died_at is not None:
-            found.append((at - died_at) * 1000)
+            reactions.append((at - died_at) * 1000)
             died_at = None
-    return found
+    return reactions
 
 
 def main() -> None:
@@ -318,9 +318,9 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="run only systems with TEXT in their name")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    chosen = [each for each in SYSTEMS if options.only is None or options.only in each.name]
-    results = {each.name: Figures() for each in chosen}
-    reactions: dict[str, list[float]] = {each.name: [] for each in chosen if each.is_ours}
+    chosen = [system for system in SYSTEMS if options.only is None or options.only in system.name]
+    results = {system.name: Figures() for system in chosen}
+    reactions: dict[str, list[float]] = {system.name: [] for system in chosen if system.is_ours}
     chance = Random(options.seed)
     for _ in range(options.rounds):
         for system in chosen:
@@ -360,8 +360,8 @@ def report(
             spread(figures.standby_percent),
         )
     Console(width=180).print(table)
-    for name, found in reactions.items():
-        print(f"{name}: from death to the next worker, by the daemon: {spread(found)} ms (target {REACTION_MS:g})")
+    for name, values in reactions.items():
+        print(f"{name}: from death to the next worker, by the daemon: {spread(values)} ms (target {REACTION_MS:g})")
     content = {
         "options": {**vars(options)},
         "seconds": {name: figures.parts for name, figures in results.items()},

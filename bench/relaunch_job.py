@@ -73,9 +73,9 @@ def _watch_the_loop() -> None:
         tell("promoted")
 
     def entered(run: Any) -> Any:
-        found = enter(run)
+        result = enter(run)
         tell("restored", run.step)
-        return found
+        return result
 
     def done(run: Any, **metrics: Any) -> None:
         for metric in metrics.values():

@@ -62,8 +62,8 @@ def _run(
     ran = subprocess.run(command, cwd=harness.ROOT, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ended with {ran.returncode}: {ran.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return report
 
 
 def _python(kind: str) -> str:
@@ -79,27 +79,27 @@ def digests(folder: Path) -> dict[str, str]:
 
 def measure_cost(example: str, folder: Path, rounds: int, steps: int) -> dict[str, Any]:
     """Runs with and without replays in turns."""
-    found: dict[str, list[dict[str, Any]]] = {"off": [], "on": []}
+    runs: dict[str, list[dict[str, Any]]] = {"off": [], "on": []}
     same = True
     for number in range(rounds):
         made = {}
         for word in ("off", "on") if number % 2 else ("on", "off"):
             place = folder / f"{example}-{word}-{number}"
-            found[word].append(run(example, place, SHARE if word == "on" else None, steps))
+            runs[word].append(run(example, place, SHARE if word == "on" else None, steps))
             made[word] = digests(place)
         same = same and made["on"] == made["off"]
     ratios = {
-        clock: [on[clock] / off[clock] for on, off in zip(found["on"], found["off"], strict=True)]
+        clock: [on[clock] / off[clock] for on, off in zip(runs["on"], runs["off"], strict=True)]
         for clock in ("wall_s", "cpu_s")
     }
-    shares = [each["replay_s"] / (each["wall_s"] - each["replay_s"]) for each in found["on"]]
+    shares = [report["replay_s"] / (report["wall_s"] - report["replay_s"]) for report in runs["on"]]
     return {
         "example": example,
         "wall_ratio": ratios["wall_s"],
         "cpu_ratio": ratios["cpu_s"],
         "share": shares,
-        "replayed_steps": [each["replayed_steps"] for each in found["on"]],
-        "differences": sum(len(each["differences"]) for each in found["on"]),
+        "replayed_steps": [report["replayed_steps"] for report in runs["on"]],
+        "differences": sum(len(report["differences"]) for report in runs["on"]),
         "same_bits": same,
     }
 
@@ -116,16 +116,16 @@ def main() -> None:
         folder = Path(scratch)
         for example in given.examples if given.false_alarms else ():
             steps = int(1.5 * given.false_alarms)  # no interval crosses an epoch's end, so not all are trained twice
-            found = run(example, folder / f"{example}-alarms", ALWAYS, steps, EVERY_TWICE)
-            results["false_alarms"].append({"example": example, **found})
+            report = run(example, folder / f"{example}-alarms", ALWAYS, steps, EVERY_TWICE)
+            results["false_alarms"].append({"example": example, **report})
             print(
-                f"{example}: {found['replayed_steps']} steps replayed, {len(found['differences'])} differ", flush=True
+                f"{example}: {report['replayed_steps']} steps replayed, {len(report['differences'])} differ", flush=True
             )
         for kind in ("tensorflow", "replicas", "torch") if given.flips else ():
             for what in ("weight", "gradient"):
-                found = flip(kind, what, folder / f"{kind}-{what}", 5 * given.flips + 30)
-                results["flips"].append({"kind": kind, "flipped": what, **found})
-                print(f"{kind}, a bit in a {what}: {found['differences']} of {found['intervals']} found", flush=True)
+                report = flip(kind, what, folder / f"{kind}-{what}", 5 * given.flips + 30)
+                results["flips"].append({"kind": kind, "flipped": what, **report})
+                print(f"{kind}, a bit in a {what}: {report['differences']} of {report['intervals']} found", flush=True)
         for example in given.examples if given.cost else ():
             cost = measure_cost(example, folder, given.cost, EXAMPLES[example])
             results["cost"].append(cost)

@@ -48,17 +48,17 @@ def main() -> None:
         sys.argv = [example]
         runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
     compared = [replay for replay in recorder.replays if replay.steps]
-    found = {
+    report = {
         "steps": recorder.steps,
         "wall_s": recorder.ended[0] - recorder.began[0],
         "cpu_s": recorder.ended[1] - recorder.began[1],
         "replay_s": sum(replay.took_s for replay in recorder.replays),
-        "replayed_steps": sum(each.steps for each in compared),
+        "replayed_steps": sum(replay.steps for replay in compared),
         "intervals": len(compared),
-        "differences": [list(each.differing) for each in compared if each.differing],
+        "differences": [list(replay.differing) for replay in compared if replay.differing],
         "problems": [replay.problem for replay in recorder.replays if replay.problem],
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

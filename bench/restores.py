@@ -108,7 +108,7 @@ def child(*arguments: object) -> str:
 def measured(size_mb: float, turns: int, directory: Path) -> dict[str, list[dict[str, float]]]:
     child("make", size_mb, directory)
     (folder,) = directory.glob("step-*")
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    ways: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for turn in range(turns + 1):
         for way in WAYS if turn % 2 else WAYS[::-1]:
             files = list(folder.iterdir())
@@ -117,8 +117,8 @@ def measured(size_mb: float, turns: int, directory: Path) -> dict[str, list[dict
                 read(files)
             times = json.loads(child(way, size_mb, folder))
             if turn:  # the first finds TensorFlow itself on the disk
-                found[way].append(times)
-    return found
+                ways[way].append(times)
+    return ways
 
 
 def spread(values: list[float]) -> str:
@@ -137,14 +137,14 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="restores-", dir=given.folder) as directory:
-        found = measured(given.mb, given.turns, Path(directory))
+        ways = measured(given.mb, given.turns, Path(directory))
     table = Table("bytes", *(f"{part}, s" for part in PARTS), "all, s", "restore, of proven")
-    for way, turns in found.items():
-        ratios = [one["restore"] / other["restore"] for one, other in zip(turns, found["proven"], strict=True)]
+    for way, turns in ways.items():
+        ratios = [one["restore"] / other["restore"] for one, other in zip(turns, ways["proven"], strict=True)]
         parts = [spread([turn[part] for turn in turns]) for part in PARTS]
         table.add_row(way, *parts, spread([sum(turn.values()) for turn in turns]), spread(ratios))
     Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
-    print(harness.write("restores", {"mb": given.mb, "ways": found}, given.folder))
+    print(harness.write("restores", {"mb": given.mb, "ways": ways}, given.folder))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def _take_turns(bench, ways, results: Results, repeats: int, server) -> None:  #
 
 def harmed(kills: int, size_mb: float, parent: Path, with_orbax: bool) -> Harm:
     """The result of `saves_harm` for each system, or why there is none."""
-    found: Harm = {}
+    harm: Harm = {}
     for system in RECIPES:
         if system == ORBAX and not with_orbax:
             continue
@@ -114,28 +114,28 @@ def harmed(kills: int, size_mb: float, parent: Path, with_orbax: bool) -> Harm:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
         try:
             ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=True)
-            found[system] = json.loads(ran.stdout.splitlines()[-1])
+            harm[system] = json.loads(ran.stdout.splitlines()[-1])
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"{system}: {error.stderr[-2000:]}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return harm
 
 
 def spread(values: list[float]) -> str:
     """Median, and the middle half."""
     if not values:
         return "-"
-    each = sorted(values)
-    return f"{statistics.median(each):.3g} ({each[len(each) // 4]:.3g} to {each[3 * len(each) // 4]:.3g})"
+    ranked = sorted(values)
+    return f"{statistics.median(ranked):.3g} ({ranked[len(ranked) // 4]:.3g} to {ranked[3 * len(ranked) // 4]:.3g})"
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
     """Of each turn's two figures, as they met the same load; median, and the middle half."""
-    each = sorted(one / other for one, other in zip(ours, theirs, strict=False) if other > 0)
-    if not each:
+    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=False) if other > 0)
+    if not ratios:
         return "-"
-    return f"{statistics.median(each):.2f} ({each[len(each) // 4]:.2f} to {each[3 * len(each) // 4]:.2f})"
+    return f"{statistics.median(ratios):.2f} ({ratios[len(ratios) // 4]:.2f} to {ratios[3 * len(ratios) // 4]:.2f})"
 
 
 def cost_table(results: dict[float, Results]) -> Table:
@@ -185,16 +185,16 @@ def _restores(size: float, systems: Results) -> str:
 
 def harm_tables(harm: Harm) -> list[Table]:
     kills = Table("system", "a save, s", "files left", "MB left", "starts that failed", title="after the kills")
-    for system, found in harm.items():
-        if found["kills"]:
+    for system, result in harm.items():
+        if result["kills"]:
             columns = ("save_s", "left_files", "left_mb", "failed_starts")
-            numbers = [found["kills"].get(name, found["kills"].get("error")) for name in columns]
+            numbers = [result["kills"].get(name, result["kills"].get("error")) for name in columns]
             kills.add_row(
                 system, *(f"{number:.3g}" if isinstance(number, float) else str(number) for number in numbers)
             )
     damage = Table("damage to the newest of three", *harm, title="restored after damage")
     for name in next(iter(harm.values()))["damage"]:
-        outcomes = (str(found["damage"].get(name, "n/a")).partition(":")[0] for found in harm.values())
+        outcomes = (str(result["damage"].get(name, "n/a")).partition(":")[0] for result in harm.values())
         damage.add_row(name, *outcomes)
     return [kills, damage]
 
@@ -220,12 +220,12 @@ def main() -> None:
         console.print(cost_table({size: results[size]}))
     for table in harm_tables(harm):
         console.print(table)
-    for line in (found := against_targets(results)):
+    for line in (lines := against_targets(results)):
         console.print(line, highlight=False)
     costs = {
         f"{size:g} MB": {name: asdict(system) for name, system in systems.items()} for size, systems in results.items()
     }
-    path = harness.write("saves", {"results": costs, "harm": harm, "targets": found}, options.folder)
+    path = harness.write("saves", {"results": costs, "harm": harm, "targets": lines}, options.folder)
     saves_picture.draw(json.loads(path.read_text()), path.with_suffix(".svg"))
 
 

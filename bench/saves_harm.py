@@ -160,7 +160,7 @@ def damages(recipe: type[Recipe], folder: Path) -> dict[str, str]:
     """By class: survived, lost all (began from nothing, silently), crash (with its error), wrong weights; or n/a."""
     whole = folder / "whole"
     Started(saving(recipe, whole, 0.2, SAVED)).wait()
-    numbers, found = random.Random(7), {}
+    numbers, worst = random.Random(7), {}
     for name, (part, act, places) in CLASSES.items():
         outcomes = []
         for _ in range(places):
@@ -171,8 +171,8 @@ def damages(recipe: type[Recipe], folder: Path) -> dict[str, str]:
                 continue
             act(path, numbers)
             outcomes.append(outcome_of(recipe, folder / "damaged"))
-        found[name] = max(outcomes, key=lambda text: WORST.index(text.partition(":")[0])) if outcomes else "n/a"
-    return found
+        worst[name] = max(outcomes, key=lambda text: WORST.index(text.partition(":")[0])) if outcomes else "n/a"
+    return worst
 
 
 def outcome_of(recipe: type[Recipe], folder: Path) -> str:
@@ -199,11 +199,11 @@ def main() -> None:
     options = parser.parse_args()
     recipe = RECIPES[options.system]
     recipe.prepare()
-    found = {
+    result = {
         "kills": kills(recipe, options.folder / "kills", options.size, options.kills) if options.kills else {},
         "damage": damages(recipe, options.folder / "damage"),
     }
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def adam(state: Any, inputs: Any) -> Any:
     """One step; every array changes."""
 
     def loss_of(weights: Any) -> Any:
-        found = inputs
+        values = inputs
         for kernel, bias in weights:
-            found = found @ kernel + bias
-        return jnp.mean(found**2)
+            values = values @ kernel + bias
+        return jnp.mean(values**2)
 
     gradients = jax.grad(loss_of)(state["weights"])
     count = state["count"] + 1

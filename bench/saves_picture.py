@@ -34,15 +34,17 @@ def draw(content: dict[str, Any], path: Path) -> None:
 
 
 def _bars(place: Axes, results: dict[str, Any], name: str, title: str) -> None:
-    systems = [each for each in next(iter(results.values())) if any(size[each][name] for size in results.values())]
+    systems = [
+        system for system in next(iter(results.values())) if any(size[system][name] for size in results.values())
+    ]
     height = 0.8 / len(results)
-    for number, (size, found) in enumerate(results.items()):
+    for number, (size, figures) in enumerate(results.items()):
         at = [row + number * height for row in range(len(systems))]
-        medians = [max(statistics.median(found[system][name] or [0]), 0.0) for system in systems]
+        medians = [max(statistics.median(figures[system][name] or [0]), 0.0) for system in systems]
         place.barh(at, medians, height, label=size)
         for row, system in zip(at, systems, strict=True):
             place.plot(
-                found[system][name], [row] * len(found[system][name]), ".", color="black", markersize=3, alpha=0.5
+                figures[system][name], [row] * len(figures[system][name]), ".", color="black", markersize=3, alpha=0.5
             )
     place.set_yticks([row + 0.4 - height / 2 for row in range(len(systems))], systems)
     place.invert_yaxis()
@@ -54,7 +56,7 @@ def _bars(place: Axes, results: dict[str, Any], name: str, title: str) -> None:
 def _outcomes(place: Axes, harm: dict[str, Any]) -> None:
     classes = list(next(iter(harm.values()))["damage"])
     rows = [
-        [OUTCOMES.index(found["damage"][class_].partition(":")[0]) for found in harm.values()] for class_ in classes
+        [OUTCOMES.index(result["damage"][class_].partition(":")[0]) for result in harm.values()] for class_ in classes
     ]
     place.imshow(rows, cmap=ListedColormap(COLOURS), vmin=-0.5, vmax=len(OUTCOMES) - 0.5, aspect="auto")
     place.set_xticks(range(len(harm)), list(harm), rotation=20, ha="right")

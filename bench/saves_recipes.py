@@ -59,8 +59,8 @@ def pattern(count: int) -> Any:
     return np.random.default_rng(0).integers(0, 1 << 20, count).astype("float32")
 
 
-def beyond(found: Any) -> set[float]:
-    flat = found.reshape(-1)
+def beyond(array: Any) -> set[float]:
+    flat = array.reshape(-1)
     return set((flat - pattern(flat.size)).tolist())
 
 
@@ -113,7 +113,7 @@ class Stepkeeper(Recipe):
     @staticmethod
     def known(folder: Path) -> set[Path]:
         newest = sorted(folder.glob("step-*[0-9]"))[-KEPT:]
-        ours = {path for each in newest for path in (each, *each.iterdir())}
+        ours = {path for checkpoint in newest for path in (checkpoint, *checkpoint.iterdir())}
         return ours | {folder / name for name in ("checkpoint", "conditions.json", ".stepkeeper.lock")}
 
 
@@ -283,7 +283,7 @@ class Orbax(Recipe):
     @staticmethod
     def known(folder: Path) -> set[Path]:
         kept = sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-        return {path for each in kept[-KEPT:] for path in (each, *each.rglob("*"))}
+        return {path for checkpoint in kept[-KEPT:] for path in (checkpoint, *checkpoint.rglob("*"))}
 
 
 RECIPES: dict[str, type[Recipe]] = {

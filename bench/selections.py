@@ -47,14 +47,14 @@ def make(directory: Path, count: int) -> None:
 async def measured(directory: Path, turns: int) -> dict[str, list[float]]:
     """Seconds of each selection, by who made it."""
     store = CheckpointStore()
-    found: dict[str, list[float]] = {"daemon": [], "user": []}
+    seconds: dict[str, list[float]] = {"daemon": [], "user": []}
     for turn in range(turns + 1):
         for who, user in (("daemon", None), ("user", USER)):
             began_at = time.perf_counter()
             await store.select(directory, user=user)
             if turn:  # the first finds the modules and the bytes on the disk
-                found[who].append(time.perf_counter() - began_at)
-    return found
+                seconds[who].append(time.perf_counter() - began_at)
+    return seconds
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -74,10 +74,10 @@ def main() -> None:
         os.chmod(folder, 0o755)
         for count in COUNTS:
             make(Path(folder, str(count)), count)
-            found = asyncio.run(measured(Path(folder, str(count)), given.turns))
-            results[count] = found
-            ratios = [user / daemon for daemon, user in zip(found["daemon"], found["user"], strict=True)]
-            times = [spread([1000 * each for each in found[who]], 1) for who in ("daemon", "user")]
+            seconds = asyncio.run(measured(Path(folder, str(count)), given.turns))
+            results[count] = seconds
+            ratios = [user / daemon for daemon, user in zip(seconds["daemon"], seconds["user"], strict=True)]
+            times = [spread([1000 * value for value in seconds[who]], 1) for who in ("daemon", "user")]
             table.add_row(str(count), *times, spread(ratios, 0))
     Console(width=120).print(f"{given.turns} turns; median, minimum and maximum", table)
     print(harness.write("selections", {"bytes": CHECKPOINT_BYTES, "seconds": results}))

@@ -46,14 +46,14 @@ class Work:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._done = [context.Value("Q", 0, lock=False) for _ in range(os.cpu_count() or 1)]
-        self._processes = [context.Process(target=_compute, args=(each,), daemon=True) for each in self._done]
+        self._processes = [context.Process(target=_compute, args=(counter,), daemon=True) for counter in self._done]
         for process in self._processes:
             process.start()
-        while not all(each.value for each in self._done):
+        while not all(counter.value for counter in self._done):
             time.sleep(0.05)
 
     def done(self) -> int:
-        return sum(int(each.value) for each in self._done)
+        return sum(int(counter.value) for counter in self._done)
 
     def end(self) -> None:
         for process in self._processes:

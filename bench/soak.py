@@ -95,7 +95,7 @@ class Soak:
         """Injects faults until that moment. Jobs that end are started again."""
         for kind in self.site.kinds:
             self.current[kind.name] = self.site.add(kind)
-        weights = [soak_faults.FAULTS[each] for each in faults]
+        weights = [soak_faults.FAULTS[fault] for fault in faults]
         while time.monotonic() < until:
             time.sleep(min(self.chance.expovariate(1 / GAP_S), 5 * GAP_S))
             (fault,) = self.chance.choices(faults, weights)
@@ -128,20 +128,20 @@ class Soak:
         """Checks a finished round: its result and its goodput account."""
         self.report.rounds[kind.name] += 1
         try:
-            found = self.site.final(program)
+            final = self.site.final(program)
         except Exception as error:  # noqa: BLE001 - as above
             self.report.fail(f"{program} left no whole checkpoint: {error}")
             return
         if (self.site.folder / "marks" / program / "two").exists():
             self.report.fail(f"{program} was trained by two workers at once")
-        if found != self.expected[kind.name]:
-            self.report.fail(f"{program} ended otherwise: {found}, in peace {self.expected[kind.name]}")
+        if final != self.expected[kind.name]:
+            self.report.fail(f"{program} ended otherwise: {final}, in peace {self.expected[kind.name]}")
         deadline = time.monotonic() + LEDGER_S
         while (books := soak_checks.books(self.site, program)).wrong and time.monotonic() < deadline:
             time.sleep(1.0)
         self.report.books.append(books)
-        for each in books.wrong:
-            self.report.fail(f"{program}: {each}")
+        for problem in books.wrong:
+            self.report.fail(f"{program}: {problem}")
 
     def finish(self) -> None:
         """Lets all rounds finish."""
@@ -208,21 +208,21 @@ def show(report: Report, console: Console) -> None:
     table = Table("job", "rounds", "attempts", "causes", "steps lost", "down s", "hung s", "goodput", title="jobs")
     for kind in report.rounds:
         of_kind = [book for book in report.books if book.program.rpartition("-")[0] == kind]
-        causes: Counter[str] = sum((Counter(each.causes) for each in of_kind), Counter())
-        spent: Counter[str] = sum((Counter(each.spent_s) for each in of_kind), Counter())
+        causes: Counter[str] = sum((Counter(book.causes) for book in of_kind), Counter())
+        spent: Counter[str] = sum((Counter(book.spent_s) for book in of_kind), Counter())
         wanted = sum(spent.values()) - spent["stopped"]
         table.add_row(
-            kind, str(report.rounds[kind]), str(sum(each.attempts for each in of_kind)),
+            kind, str(report.rounds[kind]), str(sum(book.attempts for book in of_kind)),
             ", ".join(f"{name} {count}" for name, count in causes.most_common()),
-            str(sum(each.lost_steps for each in of_kind)), f"{spent['down']:.1f}", f"{spent['hung']:.1f}",
+            str(sum(book.lost_steps for book in of_kind)), f"{spent['down']:.1f}", f"{spent['hung']:.1f}",
             f"{spent['training'] / wanted:.2f}" if wanted else "-",
         )  # fmt: skip
     console.print(table)
     done = ", ".join(f"{name} {count}" for name, count in report.faults.most_common())
     console.print(f"{report.faults.total()} faults: {done}")
     console.print(f"checked {report.looks} times for a second worker; sizes of the daemon: {report.sizes}")
-    for each in report.wrong:
-        console.print(f"[red]wrong[/]: {each}")
+    for problem in report.wrong:
+        console.print(f"[red]wrong[/]: {problem}")
     if not report.wrong:
         console.print("[green]all checks passed[/]")
 

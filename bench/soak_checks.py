@@ -25,10 +25,10 @@ MAX_ATTEMPTS = 100_000  # of one round: more were made by a forged mark
 
 def broken_invariants(site: Site) -> list[str]:
     """What the daemons themselves noticed that must never be (supervisor/core/invariants.py), each name once."""
-    told = [record for record in records(site.folder / "daemon.log") if record["event"] == "invariant.broken"]
+    breaches = [record for record in records(site.folder / "daemon.log") if record["event"] == "invariant.broken"]
     return [
         f"{told_of['program']}: the invariant {name} was broken on {told_of['on']}"
-        for name, told_of in {each["invariant"]: each for each in reversed(told)}.items()
+        for name, told_of in {record["invariant"]: record for record in reversed(breaches)}.items()
     ]
 
 
@@ -126,20 +126,20 @@ def _present_size(site: Site) -> Size:
 def _is_of_mirror(process: psutil.Process) -> bool:
     """Whether it uploads for a job; such a process stays for five idle minutes."""
     with contextlib.suppress(psutil.Error):
-        return any("supervisor.host.mirror" in each for each in process.cmdline())
+        return any("supervisor.host.mirror" in argument for argument in process.cmdline())
     return False
 
 
 def leaks(before: Size, after: Size, at_rest: bool) -> list[str]:
     """What has grown. `at_rest`: nothing runs, so no process may be left."""
-    found = []
+    problems = []
     if after.descriptors > before.descriptors + FDS_SLACK:
-        found.append(f"descriptors of the daemon grew from {before.descriptors} to {after.descriptors}")
+        problems.append(f"descriptors of the daemon grew from {before.descriptors} to {after.descriptors}")
     if after.rss_bytes > before.rss_bytes + GROWTH_BYTES:
-        found.append(f"the daemon's memory grew from {before.rss_bytes >> 20} to {after.rss_bytes >> 20} MiB")
+        problems.append(f"the daemon's memory grew from {before.rss_bytes >> 20} to {after.rss_bytes >> 20} MiB")
     if at_rest and after.children:
-        found.append(f"{after.children} children of the daemon are left")
-    return found
+        problems.append(f"{after.children} children of the daemon are left")
+    return problems
 
 
 @dataclass
@@ -160,31 +160,31 @@ def books(site: Site, program: str) -> Books:
     attempts: list[dict[str, Any]] = site.call("history", name=program, limit=10_000)["attempts"]
     sums = site.call("goodput", name=program)
     now = time.time()
-    found = Books(program, len(attempts), sums["lost_steps"], sums["goodput"] or 0.0, sums["spent_s"], sums["causes"])
+    account = Books(program, len(attempts), sums["lost_steps"], sums["goodput"] or 0.0, sums["spent_s"], sums["causes"])
     numbers = [attempt["attempt"] for attempt in attempts]
     if max(numbers, default=0) > MAX_ATTEMPTS:
-        found.wrong.append(f"attempts are numbered up to {max(numbers)}")
-        return found
+        account.wrong.append(f"attempts are numbered up to {max(numbers)}")
+        return account
     unwritten = set(range(1, max(numbers, default=0) + 1)) - set(numbers)
     if numbers != sorted(set(numbers)) or len(unwritten) > _left_over(site, program):
-        found.wrong.append(f"attempts are numbered {numbers}")
+        account.wrong.append(f"attempts are numbered {numbers}")
     for attempt in attempts:
         if attempt["ended_wall_at"] is None or attempt["cause"] is None:
-            found.wrong.append(f"attempt {attempt['attempt']} has no end")
+            account.wrong.append(f"attempt {attempt['attempt']} has no end")
     for earlier, later in itertools.pairwise(attempts):
         if earlier["ended_wall_at"] and earlier["ended_wall_at"] > later["started_wall_at"] + SLACK_S:
-            found.wrong.append(f"attempt {later['attempt']} began before attempt {earlier['attempt']} had ended")
+            account.wrong.append(f"attempt {later['attempt']} began before attempt {earlier['attempt']} had ended")
     if attempts and attempts[-1]["cause"] != "done":
-        found.wrong.append(f"the last attempt's cause is {attempts[-1]['cause']}")
+        account.wrong.append(f"the last attempt's cause is {attempts[-1]['cause']}")
     if sums["since_wall_at"] is None:
-        found.wrong.append("it has no account")
-        return found
+        account.wrong.append("it has no account")
+        return account
     wall_s, booked_s = now - sums["since_wall_at"], sum(sums["spent_s"].values())
     if abs(wall_s - booked_s) > SLACK_S + 0.01 * wall_s:
-        found.wrong.append(f"{booked_s:.1f} s are booked of {wall_s:.1f} s")
+        account.wrong.append(f"{booked_s:.1f} s are booked of {wall_s:.1f} s")
     if any(value < -0.001 for value in sums["spent_s"].values()):
-        found.wrong.append(f"less than nothing is booked: {sums['spent_s']}")
-    return found
+        account.wrong.append(f"less than nothing is booked: {sums['spent_s']}")
+    return account
 
 
 def _left_over(site: Site, program: str) -> int:

@@ -145,7 +145,7 @@ def keeper_killed(site: Site, worker: Running, chance: random.Random) -> None:
     """Kills the process that reads program output."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if str(site.folder / "state") in line and any("supervisor.host.logs.logger" in each for each in line):
+        if str(site.folder / "state") in line and any("supervisor.host.logs.logger" in argument for argument in line):
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
@@ -184,7 +184,7 @@ def clients(site: Site, worker: Running, chance: random.Random) -> None:
 
 def hostile_files(site: Site, worker: Running, chance: random.Random) -> None:
     """The job's user plants links, trees, pipes or costly content; nobody else waits for that."""
-    other = next((each for each in site.workers() if site.kind(each.program).has_user), None)
+    other = next((candidate for candidate in site.workers() if site.kind(candidate.program).has_user), None)
     if other is None:
         return
     pipes = site.folder / "run" / other.program / f"a{other.attempt}"

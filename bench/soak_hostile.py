@@ -40,7 +40,7 @@ def python_of_user() -> str | None:
 
 def python_path() -> str:
     """Where that interpreter finds what a job needs."""
-    return os.pathsep.join([str(ROOT), *(each for each in sys.path if each.endswith("packages"))])
+    return os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("packages"))])
 
 
 def _run(*command: str, user: str = USER, directory: Path = Path("/")) -> "subprocess.CompletedProcess[bytes]":
@@ -72,15 +72,15 @@ class Canaries:
                 if self.before.get(name) != after.get(name)]  # fmt: skip
 
     def _look(self) -> dict[str, str]:
-        found = {}
+        files = {}
         for place in (self.folder, Path("/etc")):
             for path in place.rglob("*"):
                 with contextlib.suppress(OSError):
                     status = path.lstat()
                     content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
                     digest = hashlib.sha256(content).hexdigest()
-                    found[str(path)] = f"{digest} {status.st_mode:o} {status.st_uid} {status.st_gid}"
-        return found
+                    files[str(path)] = f"{digest} {status.st_mode:o} {status.st_uid} {status.st_gid}"
+        return files
 
 
 # --- what the user does; each is a shell script in the job's folder ---------------------------------------------------

@@ -155,7 +155,7 @@ class Site:
         (folder / "notices").chmod(0o755)
         (folder / "noise.py").write_text(NOISE)
         sizes = {"small": DISK_BYTES, "state": STATE_BYTES}
-        self.mounted = [each for each, size in sizes.items() if _mount(folder / each, size)]
+        self.mounted = [name for name, size in sizes.items() if _mount(folder / name, size)]
         self.daemon = Daemon(folder, "", SETTINGS.format(folder=folder), {"PYTHONPATH": str(ROOT)})
         self._reaping = threading.Event()
 
@@ -198,8 +198,8 @@ class Site:
                 time.sleep(0.05)
 
     def status(self, program: str) -> dict[str, Any]:
-        found = self.call("status")["programs"]
-        return next(each for each in found if each["name"] == program)
+        programs = self.call("status")["programs"]
+        return next(entry for entry in programs if entry["name"] == program)
 
     def try_call(self, command: str, **arguments: Any) -> None:
         """Asks, and takes a refusal for an answer: programs end meanwhile."""
@@ -212,9 +212,9 @@ class Site:
 
     def standbys(self, program: str) -> list[psutil.Process]:
         """The standby of the job, if there is one."""
-        found = [process for process in self._processes() if process.program == program]
-        waiting = [each for each in found if not each.attempt and not self._trains(each)]
-        return [psutil.Process(each.pid) for each in waiting if psutil.pid_exists(each.pid)]
+        processes = [process for process in self._processes() if process.program == program]
+        waiting = [process for process in processes if not process.attempt and not self._trains(process)]
+        return [psutil.Process(process.pid) for process in waiting if psutil.pid_exists(process.pid)]
 
     def _trains(self, standby: Running) -> bool:
         try:
@@ -224,7 +224,7 @@ class Site:
         return any(program["name"] == standby.program and program["pid"] == standby.pid for program in programs)
 
     def _processes(self) -> list[Running]:
-        found = []
+        running = []
         for mark, processes in marks.processes_of_daemon(self.folder / "state").items():
             program = marks.program_of(mark)
             if program not in self._sections:
@@ -233,10 +233,10 @@ class Site:
             for process in processes:
                 with contextlib.suppress(psutil.Error):
                     line = process.cmdline()
-                    if process.status() != psutil.STATUS_ZOMBIE and any(each.endswith(script) for each in line):
+                    if process.status() != psutil.STATUS_ZOMBIE and any(argument.endswith(script) for argument in line):
                         began = process.create_time()
-                        found.append(Running(program, marks.attempt_of(mark), process.pid, began))
-        return found
+                        running.append(Running(program, marks.attempt_of(mark), process.pid, began))
+        return running
 
     def worker(self, program: str) -> Running | None:
         return next((worker for worker in self.workers() if worker.program == program), None)
@@ -250,9 +250,11 @@ class Site:
 
     def strays(self) -> list[str]:
         """The processes that still carry a mark of this site."""
-        found = marks.processes_of_daemon(self.folder / "state")
+        marked = marks.processes_of_daemon(self.folder / "state")
         return [
-            f"{mark.rpartition('/')[2]} pid {process.pid}" for mark, processes in found.items() for process in processes
+            f"{mark.rpartition('/')[2]} pid {process.pid}"
+            for mark, processes in marked.items()
+            for process in processes
         ]
 
     def is_ready(self) -> bool:
@@ -265,12 +267,12 @@ class Site:
     def read_only(self, name: str) -> Iterator[None]:
         """Makes one of the small disks read-only for the duration of the context."""
         remount = ["mount", "-o", "remount,{},size=" + str(DISK_BYTES), str(self.folder / name)]
-        done = subprocess.run([each.format("ro") for each in remount], capture_output=True, check=False)
+        done = subprocess.run([word.format("ro") for word in remount], capture_output=True, check=False)
         try:
             yield
         finally:
             if done.returncode == 0:  # it is refused while a file there is open for writing
-                subprocess.run([each.format("rw") for each in remount], capture_output=True, check=True)
+                subprocess.run([word.format("rw") for word in remount], capture_output=True, check=True)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:

@@ -36,8 +36,8 @@ def folder_away(site: Site, worker: Running, chance: random.Random) -> None:
     time.sleep(chance.uniform(0, PAUSE_S))
     try:
         if directory.exists():
-            found = sorted(path.name for path in directory.iterdir())
-            assert not selection.committed_checkpoints(directory), f"it trained on in a new folder: {found}"
+            names = sorted(path.name for path in directory.iterdir())
+            assert not selection.committed_checkpoints(directory), f"it trained on in a new folder: {names}"
             shutil.rmtree(directory)
     finally:
         if not directory.exists():
@@ -56,7 +56,7 @@ def folder_gone(site: Site, worker: Running, chance: random.Random) -> None:
         directory.rename(directory.with_name(f"{directory.name}.gone{time.monotonic_ns()}"))
     send_signal(worker, signal.SIGKILL)
     if had_any:
-        _until(site, worker.program, "waits for its folder", lambda found: "from-scratch" in (found["reason"] or ""))
+        _until(site, worker.program, "waits for its folder", lambda status: "from-scratch" in (status["reason"] or ""))
     site.try_call("stop", name=worker.program)
     site.call("start", name=worker.program, wait=False, from_scratch=True)
 
@@ -71,8 +71,8 @@ def _lose_disk(site: Site, worker: Running, directory: Path) -> None:
     if mirrored is None:
         return
 
-    def is_back(found: dict[str, Any]) -> bool:
-        now = found["job"]
+    def is_back(status: dict[str, Any]) -> bool:
+        now = status["job"]
         return bool(now["attempt"] > worker.attempt and now["restored"] is not None)
 
     _until(site, worker.program, "goes on from the mirror", is_back)
@@ -91,7 +91,10 @@ def other_jobs_checkpoint(site: Site, worker: Running, chance: random.Random) ->
     program, folder = copied
     try:
         _until(
-            site, worker.program, f"fails for {program}'s checkpoint", lambda found: program in (found["reason"] or "")
+            site,
+            worker.program,
+            f"fails for {program}'s checkpoint",
+            lambda status: program in (status["reason"] or ""),
         )
     finally:
         shutil.rmtree(folder)
@@ -100,12 +103,12 @@ def other_jobs_checkpoint(site: Site, worker: Running, chance: random.Random) ->
 
 def _copy_of_another(site: Site, worker: Running, chance: random.Random) -> tuple[str, Path] | None:
     own = selection.committed_checkpoints(site.directory(worker.program))
-    others = [each.program for each in site.workers() if each.program != worker.program]
+    others = [running.program for running in site.workers() if running.program != worker.program]
     for program in chance.sample(others, len(others)):
         newest = next(iter(selection.committed_checkpoints(site.directory(program))), None)
         if newest is None or not own or not own[0].step < newest.step < HOSTILE_STEP:
             continue
-        source, target = (site.directory(each) / str(newest) for each in (program, worker.program))
+        source, target = (site.directory(name) / str(newest) for name in (program, worker.program))
         partial = target.with_name("copied")
         try:
             shutil.copytree(source, partial)
@@ -181,7 +184,7 @@ def _filled(folder: Path) -> Iterator[None]:
 
 def _until(site: Site, program: str, what: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
     def look() -> bool:
-        found = site.status(program)
-        return is_so(found) or found["state"] == "SUCCEEDED"  # it ended at the same moment
+        status = site.status(program)
+        return is_so(status) or status["state"] == "SUCCEEDED"  # it ended at the same moment
 
     wait_until(look, f"{program} {what}", NOTICED_S, lambda: str(site.status(program)))

@@ -45,8 +45,8 @@ def measure(example: str, folder: Path) -> dict[str, Any]:
     )
     if ran.returncode:
         raise SystemExit(f"{example} ended with {ran.returncode}: {ran.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return report
 
 
 def main() -> None:
@@ -57,12 +57,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for example in EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(example, Path(folder) / "checkpoints")
-        until_s = found["over_s"] or found["trained_s"]
-        waiting = "" if found["waiting_us"] is None else f"{found['waiting_us']:.0f} µs"
+            report = measure(example, Path(folder) / "checkpoints")
+        until_s = report["over_s"] or report["trained_s"]
+        waiting = "" if report["waiting_us"] is None else f"{report['waiting_us']:.0f} µs"
         print(
-            f"| {example} | {found['looks']} | {found['longest_ms']:.0f} ms | {found['all_ms']:.0f} ms | "
-            f"{found['all_ms'] / 10 / until_s:.2f} % of {until_s:.0f} s | {waiting} |"
+            f"| {example} | {report['looks']} | {report['longest_ms']:.0f} ms | {report['all_ms']:.0f} ms | "
+            f"{report['all_ms'] / 10 / until_s:.2f} % of {until_s:.0f} s | {waiting} |"
         )
 
 

@@ -24,13 +24,13 @@ def job(example: str) -> None:
     class Timed(StepWatch):
         def look(self, *given: Any) -> Any:
             started = time.thread_time()
-            found = super().look(*given)
+            result = super().look(*given)
             took = time.thread_time() - started
             (looks if took > 2e-4 or self._looks != getattr(self, "_seen", 0) else waiting).append(took)
             self._seen = self._looks
             if self.has_ended:
                 over_at.append(time.monotonic() - began)
-            return found
+            return result
 
     loop_checks.StepWatch = Timed  # type: ignore[attr-defined]
     if example == "charlm":

@@ -200,10 +200,12 @@ def summarise(results: dict[str, dict[str, Any]]) -> bool:
         "attempt", "from step", "to step", "how it ended", "steps lost", title="what happened to the disturbed run"
     )
     refused: list[tuple[str, str]] = []
-    for each in client.call("history", name="disturbed")["attempts"]:
-        lost = "-" if each["lost_steps"] is None else str(each["lost_steps"])
-        table.add_row(str(each["attempt"]), str(each["from_step"]), str(each["to_step"]), each["text"] or "", lost)
-        refused += [(name, why) for name, why in each["refused"]]
+    for attempt in client.call("history", name="disturbed")["attempts"]:
+        lost = "-" if attempt["lost_steps"] is None else str(attempt["lost_steps"])
+        table.add_row(
+            str(attempt["attempt"]), str(attempt["from_step"]), str(attempt["to_step"]), attempt["text"] or "", lost
+        )
+        refused += [(name, why) for name, why in attempt["refused"]]
     console.print(table)
     for name, why in refused:
         console.print(f"refused and quarantined: {name}: {why}")

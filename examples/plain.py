@@ -30,8 +30,8 @@ PROGRESS_S = 0.1
 
 def launch() -> dict[str, Any]:
     """The launch variable: what the daemon tells this attempt."""
-    found: dict[str, Any] = json.loads(os.environ.get("STEPKEEPER_LAUNCH", "{}"))
-    return found
+    settings: dict[str, Any] = json.loads(os.environ.get("STEPKEEPER_LAUNCH", "{}"))
+    return settings
 
 
 class Daemon:
@@ -72,8 +72,8 @@ class Daemon:
             self._unread += os.read(self._in, 65536)
         *lines, self._unread = self._unread.split(b"\n")
         messages = [message for line in lines if (message := parse_message(line)) is not None]
-        for each in messages:
-            if each["attempt"] == self.attempt and each["type"] == "identify":
+        for request in messages:
+            if request["attempt"] == self.attempt and request["type"] == "identify":
                 self.send_message("hello", protocol=1, pid=os.getpid(), version="plain")
         return [
             message for message in messages if message["attempt"] == self.attempt and message["type"] in ("go", "flush")
@@ -149,10 +149,10 @@ class Network:
 
     def restore(self, file: Path) -> None:
         """Restores what `arrays` returned from the file. Uses no pickle."""
-        with np.load(file, allow_pickle=False) as found:
-            self.weights = {name: found[name] for name in self.weights}
-            self.momentum = {name: found[f"momentum_{name}"] for name in self.weights}
-            self.chance.bit_generator.state = json.loads(str(found["chance"]))
+        with np.load(file, allow_pickle=False) as archive:
+            self.weights = {name: archive[name] for name in self.weights}
+            self.momentum = {name: archive[f"momentum_{name}"] for name in self.weights}
+            self.chance.bit_generator.state = json.loads(str(archive["chance"]))
 
     def train(self, images: np.ndarray, labels: np.ndarray) -> float:
         """Makes one step. Returns the loss."""

@@ -87,11 +87,11 @@ def _keys() -> Iterator[str]:
 def _part(path: str, heading: str) -> str:
     """What stands below that heading, without it, up to the next of its level or above."""
     text = (ROOT / path).read_text()
-    found = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.MULTILINE)
-    if found is None:
+    start = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.MULTILINE)
+    if start is None:
         raise ValueError(f"{path} has no heading '{heading}'")
-    end = re.search(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], re.MULTILINE)
-    return text[found.end() :][: end.start() if end else None]
+    end = re.search(rf"^#{{1,{len(start[1])}}} ", text[start.end() :], re.MULTILINE)
+    return text[start.end() :][: end.start() if end else None]
 
 
 def main() -> None:

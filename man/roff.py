@@ -12,7 +12,7 @@ _ESCAPES = {"\\": "\\e", "~": "\\(ti", "^": "\\(ha", "`": "\\(ga"}
 
 def escaped(text: str, *, is_literal: bool = False) -> str:
     """The text for troff. `is_literal`: hyphens are those that one types, not those of prose."""
-    text = "".join(_ESCAPES.get(each, each if each.isascii() else f"\\[u{ord(each):04X}]") for each in text)
+    text = "".join(_ESCAPES.get(char, char if char.isascii() else f"\\[u{ord(char):04X}]") for char in text)
     if is_literal:
         text = text.replace("-", "\\-").replace("'", "\\(aq").replace('"', "\\(dq")
     return text

@@ -75,9 +75,9 @@ def _describe(part: Any) -> dict[str, Any]:
     if isinstance(part, tf.distribute.DistributedValues):
         return {"replicas": [_describe(value) for value in part.values]}
     if type(part) in (tuple, list):
-        return {type(part).__name__: [_describe(each) for each in part]}
+        return {type(part).__name__: [_describe(item) for item in part]}
     if type(part) is dict and all(isinstance(key, str) for key in part):
-        return {"dict": [[key, _describe(each)] for key, each in part.items()]}
+        return {"dict": [[key, _describe(value)] for key, value in part.items()]}
     raise UnknownBatchSpec(
         f"they contain a {type(part).__name__}; only dense tensors in tuples, lists and dicts are supported"
     )
@@ -98,7 +98,7 @@ def _make_zeros(spec: Any, strategy: tf.distribute.Strategy) -> Any:
             lambda context: zeros[context.replica_id_in_sync_group]
         )
     if "dict" in spec:
-        return {str(key): _make_zeros(each, strategy) for key, each in spec["dict"]}
+        return {str(key): _make_zeros(part, strategy) for key, part in spec["dict"]}
     if "list" in spec:
-        return [_make_zeros(each, strategy) for each in spec["list"]]
-    return tuple(_make_zeros(each, strategy) for each in spec["tuple"])
+        return [_make_zeros(part, strategy) for part in spec["list"]]
+    return tuple(_make_zeros(part, strategy) for part in spec["tuple"])

@@ -109,7 +109,7 @@ def _run_once(step: loop.TrainStep, batch: tuple[Any, Any], variables: Iterable[
     try:
         metrics = step(*batch)
         for value in metrics.values():  # reading the values waits for the step
-            _ = [float(each) for each in getattr(value, "values", (value,))]
+            _ = [float(part) for part in getattr(value, "values", (value,))]
     finally:
         for variable, value in before:
             variable.assign(value)

@@ -37,7 +37,7 @@ def accumulate(compute: Callable[[Any], Any], batch: Any, parts: int) -> Any:
     def values(number: Any) -> tuple[Any, list[Any]]:
         begin, end = number * rows // count, (number + 1) * rows // count
         result = compute(tf.nest.map_structure(lambda part: part[begin:end], batch))
-        return result, [tf.convert_to_tensor(each) for each in tf.nest.flatten(result) if each is not None]
+        return result, [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(result) if leaf is not None]
 
     def add(number: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
         return number + 1, [total + value for total, value in zip(sums, values(number)[1], strict=True)]
@@ -45,5 +45,5 @@ def accumulate(compute: Callable[[Any], Any], batch: Any, parts: int) -> Any:
     structure, first = values(tf.constant(0))
     _, sums = tf.while_loop(lambda number, _: number < count, add, (tf.constant(1), first), parallel_iterations=1)
     remaining = iter(sums)
-    parts_of_sum = [each if each is None else next(remaining) for each in tf.nest.flatten(structure)]
+    parts_of_sum = [leaf if leaf is None else next(remaining) for leaf in tf.nest.flatten(structure)]
     return tf.nest.pack_sequence_as(structure, parts_of_sum)

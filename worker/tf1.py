@@ -123,7 +123,7 @@ class _SaverFiles:  # its name is the `kind` in state.json
         with session.graph.as_default():
             self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: the Saver deletes nothing
             floats = [variable for variable in tf.compat.v1.global_variables() if variable.dtype.base_dtype.is_floating]
-            self._finite = {each.op.name: tf.reduce_all(tf.math.is_finite(each)) for each in floats}
+            self._finite = {variable.op.name: tf.reduce_all(tf.math.is_finite(variable)) for variable in floats}
         self.checks_finite = True
         """Whether to refuse a state with values that are not finite, except where it had them before the first step."""
         self._expected_not_finite: frozenset[str] = frozenset()
@@ -159,11 +159,11 @@ class _SaverFiles:  # its name is the `kind` in state.json
     def _not_finite(self) -> list[str]:
         if not self.checks_finite or not self._finite:
             return []
-        found = self._session.run(self._finite)
-        return sorted(name for name, is_finite in found.items() if not is_finite)
+        results = self._session.run(self._finite)
+        return sorted(name for name, is_finite in results.items() if not is_finite)
 
     def _check_finite(self) -> None:
-        bad = [each for each in self._not_finite() if each not in self._expected_not_finite]
+        bad = [name for name in self._not_finite() if name not in self._expected_not_finite]
         if bad:
             raise NotFinite.naming(bad)
 
@@ -220,7 +220,7 @@ class _SessionCopier:
 
     def __init__(self, session: Any) -> None:
         with session.graph.as_default():
-            variables = sorted(tf.compat.v1.global_variables(), key=lambda each: str(each.op.name))
+            variables = sorted(tf.compat.v1.global_variables(), key=lambda variable: str(variable.op.name))
             others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
         self._session = session
         self._variables = variables
@@ -242,7 +242,7 @@ class _SessionCopier:
         """
         if not self._can:
             return None
-        values = [_owned_array(each) for each in self._session.run(self._variables)]
+        values = [_owned_array(value) for value in self._session.run(self._variables)]
         fed = dict(zip(self._given, values, strict=True))
 
         def write(folder: Path) -> None:

@@ -69,9 +69,9 @@ class CheckpointTensors:
 
 def holds_more_than_variables(tracked: tf.train.Checkpoint) -> str | None:
     """The class of a tracked object that saves itself in a way of its own; None if all state is in variables."""
-    for each, _, _ in _walk(tracked):
-        if not isinstance(each, tf.Variable | tf.keras.Variable) and _has_state(each):
-            return type(each).__name__
+    for node, _, _ in _walk(tracked):
+        if not isinstance(node, tf.Variable | tf.keras.Variable) and _has_state(node):
+            return type(node).__name__
     return None
 
 
@@ -99,7 +99,7 @@ def _are_same(one: Nodes, other: Nodes) -> bool:
 
 def _are_variables(nodes: Nodes) -> bool:
     """Whether all objects that contribute tensors are plain variables, whose entries read the value of the moment."""
-    return all(variable is not None or not _has_state(each) for each, variable, _ in nodes)
+    return all(variable is not None or not _has_state(node) for node, variable, _ in nodes)
 
 
 def _variable(item: Any) -> Any:
@@ -124,16 +124,16 @@ def _gather(tracked: tf.train.Checkpoint) -> list[_Entry]:
     if registered:
         raise SnapshotImpossible(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
     return [
-        _Entry(key, part, one, _host_variable(found))
-        for found, entries in gathered.items()
+        _Entry(key, part, one, _host_variable(node))
+        for node, entries in gathered.items()
         for key, entry in entries.items()
         for part, one in (entry.items() if isinstance(entry, dict) else [("", entry)])
     ]
 
 
-def _host_variable(found: Any) -> Any:
+def _host_variable(node: Any) -> Any:
     """A variable in host memory whose value is there by now."""
-    variable = _variable(found)
+    variable = _variable(node)
     is_there = variable is not None and "CPU" in variable.device and variable.is_initialized()
     return variable if is_there else None
 

@@ -48,12 +48,12 @@ def restore_foreign(tracked: tf.train.Checkpoint, prefix: Path) -> RestoredCheck
 
 def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
     """The weights of the program's models, without random state and statistics."""
-    found = {
+    weights = {
         id(variable): variable
         for model in extra_state.tracked_objects(tracked, tf.keras.Model)
         for variable in model.trainable_variables
     }
-    return list(found.values())
+    return list(weights.values())
 
 
 def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
@@ -66,7 +66,7 @@ def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
         cause = cause or " ".join(str(error).split())[:500]
         raise _unfit(prefix, cause) from error
     _, _, missing = tf.train.CheckpointView(str(prefix)).diff(tracked)
-    without = {id(each) for each in missing}
+    without = {id(node) for node in missing}
     differences = compare_variables(tracked, str(prefix))
     bare = [weight.path for weight in _weights(tracked) if id(weight) in without]
     if bare or differences.differing:
@@ -126,14 +126,14 @@ def _slots(
 ) -> tuple[list[tuple[Any, str]], list[str]]:
     """An optimizer's moments with their names in the checkpoint, and the paths of those that it lacks."""
     own = {variable.path: variable for variable in optimizer.variables}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for weight, name in placed:
         for ours, theirs in SLOTS:
             path = f"{optimizer.name}/{weight.path.replace('/', '_')}_{ours}"
             if path in own and f"{name}/{theirs}" in shapes:
-                found.setdefault(path, f"{name}/{theirs}")
-    rest = [path for path in own if path not in found and path.rpartition("/")[2] not in ("iteration", "learning_rate")]
-    return [(own[path], name) for path, name in found.items()], [f"{path} (not in the checkpoint)" for path in rest]
+                names.setdefault(path, f"{name}/{theirs}")
+    rest = [path for path in own if path not in names and path.rpartition("/")[2] not in ("iteration", "learning_rate")]
+    return [(own[path], name) for path, name in names.items()], [f"{path} (not in the checkpoint)" for path in rest]
 
 
 def _unfit(prefix: Path, cause: str) -> Unfit:

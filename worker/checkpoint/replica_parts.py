@@ -53,7 +53,7 @@ def part_of_process(
     variables: Iterable[Any], metrics: Mapping[Metric, Any], own: Sequence[extra_state.OwnGenerator]
 ) -> bytes:
     """The content of the file of this process. `variables`: those whose values are saved for each replica."""
-    copies = [copy.numpy() for each in variables for copy in replica_copies(each)]
+    copies = [copy.numpy() for variable in variables for copy in replica_copies(variable)]
     arrays = {f"copy-{number}": value for number, value in enumerate(copies)}
     listed = []
     for number, ((name, variable_number), variable) in enumerate(metrics.items()):
@@ -83,8 +83,8 @@ class ProcessPart:
     @property
     def generators(self) -> Mapping[str, Any]:
         """The state of its random generators, as `extra_state` reads it."""
-        found: Mapping[str, Any] = json.loads(self._stored["state"].tobytes())
-        return found
+        state: Mapping[str, Any] = json.loads(self._stored["state"].tobytes())
+        return state
 
     @property
     def count(self) -> int:
@@ -135,8 +135,8 @@ class ReplicaParts:
 
     def values_of(self, state: TrainingState, variables: int) -> list[Sequence[_Array]] | None:
         """For each of so many variables the values of all replicas, process by process; None if others were saved."""
-        each = state.replicas // self.processes
-        counts = state.copies_of or (each,) * variables
+        replicas = state.replicas // self.processes
+        counts = state.copies_of or (replicas,) * variables
         is_whole = all(part.count == state.copies for part in self._parts)
         if len(counts) != variables or sum(counts) != state.copies or not is_whole:
             return None

@@ -73,10 +73,10 @@ def has_variables(model: tf.keras.Model) -> bool:
     return bool(layers) and not own_build and all(layer.built for layer in layers)
 
 
-def outermost(found: list[Any]) -> list[Any]:
+def outermost(objects: list[Any]) -> list[Any]:
     """The objects that are part of no other one in the list (a Sequential model holds a functional one)."""
-    parts = {id(part) for whole in found for part in tf.train.TrackableView(whole).descendants() if part is not whole}
-    return [each for each in found if id(each) not in parts]
+    parts = {id(part) for whole in objects for part in tf.train.TrackableView(whole).descendants() if part is not whole}
+    return [item for item in objects if id(item) not in parts]
 
 
 def restore_checkpoint(
@@ -168,7 +168,7 @@ def compare_variables(tracked: tf.train.Checkpoint, prefix: str) -> VariableDiff
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     pairs = [(variable, keys[node]) for node, variable in matched.items() if keys.get(node) in shapes]
     return VariableDifferences(
-        only_tracked=tuple(sorted(_name(found) for found in only_tracked if isinstance(found, _VARIABLES))),
+        only_tracked=tuple(sorted(_name(variable) for variable in only_tracked if isinstance(variable, _VARIABLES))),
         only_stored=tuple(sorted(keys[node].removesuffix(_VALUE) for node in only_stored if keys.get(node) in shapes)),
         differing=tuple(
             f"{_name(variable)} is {stored_as} in the checkpoint and {wanted} in the program"

@@ -103,7 +103,7 @@ _SUM_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("bfloat16", "float16", "float32"), np.float32),
     "float64": np.float64,
     **dict.fromkeys(
-        (f"float8_{each}" for each in ("e5m2", "e4m3fn", "e4m3fnuz", "e4m3b11fnuz", "e5m2fnuz")), np.float32
+        (f"float8_{kind}" for kind in ("e5m2", "e4m3fn", "e4m3fnuz", "e4m3b11fnuz", "e5m2fnuz")), np.float32
     ),
     "complex64": np.complex64,
     "complex128": np.complex128,
@@ -132,7 +132,7 @@ def _are_finite(values: np.ndarray) -> bool:
 
 def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
     """The keys of tracked variables with a NaN or an infinity, read one by one without serializing other objects."""
-    view, paths, found = tf.train.TrackableView(tracked), {id(tracked): ""}, set()
+    view, paths, keys = tf.train.TrackableView(tracked), {id(tracked): ""}, set()
     waiting = [tracked]
     for parent in waiting:
         for name, child in view.children(parent).items():
@@ -145,8 +145,8 @@ def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
                 and getattr(child.dtype, "name", child.dtype) in _SUM_TYPES
                 and not _are_finite(bundle_writer.host_elements(tf.convert_to_tensor(child)))  # a variable would copy
             ):
-                found.add(f"{path}{_VALUE}")
-    return frozenset(found)
+                keys.add(f"{path}{_VALUE}")
+    return frozenset(keys)
 
 
 def tensor_name(key: str) -> str:

@@ -109,10 +109,10 @@ class TensorFlowWriter:
         self._script = script
         self._hidden = extra_state.extra_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
-        copies = [replica_copies(each) for each in self._hidden.saved_apart(replicas)]
+        copies = [replica_copies(variable) for variable in self._hidden.saved_apart(replicas)]
         self._copies_of = tuple(map(len, copies))
         if copies:
-            self._bundles[COPIES] = tf.train.Checkpoint(copies=[copy for each in copies for copy in each])
+            self._bundles[COPIES] = tf.train.Checkpoint(copies=[copy for group in copies for copy in group])
         self._tensors = {prefix: CheckpointTensors(bundle) for prefix, bundle in self._bundles.items()}
         self._buffer_pools = {prefix: BufferPool() for prefix in self._bundles}
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()

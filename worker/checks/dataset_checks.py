@@ -37,20 +37,20 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
     dataset = original_dataset(data)
     if not isinstance(dataset, tf.data.Dataset):
         return []
-    found = [
+    findings = [
         Finding(f"the order of {_describe(node)}, which has no seed", _NO_SEED)
         for node in parts_of_dataset(dataset)
         if seeds_of(node) == (0, 0)
     ]
     if several_passes and int(tf.data.experimental.cardinality(dataset)) != tf.data.INFINITE_CARDINALITY:
-        found += [
+        findings += [
             Finding(f"the order of {_describe(part.node)} in later passes: a pass may end before it is read", _SHAPE)
             for part in random_parts(dataset)
             if part.total is None
         ]
     for node in parts_of_dataset(dataset):
-        found += find_in_functions(functions_in(node))
-    return found
+        findings += find_in_functions(functions_in(node))
+    return findings
 
 
 def find_made_in_epoch(data: Any, before_head: Any) -> list[Finding]:
@@ -69,18 +69,18 @@ def find_made_in_epoch(data: Any, before_head: Any) -> list[Finding]:
 
 def find_in_functions(functions: Iterable[Any]) -> list[Finding]:
     """What the functions of a dataset, and what they call, draw from a global generator or a shuffled dataset."""
-    found = []
+    findings = []
     for item in missing_variables.reachable_objects([("", function) for function in functions]):
         if isinstance(item, types.FunctionType) and (name := _drawn_globally(item)) is not None:
-            found.append(
+            findings.append(
                 Finding(f"what {_place(item)} draws from {name}, Python's or NumPy's global generator", _DRAWN_AHEAD)
             )
         elif isinstance(item, tf.data.Dataset):
-            found += [
+            findings += [
                 Finding(f"the order of {_describe(part.node)}, which a function of the dataset reads", _CAPTURED)
                 for part in random_parts(item)
             ]
-    return found
+    return findings
 
 
 def _describe(node: Any) -> str:

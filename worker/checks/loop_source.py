@@ -96,16 +96,16 @@ def frames_of_run(frame: types.FrameType | None, entered: Entered | None) -> lis
 
 def script_frames(frame: types.FrameType | None, entered: Entered | None) -> list[ScriptFrame]:
     """The frames from `frame` out to the one that entered the run, as far as their source is there, innermost first."""
-    found = []
-    for number, each in enumerate(frames_of_run(frame, entered)):
-        function = function_of(each.f_code)
+    frames = []
+    for number, current in enumerate(frames_of_run(frame, entered)):
+        function = function_of(current.f_code)
         if function is None:
             continue
-        after = entered.line if entered is not None and each.f_code is entered.code else 0
-        loops = tuple(loop for loop in _loops_around(function, each.f_lineno) if loop.lineno > after)
+        after = entered.line if entered is not None and current.f_code is entered.code else 0
+        loops = tuple(loop for loop in _loops_around(function, current.f_lineno) if loop.lineno > after)
         if loops or number == 0:
-            found.append(ScriptFrame(each, function, loops))
-    return found
+            frames.append(ScriptFrame(current, function, loops))
+    return frames
 
 
 def module_of(frame: types.FrameType) -> ast.Module | None:
@@ -166,7 +166,7 @@ def names_in_loops(frame: ScriptFrame) -> set[str] | None:
 
 def assigned_values(function: Function, name: str) -> list[ast.expr]:
     """All expressions that a function assigns to a name."""
-    found = []
+    values = []
     for statement in statements(function.body):
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         is_of_name = any(isinstance(target, ast.Name) and target.id == name for target in targets)
@@ -175,5 +175,5 @@ def assigned_values(function: Function, name: str) -> list[ast.expr]:
             and isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
             and statement.value is not None
         ):
-            found.append(statement.value)
-    return found
+            values.append(statement.value)
+    return values

@@ -44,11 +44,11 @@ def find_missing(
     they refer to.
     """
     seen = _saved_identities(tracked) | {id(generator) for generator in (*own, *GLOBAL_GENERATORS)}
-    seen |= {id(each.state) for each in own if hasattr(each, "state")}
-    for item, _ in _reachable_state([("", each) for each in exempt], set()):
+    seen |= {id(generator.state) for generator in own if hasattr(generator, "state")}
+    for item, _ in _reachable_state([("", value) for value in exempt], set()):
         seen |= identities(item)
     names: dict[str, None] = {}
-    for item, root in _reachable_state(roots, {id(each) for each in exempt}):
+    for item, root in _reachable_state(roots, {id(value) for value in exempt}):
         if seen.isdisjoint(identities(item)):
             seen |= identities(item)
             names[f"{_display_name(item)} (reached as {root})"] = None
@@ -123,22 +123,22 @@ def _random_state_of_dataset(dataset: tf.data.Dataset) -> list[Any]:
 
     Other variables that these functions read (a Normalization layer's mean) hardly ever change and are not reported.
     """
-    found: list[Any] = []
+    states: list[Any] = []
     datasets, seen = [dataset], {id(dataset)}
     kinds = (tf.keras.random.SeedGenerator, *GENERATORS)
-    for each in datasets:
-        for item in reachable_objects([("", function) for function in functions_in(each)], seen):
+    for part in datasets:
+        for item in reachable_objects([("", function) for function in functions_in(part)], seen):
             if isinstance(item, tf.random.Generator):
-                found.append(item.state)
+                states.append(item.state)
             elif isinstance(item, tf.data.Dataset):
                 datasets.append(item)
             elif isinstance(item, kinds) or getattr(item, "name", "") == SEED_NAME:
-                found.append(item)
-        inputs = {id(one): one for one in inputs_of(each) if id(one) not in seen}
+                states.append(item)
+        inputs = {id(one): one for one in inputs_of(part) if id(one) not in seen}
         seen.update(inputs)
         datasets.extend(inputs.values())
-    return found
+    return states
 
 
 def _attributes(item: Any) -> Iterable[Any]:
-    return [each for name, each in getattr(item, "__dict__", {}).items() if name not in ATTRIBUTES_OF_FIT]
+    return [value for name, value in getattr(item, "__dict__", {}).items() if name not in ATTRIBUTES_OF_FIT]

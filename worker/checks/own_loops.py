@@ -77,13 +77,13 @@ class LoopJudge:
                 break
             if isinstance(loop, ast.For) and not self._is_of_data(loop, frame) and not self._follows_run(loop, frame):
                 own.append((frame, loop))
-        found = []
+        findings = []
         for number, (frame, loop) in enumerate(own):
             line = self._line(loop, frame, "batch" if reads else "range" if number == 0 else "epochs")
-            found.append(
+            findings.append(
                 Finding(quoted(loop, frame), f'it begins again at its start after a restart; write "{line}"{_UNLESS}')
             )
-        return found
+        return findings
 
     def steps_behind_data(self) -> list[Finding]:
         """The loops around a step behind the data of an epoch, or of the training, in which a restart makes it again.

@@ -77,11 +77,11 @@ class Pulls:
 
 def _standing_loops() -> set[Site]:
     frame: types.FrameType | None = sys._getframe(2)
-    found = set()
+    sites = set()
     while frame is not None:
-        found.add((frame.f_code, frame.f_lasti))
+        sites.add((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return found
+    return sites
 
 
 def _is_at(site: Site, code: types.CodeType, line: int, column: int) -> bool:

@@ -85,8 +85,8 @@ def closure_of(function: types.FunctionType) -> Iterator[Root]:
 
 def globals_of(function: types.FunctionType) -> Iterator[Root]:
     """What a function, or a function inside it, uses of its module, by name."""
-    names, found = global_names(function.__code__), function.__globals__
-    return ((name, found[name]) for name in names if name in found)
+    names, variables = global_names(function.__code__), function.__globals__
+    return ((name, variables[name]) for name in names if name in variables)
 
 
 def first_entries(entries: Iterable[Any]) -> Iterator[Any]:

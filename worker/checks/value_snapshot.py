@@ -44,24 +44,24 @@ def snapshot(frame: types.FrameType | None, entered: Entered | None) -> dict[str
         for name, value in roots_of_frame(script_frame):
             if not name.startswith("__"):
                 search.visit(name, value, 0)
-    return search.found
+    return search.texts
 
 
 class _Search:
     """Follows references, each object once."""
 
     def __init__(self) -> None:
-        self.found: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self._visited: dict[int, Any] = {}  # with the objects, so that no id is used twice
 
     def visit(self, path: str, value: Any, depth: int) -> None:
         """Adds a value, or what is in it."""
-        if len(self.found) >= MAX_VALUES or path in self.found:
+        if len(self.texts) >= MAX_VALUES or path in self.texts:
             return
         if (text := _text(value)) is not None:
-            self.found[path] = text
+            self.texts[path] = text
             if is_torch_tensor(value) and value.is_leaf and value.requires_grad:
-                self.found[f"{path}.grad"] = _text(value.grad) or "None"
+                self.texts[f"{path}.grad"] = _text(value.grad) or "None"
             return
         if id(value) in self._visited or depth > MAX_DEPTH:
             return
@@ -72,9 +72,9 @@ class _Search:
 
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r:.40}]", each) for key, each in list(value.items())[:MAX_BRANCHES])
+        yield from ((f"{path}[{key!r:.40}]", entry) for key, entry in list(value.items())[:MAX_BRANCHES])
     elif isinstance(value, list | tuple | deque):
-        yield from ((f"{path}[{number}]", each) for number, each in enumerate(list(value)[:MAX_BRANCHES]))
+        yield from ((f"{path}[{number}]", entry) for number, entry in enumerate(list(value)[:MAX_BRANCHES]))
     elif isinstance(value, types.MethodType):
         yield f"{path}.__self__", value.__self__
     elif isinstance(value, types.FunctionType) and not is_of_library(value.__module__ or ""):
@@ -83,10 +83,10 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.ModuleType):
         file = getattr(value, "__file__", None)
         if file is not None and not is_installed_file(file) and not is_of_library(value.__name__):
-            yield from ((f"{path}.{name}", each) for name, each in list(vars(value).items()) if name[:1] != "_")
+            yield from ((f"{path}.{name}", member) for name, member in list(vars(value).items()) if name[:1] != "_")
     elif _is_torch_module(value):
-        yield from ((f"{path}.{name}", each) for name, each in value.named_parameters())
-        yield from ((f"{path}.{name}", each) for name, each in value.named_buffers())
+        yield from ((f"{path}.{name}", parameter) for name, parameter in value.named_parameters())
+        yield from ((f"{path}.{name}", buffer) for name, buffer in value.named_buffers())
         yield from _attributes(path, value)
     elif not isinstance(value, type) and is_script_class(type(value)):
         yield from _attributes(path, value)
@@ -95,9 +95,9 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Of an object whose class has a library's among its bases, only what the script has given it."""
     is_own = all(is_script_class(kind) or kind is object for kind in type(value).__mro__)
-    for name, each in list(getattr(value, "__dict__", {}).items()):
+    for name, attribute in list(getattr(value, "__dict__", {}).items()):
         if is_own or not name.startswith("_"):
-            yield f"{path}.{name}", each
+            yield f"{path}.{name}", attribute
 
 
 def _is_torch_module(value: Any) -> bool:
@@ -126,7 +126,7 @@ def _has_value(array: Any) -> bool:
 
 def _entries_text(value: Any) -> str | None:
     """A container as one value, if all that is in it are values."""
-    entries = [_text(each) for each in list(value)[:MAX_ENTRIES]]
+    entries = [_text(item) for item in list(value)[:MAX_ENTRIES]]
     if any(entry is None for entry in entries):
         return None
     texts = [str(entry) for entry in entries]

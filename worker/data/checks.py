@@ -53,20 +53,20 @@ def find_problems(
     run's log of its passes.
     """
     exempt = tuple(exempt)
-    left_out = {id(each) for each in exempt}
-    found = _find_random_operations(roots, exempt)
+    left_out = {id(value) for value in exempt}
+    findings = _find_random_operations(roots, exempt)
     load = data.load if isinstance(data, Examples) else data
     if passes.data is None:
-        found += find_in_functions([load] if callable(load) else [])
+        findings += find_in_functions([load] if callable(load) else [])
     elif not left_out & {id(data), id(passes.data)}:
-        found += find_in_dataset(passes.data, _reads_again(passes.data, total_steps))
+        findings += find_in_dataset(passes.data, _reads_again(passes.data, total_steps))
     saved = {id(descendant) for descendant in tf.train.TrackableView(tracked).descendants()}
-    found += [
+    findings += [
         Finding(f"what the loop reads from the iterator of {place}", _READ_THROUGH_RUN)
         for iterator, place in open_iterators()
         if id(iterator) not in saved | left_out
     ]
-    return found
+    return findings
 
 
 def _reads_again(data: Any, total_steps: int | None) -> bool:
@@ -78,14 +78,14 @@ def _reads_again(data: Any, total_steps: int | None) -> bool:
 def _find_random_operations(roots: Iterable[Root], exempt: Iterable[Any]) -> list[Finding]:
     """The stateful random operations in the functions that are reachable from `roots` and were traced by now. Their
     state is inside their kernels, where no checkpoint can hold it."""
-    visited = {id(each) for each in exempt}
+    visited = {id(value) for value in exempt}
     remedy = _ALL if random_operations.read() is None else _REST
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for item in missing_variables.reachable_objects(roots, visited):
         if isinstance(item, tf.types.experimental.PolymorphicFunction):
             for operation in _operations(item):
-                found[f"{operation.type} at {_place(operation)}"] = None
-    return [Finding(name, remedy) for name in found]
+                names[f"{operation.type} at {_place(operation)}"] = None
+    return [Finding(name, remedy) for name in names]
 
 
 def _operations(function: Any) -> Iterator[Any]:

@@ -34,7 +34,7 @@ class Gang:
 
     def sum(self, numbers: Sequence[int]) -> list[int]:
         """The sum over all workers of each number. All workers pass the same count of numbers."""
-        return [int(each) for each in self._summed(np.array(numbers, np.int64))]
+        return [int(number) for number in self._summed(np.array(numbers, np.int64))]
 
     def from_chief(self, numbers: Sequence[int]) -> list[int]:
         """The chief's numbers. The others pass as many, of any value."""

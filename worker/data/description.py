@@ -47,14 +47,14 @@ def _tensors_of(part: Any) -> Iterator[Any]:
 
 
 def _content(tensors: Iterable[Any]) -> dict[str, str]:
-    rows = [found for tensor in tensors if (found := rows_of_array(tensor)) is not None]
+    rows = [part for tensor in tensors if (part := rows_of_array(tensor)) is not None]
     return {CONTENT: sample_of_content(rows)} if rows else {}
 
 
 def _elements(spec: Any) -> str:
     """The types and shapes of one example, without the dimension of the batch."""
     if isinstance(spec, dict):
-        return "{" + ", ".join(f"{name}: {_elements(each)}" for name, each in spec.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_elements(part)}" for name, part in spec.items()) + "}"
     if isinstance(spec, tuple):
         return "(" + ", ".join(map(_elements, spec)) + ")"
     shape = getattr(spec, "shape", None)

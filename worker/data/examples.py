@@ -124,8 +124,8 @@ class Examples:
 def _map_arrays(function: Callable[[Any], Any], structure: Any) -> Any:
     """Applies a function to each array in dicts and tuples. A list is an array, as for tf.data."""
     if isinstance(structure, Mapping):
-        return {key: _map_arrays(function, each) for key, each in structure.items()}
+        return {key: _map_arrays(function, value) for key, value in structure.items()}
     if not isinstance(structure, tuple):
         return function(structure)
-    mapped = [_map_arrays(function, each) for each in structure]
+    mapped = [_map_arrays(function, value) for value in structure]
     return type(structure)(*mapped) if hasattr(structure, "_fields") else tuple(mapped)

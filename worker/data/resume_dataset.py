@@ -135,5 +135,5 @@ def skip_distributed(dataset: Any, position: Position, gang: collectives.Gang | 
 
 def explain_uncuttable(error: tf.errors.OpError) -> ValueError | None:
     """The plain cause of an error about a batch that can't be cut; None for any other error."""
-    _, found, rest = str(error.message).partition(_UNCUTTABLE)
-    return ValueError(found + rest.partition("worker.Examples")[0] + "worker.Examples") if found else None
+    _, beginning, rest = str(error.message).partition(_UNCUTTABLE)
+    return ValueError(beginning + rest.partition("worker.Examples")[0] + "worker.Examples") if beginning else None

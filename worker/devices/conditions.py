@@ -58,9 +58,9 @@ def threads_of_environment(name: str = "TF_NUM_INTRAOP_THREADS") -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else None
 
 
-def conditions_of(found: Manifest) -> Conditions:
+def conditions_of(content: Manifest) -> Conditions:
     """Those a checkpoint was made under."""
-    return {**found.versions, **found.topology}
+    return {**content.versions, **content.topology}
 
 
 def recorded_conditions(directory: Path) -> Conditions | None:

@@ -58,7 +58,7 @@ class ArrayData(FitData):
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         left = math.ceil((self._count - self._consumed(position)) / self._batch_size)
         order = "shuffled" if self._shuffle else "as they are"
-        arrays = [getattr(each, "array", each) for each in tree.flatten(self._arrays)]
+        arrays = [getattr(item, "array", item) for item in tree.flatten(self._arrays)]
         rows = [rows_of_array(array) for array in arrays if isinstance(array, np.ndarray | tf.Tensor)]
         passes.described = {
             "number of examples": self._count,

@@ -59,7 +59,7 @@ def build_with_train_step(model: Any, data: FitData) -> None:
         with strategy.scope():
             tf.function(step).get_concrete_function(_with_any_batch_size(spec))
     except Exception as error:
-        names = ", ".join(repr(each.name) for each in waiting)
+        names = ", ".join(repr(layer.name) for layer in waiting)
         raise ValueError(
             f"cannot find out which variables the optimizers {names} train: the train step can't be traced "
             f"({describe_error(error)}); call optimizer.build(variables) for each of them before fit"
@@ -69,9 +69,9 @@ def build_with_train_step(model: Any, data: FitData) -> None:
 
 
 def _with_any_batch_size(spec: Any) -> Any:
-    def relaxed(each: Any) -> Any:
-        if not isinstance(each, tf.TensorSpec) or each.shape.rank in (None, 0):
-            return each
-        return tf.TensorSpec([None, *each.shape[1:]], each.dtype)
+    def relaxed(part: Any) -> Any:
+        if not isinstance(part, tf.TensorSpec) or part.shape.rank in (None, 0):
+            return part
+        return tf.TensorSpec([None, *part.shape[1:]], part.dtype)
 
     return tf.nest.map_structure(relaxed, spec)

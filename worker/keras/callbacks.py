@@ -10,9 +10,9 @@ import tensorflow as tf
 def check_callbacks(callbacks: Any) -> list[Any]:
     """The callbacks as a list. Raises ValueError for one that does what `fit` does itself."""
     listed = tf.nest.flatten(list(callbacks)) if isinstance(callbacks, list | tuple) else [callbacks]
-    listed = [each for each in listed if each is not None]
-    for each in listed:
-        if isinstance(each, tf.keras.callbacks.BackupAndRestore):
+    listed = [callback for callback in listed if callback is not None]
+    for callback in listed:
+        if isinstance(callback, tf.keras.callbacks.BackupAndRestore):
             raise ValueError(
                 "cannot fit with BackupAndRestore: it would restore the model a second time, at the begin of an epoch, "
                 "and epochs would be trained twice; remove it, because fit saves and restores everything itself"

@@ -42,33 +42,33 @@ class OuterVariable:
 
 def outer_variables(callback: Any) -> dict[str, OuterVariable]:
     """Those that may hold state (values, containers and small arrays), by a name that is the same in each process."""
-    found: dict[str, OuterVariable] = {}
+    variables: dict[str, OuterVariable] = {}
     for function in _functions_of(callback):
         for variable in _variables_of(function):
             if _may_be_state(variable.value):
                 where = function.__qualname__ if variable.cell is not None else function.__module__
-                found.setdefault(f"{variable.name} of {where.replace('.<locals>', '')}", variable)
-    return found
+                variables.setdefault(f"{variable.name} of {where.replace('.<locals>', '')}", variable)
+    return variables
 
 
 def _functions_of(callback: Any) -> list[types.FunctionType]:
     """The script's functions that the callback calls, and those that they call."""
     waiting = [*reachability.script_methods_of(callback), *vars(callback).values()]
-    found: dict[int, types.FunctionType] = {}
-    for each in waiting:
-        kind = type(each)  # isinstance would ask for `__class__`, which some proxies answer with an error
+    functions: dict[int, types.FunctionType] = {}
+    for value in waiting:
+        kind = type(value)  # isinstance would ask for `__class__`, which some proxies answer with an error
         if issubclass(kind, functools.partial):
-            waiting.append(each.func)
-        if issubclass(kind, types.MethodType) and each.__self__ is not callback:
-            waiting.append(each.__func__)
+            waiting.append(value.func)
+        if issubclass(kind, types.MethodType) and value.__self__ is not callback:
+            waiting.append(value.__func__)
         if (
             issubclass(kind, types.FunctionType)
-            and id(each) not in found
-            and not reachability.is_of_library(each.__module__ or "")
+            and id(value) not in functions
+            and not reachability.is_of_library(value.__module__ or "")
         ):
-            found[id(each)] = each
-            waiting.extend(variable.value for variable in _variables_of(each))
-    return list(found.values())
+            functions[id(value)] = value
+            waiting.extend(variable.value for variable in _variables_of(value))
+    return list(functions.values())
 
 
 def _variables_of(function: types.FunctionType) -> Iterator[OuterVariable]:
@@ -88,15 +88,15 @@ def _may_be_state(value: Any) -> bool:
     """Whether it is a plain value, or a container or an array that is not large."""
     left_bytes, left_values = MAX_BYTES, MAX_VALUES
     waiting = [value]
-    for each in waiting:
+    for part in waiting:
         left_values -= 1
-        if issubclass(type(each), np.ndarray):
-            left_bytes -= each.nbytes
-        elif issubclass(type(each), dict):
-            waiting.extend(each.values())
-        elif issubclass(type(each), list | tuple | set | frozenset | deque):
-            waiting.extend(each)
-        elif not issubclass(type(each), _PLAIN) and each is value:
+        if issubclass(type(part), np.ndarray):
+            left_bytes -= part.nbytes
+        elif issubclass(type(part), dict):
+            waiting.extend(part.values())
+        elif issubclass(type(part), list | tuple | set | frozenset | deque):
+            waiting.extend(part)
+        elif not issubclass(type(part), _PLAIN) and part is value:
             return False
         if left_bytes < 0 or left_values < 0 or len(waiting) > MAX_VALUES:
             return False

@@ -133,7 +133,8 @@ class PyDatasetData(FitData):
         changed = [key for key in changed if not isinstance(vars(self._dataset)[key], _GENERATORS)]
         if changed:
             self._problems.append(Finding(
-                f"{', '.join(f'{name}.{each}' for each in changed)}, changed by {name}.__getitem__ ahead of the step",
+                f"{', '.join(f'{name}.{attribute}' for attribute in changed)}, changed by {name}.__getitem__ ahead of "
+                f"the step",
                 f"change it in {name}.on_epoch_end instead",
             ))  # fmt: skip
         return signature
@@ -248,7 +249,7 @@ class GeneratorData(FitData):
             self._ahead.draws = states != self._ahead.states()
         with self._ahead.undisturbed():
             again = self._first_batches()
-        if [_hash_batch(each) for each in first] != [_hash_batch(each) for each in again]:
+        if [_hash_batch(batch) for batch in first] != [_hash_batch(batch) for batch in again]:
             self._problems.append(Finding(
                 f"the batches of {self._name}, which yields others when it is called again",
                 "make everything that it reads from inside the function, and give its random generators a seed",

@@ -27,8 +27,11 @@ class ReadAhead:
         roots = [("", data)]
         if isinstance(data, types.GeneratorType) and data.gi_frame is not None:
             roots = reachability.roots_of_frame(data.gi_frame)
-        found = missing_variables.reachable_generators(roots)
-        self._generators = [*_GLOBAL, *(each for each in found if each is not _BOUND and each is not _GLOBAL[1])]
+        generators = missing_variables.reachable_generators(roots)
+        self._generators = [
+            *_GLOBAL,
+            *(generator for generator in generators if generator is not _BOUND and generator is not _GLOBAL[1]),
+        ]
         self._lock = threading.Lock()
         self._before: dict[int, list[Any]] = {}
         self.draws = False
@@ -47,7 +50,7 @@ class ReadAhead:
     def trained(self, number: int) -> None:
         """All batches below `number` were trained on."""
         with self._lock:
-            for old in [each for each in self._before if each < number]:
+            for old in [earlier for earlier in self._before if earlier < number]:
                 del self._before[old]
 
     def states(self) -> list[Any]:

@@ -112,7 +112,7 @@ class FitRun(Run):
         exempt = (*self._leave_out, *saved, *counted)
 
         def find_problems() -> list[Finding]:
-            data = next((each for name, each in self._roots if name == "data"), None)
+            data = next((value for name, value in self._roots if name == "data"), None)
             others = [*self._data.find_problems(), *self._validation.find_problems()]
             return [*self._find_problems(self._roots, data), *others, *self._find_lost_values(None)]
 
@@ -123,7 +123,7 @@ class FitRun(Run):
         super()._report_changed_values(None)
 
     def _watched_roots(self) -> list[reachability.Root]:
-        return [(name, each) for name, each in self._roots if name in ("model", "loss")]
+        return [(name, value) for name, value in self._roots if name in ("model", "loss")]
 
     def _report_not_saved(self) -> None:
         """Names each attribute of a callback that can't be saved, once. Ends training if the run is `strict`."""

@@ -125,10 +125,10 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
     def inspect_callbacks(self) -> list[dict[str, SavedObject]]:
         """The saved form of each callback's attributes, by name. Updates `live` and `not_saved`."""
         not_saved: list[str] = []
-        found = [dict(self._saved_attributes(callback, not_saved)) for callback in self._callbacks]
-        self.live = [one for attributes in found for saved in attributes.values() for one in saved.live]
+        objects = [dict(self._saved_attributes(callback, not_saved)) for callback in self._callbacks]
+        self.live = [one for attributes in objects for saved in attributes.values() for one in saved.live]
         self.not_saved = tuple(not_saved)
-        return found
+        return objects
 
     def fill_metrics(self) -> tuple[str, ...]:
         """Restores the metrics of an interrupted epoch on every replica. Returns, in words, what does not fit."""
@@ -136,7 +136,7 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
         variables = self.metric_variables
         if not stored:
             return ()
-        if [values.shape[1:] for values in stored] != [tuple(each.shape) for each in variables]:
+        if [values.shape[1:] for values in stored] != [tuple(variable.shape) for variable in variables]:
             return (
                 f"the checkpoint has {counted(len(stored), 'variable')} of them, the model has {len(variables)}, or "
                 f"their shapes differ; those of the epoch that was interrupted begin anew",
@@ -159,14 +159,14 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
             for number, variable in enumerate(self.metric_variables)
         }
         callbacks = []
-        for number, (each, found) in enumerate(zip(self._callbacks, self.inspect_callbacks(), strict=True)):
+        for number, (callback, attributes) in enumerate(zip(self._callbacks, self.inspect_callbacks(), strict=True)):
             changed = {
                 name: saved
-                for name, saved in found.items()
+                for name, saved in attributes.items()
                 if saved.live or self._fresh[number].get(name) != saved.digest()
             }
             callbacks.append(
-                {"class": type(each).__name__, "attributes": {name: saved.json for name, saved in changed.items()}}
+                {"class": type(callback).__name__, "attributes": {name: saved.json for name, saved in changed.items()}}
             )
             arrays |= {
                 f"{number}/{name}/{key}": array
@@ -192,8 +192,8 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
 
     def deserialize(self, string_value: bytes) -> None:
         """Called by TensorFlow when a checkpoint is restored."""
-        with np.load(io.BytesIO(string_value), allow_pickle=False) as found:
-            self._arrays = {name: found[name] for name in found.files}
+        with np.load(io.BytesIO(string_value), allow_pickle=False) as archive:
+            self._arrays = {name: archive[name] for name in archive.files}
         self._restored = json.loads(self._arrays.pop("body").tobytes())
 
     def _saved_attributes(self, callback: Any, not_saved: list[str] | None = None) -> Iterator[tuple[str, SavedObject]]:
@@ -233,13 +233,13 @@ class FitState(tf.train.experimental.PythonState, TrackedMetrics):  # type: igno
         return frozenset(known.union(*map(identities, variables)))
 
     def _restore_attributes(self, number: int, callback: Any, attributes: dict[str, Any]) -> Iterator[str]:
-        for name, found in attributes.items():
+        for name, saved in attributes.items():
             start = f"{number}/{name}/"
             arrays = {key.removeprefix(start): array for key, array in self._arrays.items() if key.startswith(start)}
             try:
                 outer = self._outer.get(id(callback), {}).get(name)
                 present = vars(callback).get(name) if outer is None else outer.value
-                value = ObjectRestorer(arrays, self._known()).restore_value(found, present)
+                value = ObjectRestorer(arrays, self._known()).restore_value(saved, present)
             except NotRestorable as error:
                 yield f"{type(callback).__name__}.{name}: {error}"
             except _OBJECT_ERRORS as error:

@@ -82,14 +82,14 @@ def survey(script: Path, search: Sequence[str]) -> Survey:
     try:
         reader.read(script, None)
     except _Effect as error:
-        reader.found.ends_at = str(error)
+        reader.result.ends_at = str(error)
     reader.look_at_the_rest()
-    return reader.found
+    return reader.result
 
 
 class _Reader:
     def __init__(self, search: Sequence[str]) -> None:
-        self.found = Survey()
+        self.result = Survey()
         self._search = list(search)
         self._visited: set[str] = set()
         self._trees: list[ast.Module] = []
@@ -105,7 +105,7 @@ class _Reader:
                 raise _Effect(f"{path.name}: larger than {MAX_BYTES} bytes")
             tree = ast.parse(content, str(path))
             self._trees.append(tree)
-            self.found.is_settled &= _ENVIRONMENT.search(content.decode(errors="replace")) is None
+            self.result.is_settled &= _ENVIRONMENT.search(content.decode(errors="replace")) is None
             for statement in tree.body:
                 if _is_main_guard(statement):
                     if is_script:
@@ -117,26 +117,26 @@ class _Reader:
 
     def look_at_the_rest(self) -> None:
         """Collects what doesn't depend on the order."""
-        found = self.found
-        for node in (each for tree in self._trees for each in ast.walk(tree)):
-            found.is_settled &= not _may_change_environment(node)
+        result = self.result
+        for node in (part for tree in self._trees for part in ast.walk(tree)):
+            result.is_settled &= not _may_change_environment(node)
             match node:
                 case ast.Import(names=names):
                     modules = [name.name for name in names]
                 case ast.ImportFrom(module=str(module), level=0):
                     modules = [module]
                 case ast.Attribute(value=ast.Name(id="worker"), attr=attribute):
-                    found.worker_names.add(attribute)
+                    result.worker_names.add(attribute)
                     continue
                 case ast.Attribute(attr="keras"):
-                    found.uses_keras = True
+                    result.uses_keras = True
                     continue
                 case _:
                     continue
-            found.imports_worker |= any(_top(module) == "worker" for module in modules)
-            for each in modules:
-                if each not in self._visited and not self._is_known(each):
-                    found.is_settled = False
+            result.imports_worker |= any(_top(module) == "worker" for module in modules)
+            for module in modules:
+                if module not in self._visited and not self._is_known(module):
+                    result.is_settled = False
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class _Reader:
             case _:
                 name = _used_of_worker(statement)
                 if name is not None:  # what is done first is to load it
-                    self.found.imports.append(Import("worker", (name,)))
+                    self.result.imports.append(Import("worker", (name,)))
                 if name != "strategy":  # this one configures devices, on which no import depends
                     raise _end(path, statement)
 
@@ -167,7 +167,7 @@ class _Reader:
         if self._is_own(spec):
             self._read_own(name, from_names, path, statement)
         elif top == "worker" or top in LOADED:
-            self.found.imports.append(Import(name, tuple(from_name for from_name in from_names if from_name != "*")))
+            self.result.imports.append(Import(name, tuple(from_name for from_name in from_names if from_name != "*")))
         elif not self._is_known(top):
             raise _end(path, statement)
 

@@ -111,11 +111,12 @@ class LocalProcesses:
     def _start(self, rank: int, addresses: list[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            told = self._attempt.launch
+            orders = self._attempt.launch
             member = Launch(
-                job=told.job, checkpoint_dir=told.checkpoint_dir, strategy=told.strategy, workers=told.workers,
-                deterministic=told.deterministic, strict=told.strict, on_nan=told.on_nan, loss_spike=told.loss_spike,
-                microbatches=told.microbatches, checkpoint_interval=told.checkpoint_interval,
+                job=orders.job, checkpoint_dir=orders.checkpoint_dir, strategy=orders.strategy, workers=orders.workers,
+                deterministic=orders.deterministic, strict=orders.strict, on_nan=orders.on_nan,
+                loss_spike=orders.loss_spike, microbatches=orders.microbatches,
+                checkpoint_interval=orders.checkpoint_interval,
                 member=Member(rank, theirs.fileno()),
             )  # fmt: skip
             environment = {
@@ -139,7 +140,9 @@ class LocalProcesses:
             for descriptor, _ in poll.poll():
                 link, rank = links[descriptor]
                 content = _read(link)
-                failure = next((each for each in decoders[rank].feed(content) if isinstance(each, Failed)), None)
+                failure = next(
+                    (message for message in decoders[rank].feed(content) if isinstance(message, Failed)), None
+                )
                 if failure is not None or not content:
                     poll.unregister(descriptor)
                     del links[descriptor]
@@ -204,8 +207,8 @@ def _free_ports(count: int) -> list[int]:
             sock.bind(("", 0))  # TensorFlow's server listens on every address
         return [int(sock.getsockname()[1]) for sock in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for sock in sockets:
+            sock.close()
 
 
 _started: LocalProcesses | None = None

@@ -30,8 +30,8 @@ def main() -> None:
     search = sys.path if sys.flags.safe_path else [folder, *sys.path]
     attempt = attempt_or_standby()
     sys.modules["__main__"] = module = _main_module(script)
-    found = survey(script, search)
-    problem = _why_pointless(found, attempt) or _import_ahead(found)
+    report = survey(script, search)
+    problem = _why_pointless(report, attempt) or _import_ahead(report)
     if problem is None and not sys.flags.safe_path:
         problem = _shadowed(folder)
     if problem is not None:
@@ -53,28 +53,31 @@ def _main_module(script: Path) -> ModuleType:
     return module
 
 
-def _why_pointless(found: Survey, attempt: Attempt) -> str | None:
+def _why_pointless(report: Survey, attempt: Attempt) -> str | None:
     """Why a standby would be no quicker than a new process, or would train to other bits."""
-    order = [each.module.partition(".")[0] for each in found.imports]
-    packages = [each for each in found.imports if each.module != "worker" or each.from_names]
-    if not found.imports_worker:
+    order = [entry.module.partition(".")[0] for entry in report.imports]
+    packages = [entry for entry in report.imports if entry.module != "worker" or entry.from_names]
+    if not report.imports_worker:
         return "the script does not import worker"
     if not packages:
-        return f"nothing can be imported before {found.ends_at or 'the script runs'} (docs/standby.md)"
-    early = [each for each in (order[: order.index("worker")] if "worker" in order else order) if each in _TENSORFLOW]
+        return f"nothing can be imported before {report.ends_at or 'the script runs'} (docs/standby.md)"
+    ahead = order[: order.index("worker")] if "worker" in order else order
+    early = [package for package in ahead if package in _TENSORFLOW]
     if attempt.launch.deterministic and early:
         return f"the job is deterministic and imports {early[0]} before worker; import worker first"
     return None
 
 
-def _import_ahead(found: Survey) -> str | None:
+def _import_ahead(report: Survey) -> str | None:
     """Imports what can be; returns what went wrong. The script meets the same error, and reports it as its own."""
     try:
-        for each in found.imports:
-            _load(__import__(each.module, {}, {}, each.from_names), each.from_names if each.module == "worker" else ())
-        if found.is_settled and "tensorflow" in sys.modules:  # these read the environment as well
-            _load(sys.modules["tensorflow"].keras if found.uses_keras else None, ("layers",))
-            _load(sys.modules["worker"], sorted(found.worker_names & set(sys.modules["worker"].__all__) - {"torch"}))
+        for entry in report.imports:
+            _load(
+                __import__(entry.module, {}, {}, entry.from_names), entry.from_names if entry.module == "worker" else ()
+            )
+        if report.is_settled and "tensorflow" in sys.modules:  # these read the environment as well
+            _load(sys.modules["tensorflow"].keras if report.uses_keras else None, ("layers",))
+            _load(sys.modules["worker"], sorted(report.worker_names & set(sys.modules["worker"].__all__) - {"torch"}))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no reason to fail now
         return f"cannot import ahead what the script imports: {error!r:.300}"
     return None

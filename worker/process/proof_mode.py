@@ -80,7 +80,7 @@ class ProofMode:
 
     def without_left_out(self, left_out: Sequence[Any]) -> tuple[Any, ...]:
         """What the checks may leave out in a proof: nothing, so that it names all. `left_out`: what the script says."""
-        self._left_out = tuple(each for each in left_out if isinstance(each, str))
+        self._left_out = tuple(name for name in left_out if isinstance(name, str))
         return ()
 
     def name_findings(self, named: Iterable[tuple[str, str]]) -> None:
@@ -180,7 +180,7 @@ def _is_named(word: str, finding: str) -> bool:
 
 def _bits_of(value: Any) -> tuple[str, ...]:
     """The exact bits of a metric, of each replica."""
-    return tuple(_bits_of_one(each) for each in getattr(value, "values", (value,)))
+    return tuple(_bits_of_one(part) for part in getattr(value, "values", (value,)))
 
 
 def _bits_of_one(value: Any) -> str:

@@ -146,4 +146,4 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def mentions_full_disk(text: str) -> bool:
     """Whether an error's text says that no space, or no quota, is left on a disk."""
-    return any(each in text.lower() for each in _DISK_FULL)
+    return any(phrase in text.lower() for phrase in _DISK_FULL)

@@ -88,17 +88,17 @@ def changed_sources(before: SourceStamps, now: SourceStamps, since_ns: int) -> l
 
     A file that changed while loading went on counts too: the old or the new content may have been read.
     """
-    fresh = {path for path, found in before.items() if found is not None and found[0] >= since_ns}
+    fresh = {path for path, stamp in before.items() if stamp is not None and stamp[0] >= since_ns}
     installed = set(_package_folders())  # bytecode may be written there while it is loaded
     return sorted({path for path in before if before[path] != now.get(path)} | (fresh - installed))
 
 
 def _stamp_file(path: str) -> tuple[int, int, int] | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _own_module_files() -> Iterator[str]:
@@ -122,5 +122,5 @@ _GENERATED = "__autograph_generated_file"  # TensorFlow's, in the folder for tem
 def _package_folders() -> list[str]:
     """The folders in which packages are installed: a folder changes when a package is added, removed or replaced."""
     paths = sysconfig.get_paths()
-    found = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    return sorted(found)
+    folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    return sorted(folders)

@@ -45,10 +45,10 @@ def begin_attempt() -> Attempt:
     global _current
     requests = PendingRequests()
     try:
-        told = launch.from_environment(os.environ)
-        daemon = standby.open_daemon_pidfd(told.waits_for) if told.waits_for is not None else None
-        channel = WorkerChannel(told.control, requests, daemon) if told.control is not None else None
-        proof = _open_proof(told)
+        orders = launch.from_environment(os.environ)
+        daemon = standby.open_daemon_pidfd(orders.waits_for) if orders.waits_for is not None else None
+        channel = WorkerChannel(orders.control, requests, daemon) if orders.control is not None else None
+        proof = _open_proof(orders)
     except LaunchError as error:
         _exit_bad_launch(f"cannot start: {error}")
     except OSError as error:
@@ -56,20 +56,20 @@ def begin_attempt() -> Attempt:
             f"cannot open the control pipe {error.filename}: {error.strerror}; check that the daemon's runtime folder "
             f"exists"
         )
-    if told.member is not None:
+    if orders.member is not None:
         from worker.process.local_processes import MemberReporter  # only here: most workers train alone
 
-        _current = Attempt(told, requests, MemberReporter(told.member), proof=proof)
+        _current = Attempt(orders, requests, MemberReporter(orders.member), proof=proof)
         _remove_launch_variables()
         _report_uncaught_exceptions(_current)
     elif channel is None:
         state_home, mirror_url = launch.state_home(os.environ), launch.mirror_url(os.environ)
-        _current = Attempt(told, requests, ConsoleReporter(), state_home=state_home, mirror_url=mirror_url)
+        _current = Attempt(orders, requests, ConsoleReporter(), state_home=state_home, mirror_url=mirror_url)
         _start_local_processes(_current)
     else:
-        _current = Attempt(told, requests, channel, channel, number=channel.attempt, proof=proof)
+        _current = Attempt(orders, requests, channel, channel, number=channel.attempt, proof=proof)
         channel.on_promoted = _current.promote
-        _leave_with_daemon(told.leaves_with, requests, channel)
+        _leave_with_daemon(orders.leaves_with, requests, channel)
         _remove_launch_variables()
         _report_uncaught_exceptions(_current)
         _prepare_output(channel)
@@ -78,13 +78,13 @@ def begin_attempt() -> Attempt:
     return _current
 
 
-def _open_proof(told: Launch) -> ProofMode | None:
+def _open_proof(orders: Launch) -> ProofMode | None:
     """What this process does for a proof of exactness; None if it trains for its own sake. Raises LaunchError."""
     folder = launch.proof_folder(os.environ)
-    if folder is None or (told.control is None and told.member is None):
+    if folder is None or (orders.control is None and orders.member is None):
         return None
     try:
-        return ProofMode(folder, told.checkpoint_dir, is_first=told.member is None)
+        return ProofMode(folder, orders.checkpoint_dir, is_first=orders.member is None)
     except (OSError, ProtocolError) as error:
         raise LaunchError(f"{launch.PROOF} is {folder}, but the plan there can't be read: {error}") from error
 
@@ -113,15 +113,20 @@ def _prepare_output(channel: WorkerChannel) -> None:
 
 def _start_local_processes(attempt: Attempt) -> None:
     """Starts the processes that train together with this one, early: so all import TensorFlow at the same time."""
-    told = attempt.launch
-    if told.waits_for is None and told.strategy == "multiworker" and told.workers is not None and told.workers > 1:
+    orders = attempt.launch
+    if (
+        orders.waits_for is None
+        and orders.strategy == "multiworker"
+        and orders.workers is not None
+        and orders.workers > 1
+    ):
         from worker.process import local_processes  # only here: most workers train alone
 
         try:
-            local_processes.start_local_processes(attempt, told.workers)
+            local_processes.start_local_processes(attempt, orders.workers)
         except OSError as error:
             attempt.exit_with_error(
-                WorkerExit.USER_ERROR, f"cannot start {counted(told.workers - 1, 'more worker')}: {error}"
+                WorkerExit.USER_ERROR, f"cannot start {counted(orders.workers - 1, 'more worker')}: {error}"
             )
 
 

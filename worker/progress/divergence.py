@@ -43,7 +43,7 @@ class SpikeDetector:
         """Whether this loss is a spike. If it is not, later ones are compared with it."""
         if len(self._window) >= MIN_LOSSES:
             median = statistics.median(self._window)
-            deviation = statistics.median(abs(each - median) for each in self._window)
+            deviation = statistics.median(abs(value - median) for value in self._window)
             if loss - median > self._factor * max(deviation * MAD_TO_SIGMA, abs(median) * MIN_DEVIATION):
                 return True
         self._window.append(loss)
@@ -111,8 +111,8 @@ def add_skipped(directory: Path, divergence: Divergence, attempt: int) -> None:
         for epoch, batch in divergence.batches
     ]
     known = _read_entries(directory)
-    there = {(each["epoch"], each["batch"]) for each in known}
-    known += [each for each in new if (each["epoch"], each["batch"]) not in there]
+    there = {(entry["epoch"], entry["batch"]) for entry in known}
+    known += [entry for entry in new if (entry["epoch"], entry["batch"]) not in there]
     durable.write_file(
         directory / layout.SKIPPED, (json.dumps({"format": FORMAT, "left_out": known}, indent=1) + "\n").encode()
     )

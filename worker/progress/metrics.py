@@ -25,4 +25,4 @@ def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
 
 def replica_values(value: Any) -> list[float]:
     """Each replica's number of a per-replica value, or the one number. Raises TypeError or ValueError."""
-    return [float(each) for each in getattr(value, "values", (value,))]
+    return [float(part) for part in getattr(value, "values", (value,))]

@@ -48,10 +48,10 @@ def _holder_of(batches: Iterator[Any], loop: types.FrameType) -> str | None:
     return None
 
 
-def _are_variables(found: Any, frame: types.FrameType | None) -> bool:
+def _are_variables(variables: Any, frame: types.FrameType | None) -> bool:
     """Whether an object is the dict of the global or local variables of a frame or of its callers."""
-    while frame is not None and isinstance(found, dict):
-        if found is frame.f_globals or found is frame.f_locals:
+    while frame is not None and isinstance(variables, dict):
+        if variables is frame.f_globals or variables is frame.f_locals:
             return True
         frame = frame.f_back
     return False

@@ -258,7 +258,7 @@ class GangCheckpoints(RunCheckpoints):
 
     def _save_together(self, agreed: _Agreement, boundary: StepBoundary, beside: bool) -> str | None:
         """The chief saves, with every worker's part. Returns the error, if there is one by now."""
-        flushes = tuple(each for _, ids in self._waiting for each in ids) if self._gang.is_chief else ()
+        flushes = tuple(flush for _, ids in self._waiting for flush in ids) if self._gang.is_chief else ()
         if self._gang.is_chief:
             self._waiting.clear()
         if agreed.held:
@@ -297,8 +297,8 @@ class GangCheckpoints(RunCheckpoints):
         """Reports a commit of the chief to this worker's daemon, with the flushes that it answers."""
         if self._gang.is_chief or agreed.newest <= max(self._reported_step, 0):
             return
-        answered = tuple(each for step, ids in self._waiting if step <= agreed.newest for each in ids)
-        self._waiting = [each for each in self._waiting if each[0] > agreed.newest]
+        answered = tuple(flush for step, ids in self._waiting if step <= agreed.newest for flush in ids)
+        self._waiting = [entry for entry in self._waiting if entry[0] > agreed.newest]
         self._reported_step = agreed.newest
         name = layout.CheckpointName(agreed.newest, agreed.newest_attempt)
         said = Committed(
@@ -313,7 +313,7 @@ class GangCheckpoints(RunCheckpoints):
             return
         newest = self._gang.from_chief([0, 0, 0])
         if failed:
-            waiting = tuple(each for _, ids in self._waiting for each in ids)
+            waiting = tuple(flush for _, ids in self._waiting for flush in ids)
             self._attempt.reporter.send_message(
                 SaveFailed(self._attempt.number, step, "the chief worker could not save; see its log", waiting)
             )

@@ -374,7 +374,7 @@ class Run(RunBase):
         super()._keep(kept)
         tracked = tf.train.TrackableView(self._tracked).descendants()
         # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
-        kept.identities |= {id(each) for each in tracked if hasattr(type(each), "deserialize")}
+        kept.identities |= {id(node) for node in tracked if hasattr(type(node), "deserialize")}
 
     def _adapt_state(self, value: Any) -> HasState | None:
         return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))
@@ -382,11 +382,11 @@ class Run(RunBase):
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""
         data = self._reader.data if self._reader is not None else data
-        found = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
-        found += self._made_in_epoch
+        findings = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
+        findings += self._made_in_epoch
         if self._attempt.launch.deterministic and not is_op_determinism_enabled():
-            found.append(_NOT_DETERMINISTIC)
-        return found
+            findings.append(_NOT_DETERMINISTIC)
+        return findings
 
     def _finish(self) -> None:
         self._report_section(None)  # reports the wait for data since the last step

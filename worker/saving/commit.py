@@ -112,10 +112,10 @@ class Retention:
         is deleted here."""
         if name not in self._known:
             try:
-                found = manifest.read_manifest(self._directory / str(name))
+                content = manifest.read_manifest(self._directory / str(name))
             except (ManifestError, OSError):
                 return None
-            self._known[name] = RetainedCheckpoint(name, found.created_wall_at, found.metrics)
+            self._known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics)
         return self._known[name]
 
 

@@ -40,8 +40,8 @@ class CommitRecord:
     def load(self) -> ReportedCheckpoint | None:
         """The checkpoint that was remembered last; None if there is none, or the file is not readable."""
         try:
-            found = json.loads(durable.read_file(self.path, MAX_RECORD_BYTES))
-            name, step, mount = found["name"], found["step"], found["mount"]
+            record = json.loads(durable.read_file(self.path, MAX_RECORD_BYTES))
+            name, step, mount = record["name"], record["step"], record["mount"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
         if not (isinstance(name, str) and type(step) is int and isinstance(mount, str | None)):
@@ -78,6 +78,6 @@ def _forget_old(folder: Path) -> None:
     """Deletes records that nobody has written for long, and the oldest ones beyond MAX_RECORDS."""
     aged = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if entry.is_file())
     excess = aged[: max(0, len(aged) - MAX_RECORDS + 1)]
-    old = [each for each in aged if each[0] < time.time() - FORGOTTEN_AFTER_S]
+    old = [entry for entry in aged if entry[0] < time.time() - FORGOTTEN_AFTER_S]
     for _, path in {*excess, *old}:
         Path(path).unlink(missing_ok=True)

@@ -64,24 +64,24 @@ class RandomPart:
 
 def parts_of_dataset(dataset: Any) -> list[Any]:
     """The dataset and all datasets that it reads from, each once."""
-    found: dict[int, Any] = {}
+    parts: dict[int, Any] = {}
     waiting = [dataset]
-    for each in waiting:
-        if id(each) not in found and isinstance(each, tf.data.Dataset):
-            found[id(each)] = each
-            waiting.extend(inputs_of(each))
-    return list(found.values())
+    for part in waiting:
+        if id(part) not in parts and isinstance(part, tf.data.Dataset):
+            parts[id(part)] = part
+            waiting.extend(inputs_of(part))
+    return list(parts.values())
 
 
 def random_parts(dataset: Any) -> list[RandomPart]:
     """The parts of a dataset whose order is another one in each pass, always in the same order."""
-    found: dict[int, RandomPart] = {}
-    _collect(dataset, 1, 1, None, False, found, 0)
-    return list(found.values())
+    parts: dict[int, RandomPart] = {}
+    _collect(dataset, 1, 1, None, False, parts, 0)
+    return list(parts.values())
 
 
 def _collect(
-    node: Any, once: int, total: int | None, cache: Any, early: bool, found: dict[int, RandomPart], depth: int
+    node: Any, once: int, total: int | None, cache: Any, early: bool, parts: dict[int, RandomPart], depth: int
 ) -> None:
     """`early`: whether the dataset may end before `node` does."""
     if depth > _MAX_DEPTH or not isinstance(node, tf.data.Dataset):
@@ -92,17 +92,17 @@ def _collect(
         cache = cache if cache is not None or (early and not filled) else node
         once, total = (0, 0) if filled else (once, None if early else total)
     if changes_each_pass(node):
-        part = found.setdefault(id(node), RandomPart(node, 0, 0, cache))
+        part = parts.setdefault(id(node), RandomPart(node, 0, 0, cache))
         part.once += once
         part.total = None if total is None or part.total is None else part.total + total
     if (count := repetitions_of(node)) != 1 and total != 0:
         total = None if early or count < 0 or total is None else total * count
     early = early or kind in ENDS_EARLY or (kind == "_ZipDataset" and len(inputs) > 1)
-    for number, each in enumerate(inputs):
+    for number, source in enumerate(inputs):
         if kind == "_ConcatenateDataset" and number > 0:
-            _collect(each, 0, None if early else total, cache, early, found, depth + 1)
+            _collect(source, 0, None if early else total, cache, early, parts, depth + 1)
         else:
-            _collect(each, once, total, cache, early, found, depth + 1)
+            _collect(source, once, total, cache, early, parts, depth + 1)
 
 
 def is_filled(cache: Any) -> bool:
@@ -138,7 +138,7 @@ def _count_iterator(dataset: Any, iterator: Any) -> None:
     if iterator is not None and (place := _place_in_script()) is not None:
         _made.append((weakref.ref(iterator), place))
         if len(_made) > _MAX_MADE:
-            _made[:] = [each for each in _made if each[0]() is not None]
+            _made[:] = [entry for entry in _made if entry[0]() is not None]
 
 
 def _place_in_script() -> str | None:

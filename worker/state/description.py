@@ -35,7 +35,9 @@ def sample_of_content(arrays: Iterable[Rows]) -> str:
 
 def _bytes_of(row: np.ndarray[Any, Any]) -> bytes:
     if row.dtype.kind in "OSU":
-        texts = [each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in row.reshape(-1)]
+        texts = [
+            value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in row.reshape(-1)
+        ]
         return "\0".join(text.rpartition("/")[2] for text in texts).encode()[:_MAX_ROW_BYTES]
     return np.ascontiguousarray(row).reshape(-1).view(np.uint8)[:_MAX_ROW_BYTES].tobytes()
 

@@ -36,7 +36,7 @@ class ExtraVariables:
 
         With one replica that is so, but for variables of the script's own, which other numbers of replicas divide.
         """
-        return [each for each in self.per_replica if replicas > 1 or is_own_variable(each)]
+        return [variable for variable in self.per_replica if replicas > 1 or is_own_variable(variable)]
 
 
 def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:
@@ -59,7 +59,7 @@ def keras_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
 
 def tracked_objects(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
     """All objects of a kind that `checkpoint` reaches, parents before children."""
-    return [found for found in tf.train.TrackableView(checkpoint).descendants() if isinstance(found, kind)]
+    return [node for node in tf.train.TrackableView(checkpoint).descendants() if isinstance(node, kind)]
 
 
 def optimizer_steps(checkpoint: tf.train.Checkpoint) -> int:
@@ -87,16 +87,16 @@ def write_seeds(extra: ExtraVariables, values: Sequence[Sequence[int]]) -> None:
 def check_own_generators(generators: Iterable[Any]) -> tuple[OwnGenerator, ...]:
     """Returns the script's generators. Raises TypeError for a kind whose state can't be saved here."""
     checked = tuple(generators)
-    for each in checked:
-        if isinstance(each, tf.random.Generator):
+    for generator in checked:
+        if isinstance(generator, tf.random.Generator):
             raise TypeError(
                 "cannot save a tf.random.Generator through generators=; track it in the tf.train.Checkpoint instead"
             )
         if not isinstance(
-            each, tf.keras.random.SeedGenerator | np.random.Generator | np.random.RandomState | random.Random
+            generator, tf.keras.random.SeedGenerator | np.random.Generator | np.random.RandomState | random.Random
         ):
             raise TypeError(
-                f"cannot save the state of a {type(each).__name__}; generators= takes Keras SeedGenerators, "
+                f"cannot save the state of a {type(generator).__name__}; generators= takes Keras SeedGenerators, "
                 f"numpy.random.Generators, numpy.random.RandomStates and random.Randoms"
             )
     return checked
@@ -120,7 +120,7 @@ def read_generators(own: Sequence[OwnGenerator] = ()) -> dict[str, Any]:
         **random_generators.read(),
         "keras": None if keras is None else _read_seed(keras.state),
         "tensorflow": random_operations.read(),
-        "own": [_read_own(each) for each in own],
+        "own": [_read_own(generator) for generator in own],
     }
 
 
@@ -137,8 +137,8 @@ def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()
     if keras is not None and states.get("keras") is not None:
         keras.state.assign(states["keras"])
     random_operations.write(states.get("tensorflow"))
-    for each, state in zip(own, stored, strict=True):
-        _write_own(each, state)
+    for generator, state in zip(own, stored, strict=True):
+        _write_own(generator, state)
 
 
 def _read_own(own: OwnGenerator) -> Any:

@@ -77,13 +77,15 @@ class SavedObject(SavedValue):
         return {
             "kind": "object",
             "class": type(value).__qualname__,
-            "attributes": {name: self._save_value(each, f"{path}.{name}") for name, each in attributes},
+            "attributes": {name: self._save_value(attribute, f"{path}.{name}") for name, attribute in attributes},
         }
 
     def _save_variables(self, variables: list[Any], holder: Any, path: str) -> list[Any]:
         own = [variable for variable in variables if not self._known.intersection(identities(variable))]
         self.live.extend([holder, *own])
-        return [[self._store_array(np.asarray(copy.numpy()), path) for copy in replica_copies(each)] for each in own]
+        return [
+            [self._store_array(np.asarray(copy.numpy()), path) for copy in replica_copies(variable)] for variable in own
+        ]
 
 
 def variables_of(value: Any) -> list[Any] | None:
@@ -95,13 +97,13 @@ def variables_of(value: Any) -> list[Any] | None:
     return None
 
 
-def identities(found: Any) -> set[int]:
+def identities(variable: Any) -> set[int]:
     """The ids under which one variable may appear: Keras' wrapper, TensorFlow's variable in it, each replica's part."""
-    if isinstance(found, tf.keras.random.SeedGenerator):
-        found = found.state
-    inner = found.value if isinstance(found, tf.keras.Variable) else found
+    if isinstance(variable, tf.keras.random.SeedGenerator):
+        variable = variable.state
+    inner = variable.value if isinstance(variable, tf.keras.Variable) else variable
     parts = getattr(inner, "values", ()) if isinstance(inner, tf.Variable) else ()
-    return {id(found), id(inner), *map(id, parts)}
+    return {id(variable), id(inner), *map(id, parts)}
 
 
 class ObjectRestorer(ValueRestorer):
@@ -120,20 +122,20 @@ class ObjectRestorer(ValueRestorer):
             self._restore_variables(saved["values"], present)
             return present
         if kind == "object" and type(present).__qualname__ == saved["class"] and hasattr(present, "__dict__"):
-            for name, each in saved["attributes"].items():
+            for name, attribute in saved["attributes"].items():
                 # not setattr, which the class may refuse
-                vars(present)[name] = self.restore_value(each, vars(present).get(name))
+                vars(present)[name] = self.restore_value(attribute, vars(present).get(name))
             return present
         return super()._restore_object(kind, saved, present)
 
     def _restore_variables(self, values: list[Any], present: Any) -> None:
         holds_seed = isinstance(present, tf.keras.random.SeedGenerator | tf.random.Generator)
         variables = [present.state] if holds_seed else variables_of(present)
-        own = [each for each in variables or () if not self._known.intersection(identities(each))]
+        own = [variable for variable in variables or () if not self._known.intersection(identities(variable))]
         if (
             variables is None
             or len(own) != len(values)
-            or any(list(each.shape) != copies[0]["shape"] for each, copies in zip(own, values, strict=True))
+            or any(list(variable.shape) != copies[0]["shape"] for variable, copies in zip(own, values, strict=True))
         ):
             raise NotRestorable(
                 f"it had {counted(len(values), 'variable')} and is now {describe_present(present)} with {len(own)} of "

@@ -67,7 +67,9 @@ class SavedValue:
     def _save_container(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping) and isinstance(value, dict):
             entries = list(value.items())
-            pairs = [[self._save_value(key, path), self._save_value(each, f"{path}[{key!r}]")] for key, each in entries]
+            pairs = [
+                [self._save_value(key, path), self._save_value(entry, f"{path}[{key!r}]")] for key, entry in entries
+            ]
             return {"kind": "dict", "pairs": pairs, **_subclass_entry(value, dict)}
         if isinstance(value, deque):
             items = self._save_items(value, path)
@@ -206,7 +208,7 @@ class ValueRestorer:
         else:
             before = list(present) if isinstance(present, list | tuple | deque) else []
             before += [None] * len(saved["items"])
-            items = [self.restore_value(each, before[number]) for number, each in enumerate(saved["items"])]
+            items = [self.restore_value(item, before[number]) for number, item in enumerate(saved["items"])]
         if kind in _SETS:
             return _SETS[kind](items)
         if kind == "dict" and isinstance(present, dict):

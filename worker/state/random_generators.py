@@ -16,10 +16,10 @@ _ARRAY = "array"
 def check_own_generators(generators: Iterable[Any]) -> tuple[Any, ...]:
     """Returns the script's generators. Raises TypeError for a kind whose state can't be saved."""
     checked = tuple(generators)
-    for each in checked:
-        if not isinstance(each, GENERATORS):
+    for generator in checked:
+        if not isinstance(generator, GENERATORS):
             raise TypeError(
-                f"cannot save the state of a {type(each).__name__}; generators= takes numpy.random.Generators, "
+                f"cannot save the state of a {type(generator).__name__}; generators= takes numpy.random.Generators, "
                 f"numpy.random.RandomStates and random.Randoms"
             )
     return checked
@@ -30,7 +30,7 @@ def read(own: Sequence[Any] = ()) -> dict[str, Any]:
     return {
         "python": read_generator(random),
         "numpy": as_json(np.random.get_state(legacy=False)),
-        "own": [read_generator(each) for each in own],
+        "own": [read_generator(generator) for generator in own],
     }
 
 
@@ -44,8 +44,8 @@ def write(states: Mapping[str, Any], own: Sequence[Any] = ()) -> None:
         )
     write_generator(random, states["python"])
     np.random.set_state(from_json(states["numpy"]))
-    for each, state in zip(own, stored, strict=True):
-        write_generator(each, state)
+    for generator, state in zip(own, stored, strict=True):
+        write_generator(generator, state)
 
 
 def read_generator(generator: Any) -> Any:
@@ -71,7 +71,7 @@ def write_generator(generator: Any, state: Any) -> None:
 def as_json(value: Any) -> Any:
     """NumPy's arrays and numbers, at any depth of dicts, as JSON with their type."""
     if isinstance(value, Mapping):
-        return {key: as_json(each) for key, each in value.items()}
+        return {key: as_json(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
         return {_ARRAY: str(value.dtype), "values": value.tolist()}
     return value.item() if isinstance(value, np.generic) else value
@@ -83,4 +83,4 @@ def from_json(value: Any) -> Any:
         return value
     if _ARRAY in value:
         return np.array(value["values"], dtype=value[_ARRAY])
-    return {key: from_json(each) for key, each in value.items()}
+    return {key: from_json(entry) for key, entry in value.items()}

@@ -91,7 +91,7 @@ def per_replica_variables(keras_variables: Iterator[Any], tracked: Sequence[Any]
     """
     layers = [variable for variable in keras_variables if not variable.trainable and variable.name != SEED_NAME]
     known = {id(layer.value) for layer in layers}
-    return (*layers, *(each for each in tracked if is_own_variable(each) and id(each) not in known))
+    return (*layers, *(variable for variable in tracked if is_own_variable(variable) and id(variable) not in known))
 
 
 _OF_METRICS = ("update_state", "result", "reset_state", "variables")

@@ -85,8 +85,8 @@ class RunState(MutableMapping[str, Any]):
 
     def keepers(self) -> dict[str, HasState]:
         """By name, what gives and takes the state of each value that is an object."""
-        found = {name: self._keeper_of(value) for name, value in list(self._values.items())}
-        return {name: keeper for name, keeper in sorted(found.items()) if keeper is not None}
+        keepers = {name: self._keeper_of(value) for name, value in list(self._values.items())}
+        return {name: keeper for name, keeper in sorted(keepers.items()) if keeper is not None}
 
     def check(self) -> None:
         """Raises TypeError, naming the value, if a value can't be saved."""
@@ -136,8 +136,8 @@ class RunState(MutableMapping[str, Any]):
         """
         if content is None:
             return
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
         body = json.loads(arrays.pop(_BODY).tobytes())
         if _ORDER in arrays:
             order = json.loads(arrays.pop(_ORDER).tobytes())

@@ -143,14 +143,14 @@ class Made:
 def leaves(value: Any, name: str) -> Iterator[tuple[str, Plain]]:
     """Yields the plain values in a configuration, by name. Numbers that JSON can't hold become text."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from leaves(each, f"{name}.{key}")
+        for key, entry in value.items():
+            yield from leaves(entry, f"{name}.{key}")
     elif isinstance(value, Made):
         yield name, plain(value.kind)
         yield from leaves(value.config, name)
     elif isinstance(value, list | tuple):
-        for number, each in enumerate(value):
-            yield from leaves(each, f"{name}[{number}]")
+        for number, entry in enumerate(value):
+            yield from leaves(entry, f"{name}[{number}]")
     else:
         yield name, plain(value)
 
@@ -179,7 +179,7 @@ def limited(conditions: Iterable[tuple[str, Condition]]) -> dict[str, Condition]
 
 def parse_record(value: Any) -> dict[str, Plain]:
     """What a checkpoint recorded; empty if an earlier version wrote it."""
-    return {str(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+    return {str(name): entry for name, entry in value.items()} if isinstance(value, Mapping) else {}
 
 
 def is_seed_of_script(seed: Any) -> bool:

@@ -80,9 +80,9 @@ def _of_training(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "class_name" in value and "config" in value:
             return Made(value["class_name"], _of_training(value["config"]))
-        return {key: _of_training(each) for key, each in value.items() if key not in _NOT_COMPARED}
+        return {key: _of_training(entry) for key, entry in value.items() if key not in _NOT_COMPARED}
     if isinstance(value, list | tuple):
-        return [_of_training(each) for each in value]
+        return [_of_training(entry) for entry in value]
     return value
 
 

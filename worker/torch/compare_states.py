@@ -35,7 +35,7 @@ def differing(one: Any, other: Any, path: str = "") -> Iterator[Difference]:
 
 
 def _differing_tensors(one: torch.Tensor, other: torch.Tensor, path: str) -> Iterator[Difference]:
-    forms = [f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (one, other)]
+    forms = [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in (one, other)]
     if forms[0] != forms[1]:
         yield path, forms[0], forms[1]
         return
@@ -43,12 +43,12 @@ def _differing_tensors(one: torch.Tensor, other: torch.Tensor, path: str) -> Ite
         if repr(one) != repr(other):
             yield path, "its values", "other values"
         return
-    bits = [each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other)]
+    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
     unequal = (bits[0] != bits[1]).nonzero()
     if len(unequal):
         at = int(unequal[0]) // max(1, one.element_size())
         where = f"element {at}: " if one.numel() > 1 else ""
-        mine, theirs = (f"{where}{each.reshape(-1)[at].item()!r}" for each in (one, other))
+        mine, theirs = (f"{where}{tensor.reshape(-1)[at].item()!r}" for tensor in (one, other))
         yield path, mine, theirs
 
 
@@ -72,8 +72,8 @@ def shown_name(path: str) -> str:
 def main(arguments: list[str]) -> int:
     """Prints the differences."""
     one, other = (load_state(Path(argument)) for argument in arguments)
-    found = [(shown_name(path), *values) for path, *values in differing(one, other)]
-    sys.stdout.write(json.dumps(found))
+    differences = [(shown_name(path), *values) for path, *values in differing(one, other)]
+    sys.stdout.write(json.dumps(differences))
     return 0
 
 

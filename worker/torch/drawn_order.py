@@ -70,7 +70,7 @@ class DrawnPlan:
     def kept(self) -> tuple[Any, ...]:
         """The objects whose state it keeps."""
         inner = (getattr(self.sampler, name, None) for name in ("sampler", "batch_sampler"))
-        return (self.sampler, *(each for each in inner if each is not None))
+        return (self.sampler, *(part for part in inner if part is not None))
 
     def follow(self, before: Any) -> None:
         """Takes over what the plan before this one knows of the sampler. None: it is the first one of this process."""
@@ -170,7 +170,7 @@ class DrawnPlan:
 
     def _drawn_once(self, place: tuple[int, ...]) -> list[Any]:
         with seeded_by(place):
-            drawn = [_copied(each) for each in itertools.islice(iter(self.sampler), MAX_DRAWN + 1)]
+            drawn = [_copied(item) for item in itertools.islice(iter(self.sampler), MAX_DRAWN + 1)]
         if len(drawn) > MAX_DRAWN:
             raise TypeError(
                 f"cannot use a {type(self.sampler).__name__} that yields more than {MAX_DRAWN} indices in an epoch: "

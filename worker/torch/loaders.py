@@ -126,8 +126,8 @@ class BatchPlan:
 
 def _rows_of(tensor: torch.Tensor) -> Rows:
     def row(number: int) -> Any:
-        found = tensor[number].detach().cpu().contiguous()
-        return found.reshape(-1).view(torch.uint8).numpy() if found.dtype != torch.bool else found.numpy()
+        values = tensor[number].detach().cpu().contiguous()
+        return values.reshape(-1).view(torch.uint8).numpy() if values.dtype != torch.bool else values.numpy()
 
     return len(tensor), f"{tensor.dtype} {list(tensor.shape[1:])}", row
 

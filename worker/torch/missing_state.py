@@ -171,8 +171,8 @@ def find_unread_loaders(roots: Iterable[Root]) -> list[Finding]:
     """DataLoaders that the loop reaches and shuffles, in a run that never reads through `run.batches`."""
     loaders = [
         name
-        for name, each in roots
-        if isinstance(each, torch.utils.data.DataLoader) and isinstance(each.sampler, torch.utils.data.RandomSampler)
+        for name, value in roots
+        if isinstance(value, torch.utils.data.DataLoader) and isinstance(value.sampler, torch.utils.data.RandomSampler)
     ]
     remedy = 'write "for batch in run.batches(loader):", which continues where training stopped'
     return [Finding(f"the position in the DataLoader {name}, which the loop reads itself", remedy) for name in loaders]

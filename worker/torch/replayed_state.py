@@ -102,7 +102,7 @@ def _are_same(one: Any, other: Any) -> bool:
         return type(one) is type(other) and (one == other or repr(one) == repr(other))
     if _kind(one) != _kind(other):
         return False
-    first, second = (each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+    first, second = (tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
     return bool(torch.equal(first, second))
 
 

@@ -76,8 +76,8 @@ class Run(FilesRun):
         The other arguments are those of `FilesRun`.
         """
         named = dict(sorted((generators or {}).items()))
-        own = {name: each for name, each in named.items() if isinstance(each, torch.Generator)}
-        others = [each for name, each in named.items() if name not in own]
+        own = {name: generator for name, generator in named.items() if isinstance(generator, torch.Generator)}
+        others = [generator for name, generator in named.items() if name not in own]
         self._torch_files = TorchFiles(parts, own)
         super().__init__(self._torch_files, total_steps=total_steps, directory=directory, interval=interval,
                          generators=others, leave_out=leave_out, strict=strict, on_nan=on_nan,
@@ -183,13 +183,13 @@ class Run(FilesRun):
     def _find_missing(self, roots: list[Root]) -> tuple[tuple[str, ...], Sequence[Finding]]:
         saved = self._torch_files
         generators = (*saved.generators.values(), *self._own_generators)
-        kept = {f"state {name}": each for name, each in self.state.items()}
+        kept = {f"state {name}": value for name, value in self.state.items()}
         plan = self._plan
         known = () if plan is None else (self._loader, *plan.kept)
         missing = find_missing({**saved.parts, **kept}, generators, roots, [self, *self._leave_out], known)
         if plan is None:
             return missing, find_unread_loaders(roots)
-        if any(plan.dataset is each for each in plan.kept):
+        if any(plan.dataset is part for part in plan.kept):
             return missing, ()
         known_generators = (*generators, *self.state.values(), *self._leave_out)
         return missing, find_generators_of_dataset(plan.dataset, known_generators, in_processes=plan.has_processes)

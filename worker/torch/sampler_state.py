@@ -54,12 +54,12 @@ class SavedSampler(SavedValue):
 
     def _save_container(self, value: Any, path: str) -> Any:
         if type(value) in (list, tuple) and len(value) > _MANY:
-            if all(type(each) is int for each in value):
+            if all(type(entry) is int for entry in value):
                 stored = self._store_large(np.array(value), path)
                 return stored and {"kind": "numbers", "tuple": type(value) is tuple, **stored}
-            if all(type(each) is list and all(type(index) is int for index in each) for each in value):
+            if all(type(entry) is list and all(type(index) is int for index in entry) for entry in value):
                 flat = list(itertools.chain.from_iterable(value))
-                stored, sizes = np.array(flat), np.array([len(each) for each in value])
+                stored, sizes = np.array(flat), np.array([len(entry) for entry in value])
                 return {
                     "kind": "groups",
                     "numbers": self._store_array(stored, f"{path}.numbers"),
@@ -125,7 +125,7 @@ class SamplerRestorer(ValueRestorer):
     @classmethod
     def restore(cls, state: Mapping[str, Any], sampler: Any) -> None:
         """Raises NotRestorable, saying what does not fit."""
-        arrays = {name: each.numpy() for name, each in state["arrays"].items()}
+        arrays = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
         cls(arrays).restore_value(state["json"], sampler)
 
     def _restore_object(self, kind: str, saved: dict[str, Any], present: Any) -> Any:

@@ -22,7 +22,7 @@ _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE_ERRORS = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
 _SUM_TYPES = {
     **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32),
-    **{each: each for each in (torch.float64, torch.complex64, torch.complex128)},
+    **{dtype: dtype for dtype in (torch.float64, torch.complex64, torch.complex128)},
 }
 """The types that have NaN and infinity, and the type in which they are summed."""
 _FLOAT8 = frozenset(var for name, var in vars(torch).items() if name.startswith("float8_"))
@@ -45,10 +45,10 @@ def unloadable_classes(path: Path) -> list[str]:
     """The classes because of which `load_state` would refuse the file. Empty before PyTorch 2.6, which can't tell."""
     inspect = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     try:
-        found = set(inspect(path)) if inspect is not None else set()
+        names = set(inspect(path)) if inspect is not None else set()
     except (OSError, RuntimeError, ValueError):  # the file could not be read now, which says nothing about its content
         return []
-    return sorted(found - {f"{class_.__module__}.{class_.__qualname__}" for class_ in _NUMPY_CLASSES})
+    return sorted(names - {f"{class_.__module__}.{class_.__qualname__}" for class_ in _NUMPY_CLASSES})
 
 
 @contextlib.contextmanager
@@ -102,12 +102,12 @@ def copy_to_host(value: Any, known: dict[tuple[str, int, int], Any] | None = Non
     if isinstance(value, torch.Tensor):
         return _copy_tensor_to_host(value.detach(), known)
     if type(value) in (dict, OrderedDict):
-        copied = type(value)((key, copy_to_host(each, known)) for key, each in value.items())
+        copied = type(value)((key, copy_to_host(entry, known)) for key, entry in value.items())
         if isinstance(value, OrderedDict):
             copied.__dict__.update(copy.deepcopy(value.__dict__))  # of a module: the versions of its parts
         return copied
     if type(value) in (list, tuple):
-        return type(value)(copy_to_host(each, known) for each in value)
+        return type(value)(copy_to_host(entry, known) for entry in value)
     return copy.deepcopy(value)
 
 
@@ -128,7 +128,7 @@ def _lacks_memory(error: RuntimeError) -> bool:
 
     PyTorch has a class for that on devices only, and a module's `load_state_dict` replaces it by a plain RuntimeError.
     """
-    return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in _LACKS_MEMORY)
+    return isinstance(error, torch.OutOfMemoryError) or any(phrase in str(error) for phrase in _LACKS_MEMORY)
 
 
 def is_resource_failure(error: RuntimeError) -> bool:
@@ -182,7 +182,7 @@ def differing_tensors(parts: Mapping[str, Any], saved: Mapping[str, Any]) -> lis
             continue
         for key, tensor in part.state_dict().items():
             before = saved[name].get(key)
-            if not all(isinstance(each, torch.Tensor) and not is_lazy(each) for each in (tensor, before)):
+            if not all(isinstance(value, torch.Tensor) and not is_lazy(value) for value in (tensor, before)):
                 continue
             was, now = _describe(before), _describe(tensor)
             if was != now:

@@ -44,7 +44,7 @@ def _settings(values: Any, name: str, depth: int = 0, *, is_dict: bool = False) 
             path = f"{name}[{key!r}]" if is_dict or depth or not isinstance(key, str) else f"{name}.{key}"
             yield from _settings(value, path, depth + 1)
     elif isinstance(values, list | tuple):
-        if isinstance(values, tuple) and all(isinstance(each, int | float) for each in values):
+        if isinstance(values, tuple) and all(isinstance(entry, int | float) for entry in values):
             text = str(tuple(map(plain, values)))  # betas: a tuple is set as a whole
             yield name, Condition(text, Kind.RESTORED, f"{name} = {text}")
             return

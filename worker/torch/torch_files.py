@@ -53,11 +53,11 @@ class TorchFiles:
     @property
     def versions(self) -> Mapping[str, str]:
         """The libraries that compute."""
-        found = {"torch": str(torch.__version__)}
+        versions = {"torch": str(torch.__version__)}
         if torch.cuda.is_available():
-            found["cuda"] = str(torch.version.cuda or torch.version.hip)
-            found["cudnn"] = str(torch.backends.cudnn.version())
-        return found
+            versions["cuda"] = str(torch.version.cuda or torch.version.hip)
+            versions["cudnn"] = str(torch.backends.cudnn.version())
+        return versions
 
     @property
     def topology(self) -> Mapping[str, str | int | bool]:
@@ -97,7 +97,7 @@ class TorchFiles:
     def _write(self, state: Mapping[str, Any], folder: Path) -> None:
         with memory_errors():
             if self._checks_finite:
-                bad = [each for each in names_not_finite(state["parts"]) if each not in self._expected_not_finite]
+                bad = [name for name in names_not_finite(state["parts"]) if name not in self._expected_not_finite]
                 if bad:
                     raise NotFinite.naming(bad)
             save_state(state, folder)

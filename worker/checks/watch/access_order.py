@@ -69,13 +69,13 @@ class AccessOrder:
         return flow.assigns_first(name, is_attribute=is_attribute, start=start)
 
     def _accesses(self, code: types.CodeType) -> Mapping[int, tuple[str, str, bool]]:
-        found = self._in_code.get(code)
-        if found is None:
-            found = {}
+        accesses = self._in_code.get(code)
+        if accesses is None:
+            accesses = {}
             if not self._names.isdisjoint(code.co_names) and not code.co_filename.startswith(self._unwatched):
-                found = {at: access for at, access in accesses_by_offset(code).items() if access[1] in self._names}
-            self._in_code[code] = found
-        return found
+                accesses = {at: access for at, access in accesses_by_offset(code).items() if access[1] in self._names}
+            self._in_code[code] = accesses
+        return accesses
 
     def _on_call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         theirs = self._before(frame, event, argument) if self._before is not None else None

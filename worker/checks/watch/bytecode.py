@@ -97,13 +97,13 @@ class Flow:
         anew before its inner loop is not carried, although it is the same at all steps of the inner one.
         """
         live = self._live(self._accesses_with(read_by_calls), index)
-        found: dict[str, Stored] = {}
+        stores: dict[str, Stored] = {}
         for first, last in self._loops_around(index):
             read = live.at([(self._beginning_of_pass(first, last), False)])
             for name, stored in self._stores_in(first, last).items():
                 if name in read:
-                    found.setdefault(name, stored)
-        return found
+                    stores.setdefault(name, stored)
+        return stores
 
     def made_in_loops(self, index: int) -> frozenset[str]:
         """The names that the loops around an instruction assign."""
@@ -111,14 +111,14 @@ class Flow:
 
     def attribute_targets(self, index: int) -> frozenset[str]:
         """The attributes that are targets of the `for` loops around an instruction: `for self.epoch in ...`."""
-        found = set()
+        names = set()
         for first, _ in self._loops_around(index):
             number = first + 1
             while self.instructions[number].opname.startswith(("UNPACK", "LOAD_", "STORE_")):
                 if self.instructions[number].opname in ATTRIBUTE_STORES:
-                    found.add(str(self.instructions[number].argval))
+                    names.add(str(self.instructions[number].argval))
                 number += 1
-        return frozenset(found)
+        return frozenset(names)
 
     def assigns_first(self, name: str, *, is_attribute: bool, start: int | None = None) -> bool:
         """Whether every way from the function's beginning to its end assigns an attribute (of any object) or a name of
@@ -176,18 +176,22 @@ class Flow:
         return _Live(bits, live)
 
     def _following(self, number: int, again: bool, around: int | None) -> Iterator[_Node]:
-        each = self.instructions[number]
+        instruction = self.instructions[number]
         target = self._target_of(number)
-        if each.opname not in _ENDS and not each.opname.startswith(_ALWAYS_JUMPS) and number + 1 < len(self._accesses):
+        if (
+            instruction.opname not in _ENDS
+            and not instruction.opname.startswith(_ALWAYS_JUMPS)
+            and number + 1 < len(self._accesses)
+        ):
             yield number + 1, False
         if target is None:
             return
-        if each.opname != "FOR_ITER" or again or (around is not None and number < around < target):
+        if instruction.opname != "FOR_ITER" or again or (around is not None and number < around < target):
             yield target, target <= number
 
     def _target_of(self, number: int) -> int | None:
-        each = self.instructions[number]
-        return self._index.get(each.argval) if each.opcode in _JUMPS else None
+        instruction = self.instructions[number]
+        return self._index.get(instruction.argval) if instruction.opcode in _JUMPS else None
 
     @functools.cached_property
     def _shared(self) -> frozenset[str]:
@@ -206,18 +210,18 @@ class Flow:
             target = self._target_of(number)
             if target is not None and target <= number:
                 ends[target] = max(number, ends.get(target, 0))
-        return sorted(ends.items(), key=lambda each: (each[0], -each[1]))
+        return sorted(ends.items(), key=lambda loop: (loop[0], -loop[1]))
 
     def _loops_around(self, index: int) -> list[tuple[int, int]]:
         return [(first, last) for first, last in self._loops if first <= index <= last]
 
     def _stores_in(self, first: int, last: int) -> dict[str, Stored]:
-        found: dict[str, Stored] = {}
+        stores: dict[str, Stored] = {}
         for number in range(first, last + 1):
             for kind, name in self._accesses[number]:
                 if kind == "store":
-                    found.setdefault(name, Stored(name, self.line_of(number)))
-        return found
+                    stores.setdefault(name, Stored(name, self.line_of(number)))
+        return stores
 
     def _beginning_of_pass(self, first: int, last: int) -> int:
         """Where a pass of a loop begins: behind the head of a `for` loop, at the test of a `while` loop.
@@ -244,10 +248,10 @@ class _Live:
 
     def at(self, nodes: Iterable[_Node]) -> frozenset[str]:
         """The names at any of these nodes."""
-        found = 0
+        mask = 0
         for node in nodes:
-            found |= self.live[node]
-        return frozenset(name for name, bit in self.bits.items() if found & bit)
+            mask |= self.live[node]
+        return frozenset(name for name, bit in self.bits.items() if mask & bit)
 
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))

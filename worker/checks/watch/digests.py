@@ -159,12 +159,12 @@ def digest_position(iterator: Any, depth: int = 6) -> int | None:
 
 def _digest_held(held: Iterable[Any], depth: int) -> int:
     """The digest of numbers and iterators among values; what they run over is not part of a position."""
-    found = []
+    digests = []
     for value in itertools.islice(held, ENTRIES):
         if isinstance(value, PLAIN):
-            found.append(digest_plain(value))
+            digests.append(digest_plain(value))
         elif isinstance(value, tuple) and depth > 0:
-            found.append(_digest_held(value, depth - 1))
+            digests.append(_digest_held(value, depth - 1))
         elif hasattr(type(value), "__next__") and depth > 0:
-            found.append(digest_position(value, depth - 1) or 0)
-    return digest_all(found)
+            digests.append(digest_position(value, depth - 1) or 0)
+    return digest_all(digests)

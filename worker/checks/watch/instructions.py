@@ -29,15 +29,15 @@ Access = tuple[str, str]
 def accesses_of(
     instructions: list[dis.Instruction], number: int, entries: Mapping[str, frozenset[str]]
 ) -> Iterator[Access]:
-    each = instructions[number]
-    if each.opname in LOADS:
-        yield "load", str(each.argval)
-        yield from _entry_accesses(instructions, number, str(each.argval), entries)
-    elif each.opname in STORES:
-        yield "store", str(each.argval)
-        yield from (("store", entry) for entry in entries.get(str(each.argval), ()))
-    elif each.opname in _PAIRS:
-        for kind, name in zip(_PAIRS[each.opname], each.argval, strict=True):
+    instruction = instructions[number]
+    if instruction.opname in LOADS:
+        yield "load", str(instruction.argval)
+        yield from _entry_accesses(instructions, number, str(instruction.argval), entries)
+    elif instruction.opname in STORES:
+        yield "store", str(instruction.argval)
+        yield from (("store", entry) for entry in entries.get(str(instruction.argval), ()))
+    elif instruction.opname in _PAIRS:
+        for kind, name in zip(_PAIRS[instruction.opname], instruction.argval, strict=True):
             yield kind, name
             yield from ((kind, entry) for entry in entries.get(name, ()))
 
@@ -52,18 +52,18 @@ def _entry_accesses(
     if entry is not None:
         yield kind, entry
     else:
-        yield from (("load", each) for each in entries[name])
+        yield from (("load", key) for key in entries[name])
 
 
 def constant_entries(instructions: list[dis.Instruction]) -> dict[str, frozenset[str]]:
     """By name, the entries under constants that the code assigns, as `stats['loss']`."""
-    found: dict[str, set[str]] = {}
+    entries: dict[str, set[str]] = {}
     for number, instruction in enumerate(instructions):
         if instruction.opname in LOADS:
             kind, entry = _constant_entry(instructions, number) or ("", "")
             if kind == "store":
-                found.setdefault(str(instruction.argval), set()).add(entry)
-    return {name: frozenset(each) for name, each in found.items()}
+                entries.setdefault(str(instruction.argval), set()).add(entry)
+    return {name: frozenset(keys) for name, keys in entries.items()}
 
 
 def _constant_entry(instructions: list[dis.Instruction], number: int) -> Access | None:
@@ -91,36 +91,36 @@ def stored_names(code: types.CodeType) -> Mapping[str, int | None]:
 
     Also those of functions inside it.
     """
-    found: dict[str, int | None] = {}
+    lines: dict[str, int | None] = {}
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL"):
-            found.setdefault(
+            lines.setdefault(
                 instruction.argval, instruction.positions.lineno if instruction.positions is not None else None
             )
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found = {**stored_names(constant), **found}
-    return found
+            lines = {**stored_names(constant), **lines}
+    return lines
 
 
 @functools.lru_cache(maxsize=1024)
 def accesses_by_offset(code: types.CodeType) -> Mapping[int, tuple[str, str, bool]]:
     """By offset, what instructions do with attributes and names of the module: `load` or `store`, the name, and whether
     it is an attribute."""
-    found: dict[int, tuple[str, str, bool]] = {}
+    accesses: dict[int, tuple[str, str, bool]] = {}
     for instruction in dis.get_instructions(code):
         if instruction.opname in ATTRIBUTE_STORES or (
             instruction.opname in ATTRIBUTE_LOADS and not is_method(instruction)
         ):
-            found[instruction.offset] = (
+            accesses[instruction.offset] = (
                 "store" if instruction.opname in ATTRIBUTE_STORES else "load",
                 str(instruction.argval),
                 True,
             )
         elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"):
-            found[instruction.offset] = (
+            accesses[instruction.offset] = (
                 "store" if instruction.opname.startswith("STORE") else "load",
                 str(instruction.argval),
                 False,
             )
-    return found
+    return accesses

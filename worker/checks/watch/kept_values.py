@@ -101,8 +101,8 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
     """
     names: set[str] = set()
     written_by = list(functions)
-    waiting = [getattr(each, "__func__", each) for each in written_by]
-    holders = [each.__self__ for each in written_by if isinstance(each, types.MethodType)]
+    waiting = [getattr(function, "__func__", function) for function in written_by]
+    holders = [method.__self__ for method in written_by if isinstance(method, types.MethodType)]
     seen: set[int] = set()
     roots: list[tuple[str, Any]] = []
     while waiting:

@@ -26,7 +26,7 @@ class LoopFrame(RunFrame):
 
 def loop_frames(frame: types.FrameType | None, entered: Entered | None) -> list[LoopFrame]:
     """The frames of a run, innermost first; see `frames_of_run`."""
-    return [_loop_frame(each) for each in frames_of_run(frame, entered)]
+    return [_loop_frame(current) for current in frames_of_run(frame, entered)]
 
 
 def _loop_frame(frame: types.FrameType) -> LoopFrame:
@@ -46,15 +46,15 @@ def names_put_into_state(frame: LoopFrame) -> frozenset[str]:
     function = loop_source.function_of(frame.frame.f_code)
     if function is None:
         return frozenset()
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in loop_source.statements(function.body):
         if isinstance(statement, ast.Assign | ast.AugAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             if any(_is_state(part) for target in targets for part in ast.walk(target)):
-                found |= {part.id for part in ast.walk(statement.value) if isinstance(part, ast.Name)}
+                names |= {part.id for part in ast.walk(statement.value) if isinstance(part, ast.Name)}
         elif isinstance(statement, ast.Expr) and any(_is_state(part) for part in ast.walk(statement)):
-            found |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
-    return frozenset(found)
+            names |= {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
+    return frozenset(names)
 
 
 def _is_state(node: ast.AST) -> bool:

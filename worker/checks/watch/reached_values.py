@@ -188,7 +188,7 @@ class Search:
 
     def _parts_of_object(self, path: str, value: Any) -> Iterator[Part]:
         kind = type(value)
-        packages = {package_of(each) for each in kind.__mro__}
+        packages = {package_of(base) for base in kind.__mro__}
         if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
             return
         of_package = is_installed(cast("Any", kind))

@@ -26,12 +26,12 @@ SKIPPED = frozenset({"numpy", "pandas", "worker", "supervisor", "google", "h5py"
 
 def held_attributes(value: Any) -> dict[str, Any]:
     """The attributes that an object itself holds, by name."""
-    found = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         for name in _slots_of(kind):
-            if name not in found and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+            if name not in attributes and hasattr(value, name):
+                attributes[name] = getattr(value, name)
+    return attributes
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,14 +44,14 @@ def _slots_of(kind: Any) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def names_in_framework(kind: type) -> frozenset[str]:
     """Names that the functions of a framework's classes use: attributes of that name are its own."""
-    found: set[str] = set()
+    names: set[str] = set()
     for owner in kind.__mro__:
         if package_of(owner) in FRAMEWORKS:
             for member in vars(owner).values():
                 if (function := function_of(member)) is not None:
-                    found |= names_in_code(function.__code__)
-            found |= set(vars(owner))
-    return frozenset(found)
+                    names |= names_in_code(function.__code__)
+            names |= set(vars(owner))
+    return frozenset(names)
 
 
 def function_of(member: Any) -> types.FunctionType | None:
@@ -62,11 +62,11 @@ def function_of(member: Any) -> types.FunctionType | None:
 
 
 def names_in_code(code: types.CodeType) -> set[str]:
-    found = {*code.co_names, *(const for const in code.co_consts if isinstance(const, str) and const.isidentifier())}
+    names = {*code.co_names, *(const for const in code.co_consts if isinstance(const, str) and const.isidentifier())}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            found |= names_in_code(const)
-    return found
+            names |= names_in_code(const)
+    return names
 
 
 def package_of(kind: type) -> str:

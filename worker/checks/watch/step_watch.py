@@ -67,8 +67,8 @@ class StepWatch:
         """The names of arrays that can't be read here, so that nobody knows whether they change."""
         self._keep = keep
         listed = list(exempt)
-        self._exempt_names = {each for each in listed if isinstance(each, str)}
-        self._exempt = [each for each in listed if not isinstance(each, str)]
+        self._exempt_names = {name for name in listed if isinstance(name, str)}
+        self._exempt = [value for value in listed if not isinstance(value, str)]
         self._state = state
         self._entered = entered
         self._roots = roots
@@ -142,15 +142,15 @@ class StepWatch:
         for _, value in self._state():
             keep_deeply(kept, value)
             keep_state_of(kept, value)
-        kept.identities |= {id(each) for each in self._exempt}
-        for each in self._exempt:
-            keep_deeply(kept, each)
+        kept.identities |= {id(item) for item in self._exempt}
+        for item in self._exempt:
+            keep_deeply(kept, item)
         self._keep(kept)
         return kept
 
     def _carried(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
         """The plain values that the loop's code carries, whether they have changed yet or not."""
-        found: list[CarriedValue] = []
+        values: list[CarriedValue] = []
         for frame in frames:
             into_state = names_put_into_state(frame)
             for name, line in sorted(frame.carried.items(), key=lambda entry: (entry[1] or 0, entry[0])):
@@ -164,13 +164,13 @@ class StepWatch:
                     self._clocks.showed(value) or self._keeps(kept, name, value) or is_made_from_run(name, frame)
                 ):
                     self._named.add(name)
-                    found.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
-        return findings_of(found)
+                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
+        return findings_of(values)
 
     def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
         """Arrays and lists that the body of an epoch makes before its batches, by random numbers: a restart in the
         middle of the epoch would draw others."""
-        found = []
+        values = []
         for frame in frames if self._head_draws else ():
             for name in sorted(frame.read & frame.made_in_loops - frame.carried.keys() - self._named):
                 with contextlib.suppress(LookupError, TypeError):
@@ -183,8 +183,8 @@ class StepWatch:
                         and _is_long(value)
                     ):
                         self._named.add(name)
-                        found.append(CarriedValue(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))
-        return findings_of(found)
+                        values.append(CarriedValue(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))
+        return findings_of(values)
 
     def _keeps(self, kept: Kept, name: str, value: Any) -> bool:
         """Whether checkpoints hold the value of a local name."""
@@ -207,7 +207,7 @@ class StepWatch:
     def _changed(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> list[Finding]:
         """What differs from the last look, without what is kept, made anew, or the time."""
         in_frames = {name: frame for frame in reversed(frames) for name in frame.made_in_loops}
-        found: list[CarriedValue] = []
+        values: list[CarriedValue] = []
         for path, now in search.values.items():
             before = self._before.get(path)
             if before is None or before.digest == now.digest or self._is_named(path):
@@ -229,8 +229,8 @@ class StepWatch:
                 continue
             self._named.add(name)
             place = self._place_of(now, frames) if carrying is None else carrying.place(carrying.carried[root])
-            found.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
-        return findings_of(found)
+            values.append(CarriedValue(name, f"{name} ({place or 'changed by a step'})", False, now.kind))
+        return findings_of(values)
 
     def _note_unreadable(self, search: Search, kept: Kept, frames: Sequence[LoopFrame]) -> None:
         made = {name for frame in frames for name in frame.made_in_loops - frame.carried.keys()}
@@ -297,8 +297,8 @@ def _is_carried_plainly(value: Any) -> bool:
 
 def _unwatched_code() -> tuple[str, ...]:
     """Where the code of Python and of the frameworks is, which keeps its own state."""
-    found = [sysconfig.get_path("stdlib") + "/"]
+    paths = [sysconfig.get_path("stdlib") + "/"]
     for package in ("tensorflow", "keras", "tf_keras", "torch", "numpy", "jax", "jaxlib", "worker", "supervisor"):
-        found += [f"{path}/" for path in getattr(sys.modules.get(package), "__path__", ())]
+        paths += [f"{path}/" for path in getattr(sys.modules.get(package), "__path__", ())]
     # site-packages lie inside of the standard library's folder in some environments
-    return tuple(path for path in found if not path.endswith("site-packages/"))
+    return tuple(path for path in paths if not path.endswith("site-packages/"))
