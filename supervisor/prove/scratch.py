@@ -105,8 +105,9 @@ class Scratch:
             raise CannotProve(
                 f"cannot make a scratch folder in {where}: {error.strerror}; name one with --scratch"
             ) from None
+        self._runs = 0
         self._sockets = self.path  # or a folder with a shorter path
-        if len(str(self.path / "undisturbed.sock").encode()) > MAX_SOCKET:
+        if len(os.fsencode(self._socket())) > MAX_SOCKET:
             try:
                 self._sockets = Path(tempfile.mkdtemp(prefix=SOCKETS.name, dir=SOCKETS.parent))
             except OSError as error:
@@ -128,9 +129,14 @@ class Scratch:
         if self._lock is not None:
             os.close(self._lock)
 
+    def _socket(self) -> Path:
+        """That of the newest run; as long for each, whatever the run is called."""
+        return self._sockets / f"{self._runs}.sock"
+
     def run_folder(self, name: str) -> "RunFolder":
         """Makes the folder of one run."""
-        folder = RunFolder(self.path / name, self._sockets / f"{name}.sock")
+        self._runs += 1
+        folder = RunFolder(self.path / name, self._socket())
         for path in (folder.path, folder.checkpoints, folder.proof, folder.proof / WRITTEN):
             path.mkdir()
         if self._owner is not None:

@@ -61,3 +61,15 @@ def test_the_next_proof_removes_what_a_killed_prover_left_and_nothing_of_others(
     with Scratch(parent, None, keep=False):
         assert not any(folder.exists() for folder in in_use)
     wanted[1].rmdir()
+
+
+@pytest.mark.parametrize("spare", range(-3, 20))
+def test_no_path_of_a_socket_is_too_long(tmp_path: Path, spare: int):
+    """Whatever the length of the folder's path: those of the socket leave some room, or none."""
+    used = len(os.fsencode(tmp_path)) + len("/") + len("/stepkeeper-proof-12345678/1.sock")
+    parent = tmp_path / ("x" * max(1, MAX_SOCKET - used - spare))
+    parent.mkdir()
+
+    with Scratch(parent, None, keep=False) as scratch:
+        for name in ("undisturbed", "killed", "undisturbed-again"):
+            assert len(os.fsencode(scratch.run_folder(name).socket)) <= MAX_SOCKET

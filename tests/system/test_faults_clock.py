@@ -49,7 +49,7 @@ def test_a_jump_changes_time_stamps_and_nothing_else(tmp_path: Path, ahead_s: in
     keys = "hang_timeout=60\ncheckpoint_keep=3\ncheckpoint_keep_every=12 hours"
     programs = job("t", tmp_path, keys, STEPS=ENDLESS, EVERY=20, STEP_S=0.02)
     settings = "history_days=1"
-    with Daemon(tmp_path, programs, settings, environment=clock.environment) as daemon:
+    with Daemon(tmp_path, programs, settings, environment=clock.environment, is_forked=False) as daemon:
         before = daemon.until_step("t", 50)
         assert abs(before["started_wall_at"] - time.time()) < 60, "the clock is not faked yet"
 
@@ -92,7 +92,7 @@ def test_a_back_off_and_a_notice_keep_their_time(tmp_path: Path, ahead_s: int):
     clock = Clock(tmp_path)
     programs = job("t", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS, STEP_S=0.02)
     programs += f"[program:bad]\ncommand={shutil.which('false')}\nstartretries=2\nautostart=false\n"
-    with Daemon(tmp_path, programs, environment=clock.environment) as daemon:
+    with Daemon(tmp_path, programs, environment=clock.environment, is_forked=False) as daemon:
         pid = daemon.until_step("t", 5)["pid"]
         daemon.call("start", name="bad", wait=False)
         daemon.until_state("bad", "BACKOFF")

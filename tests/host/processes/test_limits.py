@@ -20,7 +20,7 @@ TELLS = "[program:teller]\ncommand=/bin/sh -c '{}; exec sleep 1000'\nstdout_logf
 def told(folder: Path, keys: str, says: str = "ulimit -Sn; ulimit -Hn", settings: str = "") -> list[str]:
     """What a program says of its limits, under a daemon that was started with SOFT files."""
     out = folder / "out"
-    with Daemon(folder, TELLS.format(says, out) + keys, settings) as daemon:
+    with Daemon(folder, TELLS.format(says, out) + keys, settings, is_forked=False) as daemon:
         return daemon.until(lambda: (found := content(out).decode().split()) and len(found) == 2 and found, "it says")
 
 
@@ -40,7 +40,7 @@ def shown(limit: int) -> str:
 @pytest.mark.integration
 @pytest.mark.slow
 def test_the_daemon_takes_all_it_may_and_a_reload_knows_what_it_had(tmp_path: Path, few_files: int):
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n", is_forked=False) as daemon:
         assert daemon.process is not None
         for _ in range(2):
             pid = daemon.until_state("sleeper", "RUNNING")["pid"]

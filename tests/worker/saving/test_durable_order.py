@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.checkpoints import selection as checkpoints
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Committed, Go, SaveFailed
@@ -87,7 +87,7 @@ def test_kill_before_any_operation_of_a_save_leaves_the_old_or_the_new_whole(
     assert left == sorted(left), "the old one until the commit, the new one from there on"
     assert left.count((2, 2)) >= OF_A_SAVE
     for folder in images.iterdir():
-        checkpoints.delete_partials(folder)
+        removal.delete_partials(folder)
         assert not list(folder.glob("*.partial")) and not list(folder.glob(".checkpoint.*"))
 
 

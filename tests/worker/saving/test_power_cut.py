@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.checkpoints import selection as checkpoints
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Go
@@ -47,7 +47,7 @@ def newest(tree: Tree, folder: Path, kind: Kind) -> int:
         return 0
     step = manifest.verify_checkpoint(selection.path).step
     assert kind.held(selection.path) == step
-    checkpoints.delete_partials(directory)
+    removal.delete_partials(directory)
     return step
 
 
