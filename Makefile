@@ -9,7 +9,7 @@ AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 # Some images set it, and then each of the thousands of processes that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help audit demo docs man test nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -24,6 +24,9 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
 	$(BIN)/python -m pytest -n $(AT_ONCE) $(BY_FILE) -m "not nightly"
+
+test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once
+	$(BIN)/python -m tests.again
 
 nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of TensorFlow, bench-exactness and the soak (hours; ARGS="tests fuzz" picks, ARGS=--last prints how it ended last)
 	$(BIN)/python -m tests.nightly $(ARGS)
