@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -110,10 +111,11 @@ def test_two_workers_one_after_the_other_are_none_too_many():
 
 
 def test_soak_fails_on_an_invariant_that_a_daemon_found_broken(tmp_path: Path):
-    told = {"event": "invariant.broken", "program": "count", "invariant": "never_two_attempts", "on": "StepsDone(…)"}
-    lines = [{"event": "daemon.ready"}, told, told]
+    breach = {"event": "invariant.broken", "program": "count", "invariant": "never_two_attempts", "on": "StepsDone(…)"}
+    lines = [{"event": "daemon.ready"}, breach, breach]
     (tmp_path / "daemon.log").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
 
-    found = soak_checks.broken_invariants(Site(tmp_path, KINDS))
+    with closing(Site(tmp_path, KINDS)) as site:
+        broken = soak_checks.broken_invariants(site)
 
-    assert found == ["count: the invariant never_two_attempts was broken on StepsDone(…)"]
+    assert broken == ["count: the invariant never_two_attempts was broken on StepsDone(…)"]
