@@ -2,7 +2,7 @@
 
 **An exit may wait.** The text of an end ("exit status 1: ValueError: ...") is said once to each who is told: the
 ledger, hooks, event listeners, whoever waits for a start. So it has to be whole when the core decides, and an exit that
-only the last line of standard error explains waits here until that is read: at most 0.2 s, 1 s while the logger starts
+only the last line of standard error explains waits here until that is read: at most 0.5 s, 1 s while the logger starts
 (`runner/attempt/last_output.py`). Whatever happens meanwhile happened later and is not kept waiting; it releases the
 exit, without its line, and comes after it. A deadline does the same, and so does the end of the daemon: the next one
 could not know the exit status.
