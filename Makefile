@@ -23,6 +23,7 @@ AT_ONCE ?= 4
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED)  ## every claim once (20 minutes): before a change lands
+	$(BIN)/python -m bench.peer --tests
 	$(BIN)/python -m pytest -n $(AT_ONCE) $(BY_FILE) -m "not nightly"
 
 test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once

@@ -1,6 +1,7 @@
 """Other packages to compare with, each in a virtual environment of its own that is created on first use.
 
-Run with `python -m bench.peer` to make Supervisor's now.
+Run with `python -m bench.peer` to make Supervisor's now, or `python -m bench.peer --tests` to make all that tests use:
+several tests that wait for the first of them would take longer than a test may.
 """
 
 import fcntl
@@ -70,6 +71,9 @@ CLIENTS = Peer(
 """Event listeners and clients that others wrote for Supervisor."""
 
 
+IN_TESTS = (SUPERVISOR, CLIENTS, TORCH, JAX, LIBRARIES)
+
+
 class NotInstalled(Exception):
     """The package is not installed and can't be; the text says why."""
 
@@ -103,5 +107,13 @@ def _do(peer: Peer, *command: str) -> None:
         raise NotInstalled(f"cannot install {peer.name} into {peer.folder}: {str(said).strip()[-300:]}") from error
 
 
+def main() -> None:
+    for peer in IN_TESTS if "--tests" in sys.argv[1:] else (SUPERVISOR,):
+        try:
+            print(binaries(peer))
+        except NotInstalled as error:  # tests of it are skipped, and say so
+            print(error, file=sys.stderr)
+
+
 if __name__ == "__main__":
-    print(binaries())
+    main()
