@@ -5,7 +5,6 @@ one that reads slowly gets the newest state later, and delays nothing else.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, fields
@@ -107,12 +106,10 @@ class LivePages:
     async def _look_on(self) -> None:
         while True:
             began = time.monotonic()
-            with contextlib.suppress(Exception):
-                try:
-                    await self._look_once()
-                except Exception:
-                    log.exception("internal.failed", path="/page/live")
-                    raise
+            try:
+                await self._look_once()
+            except Exception:  # the next look may succeed
+                log.exception("internal.failed", path="/page/live")
             await asyncio.sleep(max(self._look_every_s, (time.monotonic() - began) / LOOK_SHARE))
 
     async def _look_once(self) -> None:
