@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -46,12 +47,21 @@ def _interruptible_children() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _state_of_the_process() -> dict[str, object]:
+    """What one test could leave to all later ones: blocked signals (their children would ignore them), handlers, a trace
+    (they would run many times slower)."""
+    handlers = {f"handler of {number.name}": signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    return {"blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()), "trace": sys.gettrace(), **handlers}
+
+
 @pytest.fixture(autouse=True)
-def _no_blocked_signals() -> Iterator[None]:
-    """A test that leaves signals blocked fails itself: else all children of later tests would ignore SIGTERM."""
+def _nothing_is_left_to_other_tests() -> Iterator[None]:
+    """A test that leaves the process changed fails itself, and not the tests after it."""
+    before = _state_of_the_process()
     yield
-    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    assert not blocked, f"the test left {', '.join(sorted(map(str, blocked)))} blocked"
+    after = _state_of_the_process()
+    sys.settrace(before["trace"])  # type: ignore[arg-type]
+    assert after == before
 
 
 @pytest.fixture

@@ -45,11 +45,12 @@ class AccessOrder:
         sys.settrace(self._on_call)
 
     def end(self) -> None:
-        """Ends it, and puts back what traced before."""
+        """Ends it, and puts back what traced before, unless another has begun to trace meanwhile."""
         if not self._is_on:
             return
         self._is_on = False
-        sys.settrace(self._before)
+        if sys.gettrace() == self._on_call:
+            sys.settrace(self._before)
         for frame, trace, opcodes, lines in self._frames:
             frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = trace, opcodes, lines
         self._frames.clear()
@@ -78,6 +79,8 @@ class AccessOrder:
         return accesses
 
     def _on_call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if not self._is_on and sys.gettrace() == self._on_call:
+            sys.settrace(self._before)  # one that began after this one and ended later put it back
         theirs = self._before(frame, event, argument) if self._before is not None else None
         if not self._is_on or not self._accesses(frame.f_code):
             return theirs

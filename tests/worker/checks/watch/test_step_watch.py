@@ -256,7 +256,9 @@ def test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state(tmp_path: Path
     found: list[Finding] = []
 
     def step() -> None:
-        found.extend(StepWatch(lambda kept: None, (), RunState().items).look(1, 0, sys._getframe(1)))
+        watch = StepWatch(lambda kept: None, (), RunState().items)
+        found.extend(watch.look(1, 0, sys._getframe(1)))
+        watch.close()
 
     library["fit"](step)
 
