@@ -48,8 +48,7 @@ def _interruptible_children() -> None:
 
 
 def _state_of_the_process() -> dict[str, object]:
-    """What one test could leave to all later ones: blocked signals (their children would ignore them), handlers, a trace
-    (they would run many times slower)."""
+    """What a test could leave to later ones: blocked signals, which their children would inherit, handlers, a trace."""
     handlers = {f"handler of {number.name}": signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     return {"blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()), "trace": sys.gettrace(), **handlers}
 

@@ -6,7 +6,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -91,10 +92,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
     name = words[0] if words else None
     display: Display = json_lines() if options.json else Bar() if sys.stderr.isatty() else plain_lines()
     began_at = time.monotonic()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
     try:
-        with display:
+        with _interruptible(), display:
             report = _prove(options, name, command, display)
     except KeyboardInterrupt:
         print("interrupted: nothing is left of the proof", file=sys.stderr)  # noqa: T201
@@ -108,11 +107,23 @@ def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
     return EXIT_STATUS[report.verdict]
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    """Ends the proof. A second signal must not interrupt the clean-up."""
-    for signal_ in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_, signal.SIG_IGN)
-    raise KeyboardInterrupt
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt. A second signal does not interrupt the clean-up."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        for signal_ in before:
+            signal.signal(signal_, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _prove(options: argparse.Namespace, name: str | None, command: Sequence[str], display: Display) -> ProofReport:

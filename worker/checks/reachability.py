@@ -26,6 +26,9 @@ GLOBAL_GENERATORS = (random.getstate.__self__, np.random.mtrand._rand)  # type: 
 """Python's and NumPy's global generators, which are saved anyway. They are reached as the objects of bound methods such
 as `random.gauss`."""
 
+_LOADS = {dis.opmap["LOAD_GLOBAL"]: 1, dis.opmap["LOAD_NAME"]: 0}
+"""Instructions that look a name up in the module, and how many low bits of their argument say something else than the
+name's index (documentation of `dis`, LOAD_GLOBAL, since Python 3.11)."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Root = tuple[str, Any]
@@ -42,12 +45,16 @@ def roots_of_frame(frame: types.FrameType) -> list[Root]:
 
 @functools.cache
 def global_names(code: types.CodeType) -> frozenset[str]:
-    """The names that a function, or a function inside it, looks up in its module."""
-    own = {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+    """The names that a function, or a function inside it, looks up in its module.
+
+    `dis.get_instructions` says the same and takes ten times as long: seconds at the first step of a large program.
+    """
+    own, extended = set(), 0
+    for opcode, low_byte in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument = extended | low_byte
+        extended = argument << 8 if opcode == dis.EXTENDED_ARG else 0
+        if opcode in _LOADS:
+            own.add(code.co_names[argument >> _LOADS[opcode]])
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return frozenset(own).union(*map(global_names, inner))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from supervisor.protocol.wire.launch import Launch
+from tests.fuzzing import QUICK
 from tests.worker.histories import Died, Script, Trainer, train, train_with_deaths
 from worker.files import FilesRun
 
@@ -132,11 +133,11 @@ def test_death_at_any_moment_changes_nothing(
 ) -> None:
     *expected, moments = train(script, tmp_path / "undisturbed", interval=interval)
 
-    for moment in range(1, moments + 1):
+    for moment in range(1, moments + 1, 10 if QUICK else 1):
         assert train_with_deaths(script, tmp_path / str(moment), [moment], interval=interval) == tuple(expected), (
             f"died at moment {moment}"
         )
-    often = train_with_deaths(script, tmp_path / "often", [3] * 40, interval=interval)
+    often = train_with_deaths(script, tmp_path / "often", [3] * (5 if QUICK else 40), interval=interval)
     again = train_with_deaths(script, tmp_path / "undisturbed", [], interval=interval)
     assert (often, again) == (tuple(expected), tuple(expected)), "a complete training does not go on"
     assert "cannot resume exactly" not in capfd.readouterr().err
@@ -342,7 +343,7 @@ def test_program_that_says_its_position_may_make_any_steps(tmp_path: Path) -> No
                 trainer.run.step_done(epoch=epoch, batch=batch + 1)
 
     *expected, moments = train(script, tmp_path / "undisturbed")
-    for moment in range(1, moments + 1):
+    for moment in range(1, moments + 1, 10 if QUICK else 1):
         assert train_with_deaths(script, tmp_path / str(moment), [moment]) == tuple(expected)
 
 
@@ -379,7 +380,7 @@ def test_second_phase_that_follows_the_run_is_not_named(tmp_path: Path, capfd: p
             trainer.steps("more")
 
     *expected, moments = train(script, tmp_path / "undisturbed")
-    for moment in range(1, moments + 1):
+    for moment in range(1, moments + 1, 10 if QUICK else 1):
         assert train_with_deaths(script, tmp_path / str(moment), [moment]) == tuple(expected)
     assert "cannot resume exactly" not in capfd.readouterr().err
 

@@ -8,7 +8,6 @@ import pytest
 from worker.checks.watch.access_order import AccessOrder
 
 
-
 def trace_of_a_debugger(*_: Any) -> None:
     """Traces no line."""
 
