@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from supervisor.protocol.installation import install_extra
 from worker.process.keras_version import NEEDS_KERAS_3, require_keras_3
 from worker.process.startup import begin_attempt
 
@@ -43,7 +44,7 @@ _DEFINED_IN = {
     "strategy": "worker.devices.strategies",
 }
 _MODULES = ("export", "files", "keras", "microbatch", "tf1", "torch")
-_TO_INSTALL = {"tensorflow": ("TensorFlow", "'stepkeeper[tensorflow]'"), "torch": ("PyTorch", "torch")}
+_TO_INSTALL = {"tensorflow": ("TensorFlow", "tensorflow"), "torch": ("PyTorch", "torch")}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's start-up messages; its errors still show
 _launch = begin_attempt().launch
@@ -68,9 +69,10 @@ def __getattr__(name: str) -> object:
         if error.name not in _TO_INSTALL:
             raise
         library, package = _TO_INSTALL[error.name]
+        command = install_extra(package) if package == "tensorflow" else f"{sys.executable} -m pip install {package}"
         raise ModuleNotFoundError(
-            f"cannot use worker.{name}: {library} is not installed in the environment of {sys.executable}; run "
-            f"pip install {package} there, or set python= to the interpreter of the job's own environment",
+            f"cannot use worker.{name}: {library} is not installed in the environment of {sys.executable}; install "
+            f"it there: {command}; or set python= to the interpreter of the job's own environment",
             name=error.name,
         ) from error
     return module if name in _MODULES else getattr(module, name)

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import re
-import sys
 from pathlib import Path
 
 from supervisor.config.keys.program import ProgramConfig
@@ -11,6 +10,7 @@ from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.core.program.facts import Durable
 from supervisor.core.standby import StandbyKind
 from supervisor.ini.reader import is_file
+from supervisor.protocol.installation import install_extra
 
 DAEMON_STREAMS = frozenset({Path("/dev/stdout"), Path("/dev/stderr")}) | {
     Path(f"{folder}/{number}") for folder in ("/dev/fd", "/proc/self/fd") for number in (1, 2)
@@ -130,7 +130,7 @@ def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
         return
     if job.mirror is not None and importlib.util.find_spec("obstore") is None:
         text = "mirror needs the package obstore in the environment of supervisord"
-        reader.add_problem(f"{text}; install it with: {sys.executable} -m pip install 'stepkeeper[mirror]'", "mirror")
+        reader.add_problem(f"{text}; install it with: {install_extra('mirror')}", "mirror")
     for key in ("mirror_keep", "mirror_rate_limit"):
         if key in reader and job.mirror is None:
             reader.add_problem(f"{key} has no effect without mirror; add that, or delete the line", key)

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from supervisor.config.keys.job import install_command
 from supervisor.config.load import check_config
 from supervisor.config.program import MAX_NAME_BYTES, RESERVED
 from supervisor.config.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
@@ -19,6 +18,7 @@ from supervisor.config.server_relations import MAX_SOCKET_PATH_BYTES
 from supervisor.ini.ownership import why_not_as_root
 from supervisor.ini.problems import ConfigError
 from supervisor.ini.reader import candidates
+from supervisor.protocol.installation import install_stepkeeper
 
 PROBE_TIMEOUT_S = 20.0  # for an interpreter on a cold network disk to start
 
@@ -181,7 +181,7 @@ def _remarks(script: Path, survey: ScriptSurvey, python: Path | None) -> Iterato
         if (script.parent / "worker.py").exists():
             yield f"{script.parent / 'worker.py'} hides stepkeeper's package of that name; rename it"
         elif (why := why_not_as_root(python, os.environ)) is not None:
-            command = install_command(str(python))
+            command = install_stepkeeper(str(python))
             yield f"{python} is not run as root to see whether it has stepkeeper: {why}; if it has not: {command}"
         elif python != Path(sys.executable) and not has_worker(python):
             yield missing_worker(python)
@@ -189,7 +189,7 @@ def _remarks(script: Path, survey: ScriptSurvey, python: Path | None) -> Iterato
 
 def missing_worker(python: Path) -> str:
     """That an interpreter lacks the package, and how it gets it."""
-    command = install_command(str(python))
+    command = install_stepkeeper(str(python))
     return f"{python} has no stepkeeper, which the script imports as 'worker'; install it there: {command}"
 
 

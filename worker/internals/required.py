@@ -35,6 +35,6 @@ def _refusal(module: str, what: str) -> ImportError:
     library = module.partition(".")[0]
     name, version = _LIBRARIES[library], getattr(sys.modules[library], "__version__", "of an unknown version")
     return ImportError(
-        f"cannot use {name} {version}: it has {what}, which is not public and which stepkeeper needs; run pip install "
-        f"--upgrade stepkeeper tensorflow keras, or install an earlier {name} if this one is newer than stepkeeper"
+        f"cannot use {name} {version}: it has {what}, which is not public and which stepkeeper needs; install a "
+        f"newer stepkeeper, or an earlier {name} if this one is newer than stepkeeper"
     )

@@ -1,6 +1,5 @@
 """A checkpoint directory at the start of a run: created, locked, swept, and which checkpoint to restore."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from supervisor.protocol.checkpoints import removal, selection
 from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.installation import install_extra
 from supervisor.protocol.wire.launch import MIRROR
 from supervisor.protocol.wire.messages import WorkerExit
 from worker.process.attempt import Attempt
@@ -109,7 +109,7 @@ def _look_at_mirror(attempt: Attempt, directory: Path) -> "MirrorSource | None":
         # only here: most workers have none, and not the library for it either
         from worker.saving.mirror_restore import MirrorSource, MirrorUnusable
     except ModuleNotFoundError as error:
-        remedy = f"install it with: {sys.executable} -m pip install 'stepkeeper[mirror]'"
+        remedy = f"install it with: {install_extra('mirror')}"
         attempt.exit_with_error(WorkerExit.BAD_LAUNCH, f"{MIRROR} needs the package {error.name}; {remedy}")
     try:
         return MirrorSource(attempt.mirror_url, directory)

@@ -1,8 +1,6 @@
 """What makes a program a training job."""
 
-import shlex
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 from supervisor.config.schema import quantities, texts, words
@@ -35,13 +33,6 @@ from supervisor.protocol.wire.launch import (
 
 MAX_WORKERS = 64
 """More than GPUs in any host; each is a process with its own TensorFlow."""
-
-
-def install_command(python: str) -> str:
-    """The command that installs stepkeeper for an interpreter: from the folder it runs from, if that is its source."""
-    source = Path(__file__).parent.parent.parent.parent
-    package = shlex.quote(str(source)) if (source / "pyproject.toml").exists() else "stepkeeper"
-    return f"{shlex.quote(python)} -m pip install {package}"
 
 
 @section_model

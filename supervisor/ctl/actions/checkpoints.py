@@ -1,6 +1,5 @@
 """Actions on checkpoints: checkpoint, export, checkpoints."""
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from supervisor.ctl.actions.bulk import BulkCommand, Outcome, run_bulk
 from supervisor.ctl.actions.start_stop import expand_names
 from supervisor.ctl.naming import Program
 from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.installation import install_extra
 from supervisor.protocol.layout import parse_name
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _verified_in_store(url: str) -> "list[VerifiedCheckpoint]":
         from supervisor.protocol.mirror.store import StoreError
         from supervisor.protocol.mirror.verification import verify_url
     except ModuleNotFoundError as error:
-        command = f"{sys.executable} -m pip install 'stepkeeper[mirror]'"
-        raise _CannotVerify(f"it needs the package {error.name}; install it with: {command}") from error
+        remedy = f"install it with: {install_extra('mirror')}"
+        raise _CannotVerify(f"it needs the package {error.name}; {remedy}") from error
     try:
         return verify_url(url)
     except StoreError as error:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+from supervisor.protocol.installation import install_stepkeeper
+
 LOCK = "lock"
 
 
@@ -41,8 +43,8 @@ def refuse_shared_environment() -> None:
         return
     raise SharedEnvironment(
         f"cannot start supervisord: Supervisor {version} is installed in the same Python environment, and the two "
-        f"overwrite each other's files; install stepkeeper into an environment of its own (python -m venv DIR, then "
-        f"DIR/bin/pip install stepkeeper)"
+        f"overwrite each other's files; install stepkeeper into an environment of its own: python -m venv DIR, then "
+        f"{install_stepkeeper('DIR/bin/python')}"
     )
 
 

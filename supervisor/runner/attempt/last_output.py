@@ -9,9 +9,9 @@ import stat
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
-from supervisor.config.keys.job import install_command
 from supervisor.host.guarded_open import open_guarded
 from supervisor.host.processes.process_status import Exit
+from supervisor.protocol.installation import install_stepkeeper
 from supervisor.protocol.wire.messages import WorkerExit
 from supervisor.runner.attempt.services import Services
 
@@ -41,7 +41,9 @@ async def last_error_line(config: ProgramConfig, services: Services, since_wall_
     """
     lines = await last_error_lines(config, services, since_wall_at)
     if lines and config.job is not None and _NO_WORKER.search(lines[-1]):
-        return f"{lines[-1]}; stepkeeper has to be installed where the job runs: {install_command(config.command[0])}"
+        return (
+            f"{lines[-1]}; stepkeeper has to be installed where the job runs: {install_stepkeeper(config.command[0])}"
+        )
     return lines[-1] if lines else None
 
 

@@ -180,7 +180,7 @@ def test_without_tensorflow_it_says_what_to_install(start: Start) -> None:
     _, errors = process.communicate(timeout=100)
 
     assert process.returncode == 1
-    assert "pip install 'stepkeeper[tensorflow]'" in errors
+    assert "pip install 'tensorflow<3,>=2.18'" in errors
 
 
 def test_script_that_exits_in_the_middle_is_not_done(start: Start, daemon: DaemonEnd, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ export class Job {
     const { metrics } = await call("series", { name: this.name });
     if (!metrics.length) return;
     const library = await plots();
-    setText(this.curvesRemark, library ? "" : 'To see curves, install the plotting library beside the daemon: pip install "stepkeeper[page]"');
+    setText(this.curvesRemark, library ? "" : "To see curves, install the plotting library beside the daemon: pip install 'plotly>=6,<7'");
     if (!library) return;
     for (const { name, reports } of metrics) {
       const key = [reports, this.ran.length, this.ran.at(-1)?.cause, this.marks.length].join();

@@ -13,6 +13,7 @@ import structlog
 from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.polling import RETRY_CAP_S, retry_s
 from supervisor.host.notices.source import NoticeSink, read_clocks
+from supervisor.protocol.installation import install_extra
 
 if TYPE_CHECKING:
     from supervisor.host.notices.logind.bus import LogindBus
@@ -65,7 +66,7 @@ class LogindSource:
             from supervisor.host.notices.logind.bus import BusError, LogindBus
         except ImportError as error:
             sink.on_source_health(
-                self.name, f"cannot listen to logind: {error}; pip install 'stepkeeper[logind]', or {DROP_IT}"
+                self.name, f"cannot listen to logind: {error}; install it with: {install_extra('logind')}, or {DROP_IT}"
             )
             await asyncio.Event().wait()  # it can't be imported in this process any more
             return
