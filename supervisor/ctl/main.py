@@ -29,9 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         completion.answer(known)
     options = known.parse_args(arguments)
-    if options.action is not None and not options.arguments:
-        # `supervisorctl "status web"`, as Ansible's and Salt's modules write it, is `supervisorctl status web`
-        options.action, *options.arguments = options.action.split() or [""]
+    if options.action is not None:
+        # `supervisorctl "signal HUP" web`, as Ansible's and Salt's modules write it, is `supervisorctl signal HUP web`
+        options.action, *words = options.action.split() or [""]
+        options.arguments = [*words, *options.arguments]
     if options.action == "completion":
         return _completion(options.arguments)
     try:

@@ -286,3 +286,11 @@ def test_an_unknown_action_names_the_nearest_one(ctl):
 
     assert (result.out, result.status) == ("*** Unknown syntax: strat web\n", 1)
     assert "did you mean 'start'?" in result.err
+
+
+def test_an_action_with_its_first_arguments_in_one_word_is_read_as_ansible_writes_it(daemon, ctl):
+    daemon.answers["signal"] = {"name": "web"}
+
+    result = ctl("signal HUP", "web")
+
+    assert (result.out, result.status) == ("web: signalled\n", 0)
