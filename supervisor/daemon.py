@@ -67,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.hash_password:
         return _hash_password()
     if parsed.migrate is not None:
-        return _migrate(parsed.migrate)
+        return _migrate(parsed.migrate) if parsed.output is None else _write_migrated(parsed.migrate, parsed.output)
+    if parsed.output is not None:
+        options.parser().error("--output goes with --migrate: supervisord --migrate FILE --output NEW")
     if parsed.prove is not None:
         return _prove(parsed.prove)
     if parsed.init is not None:
@@ -111,6 +113,22 @@ def _migrate(path: Path) -> int:
     to_change = f"change {counted(refused, 'line')} before stepkeeper can use it"
     print(f"{path}: {to_change if refused else 'can be used as it is'}")  # noqa: T201
     return EXIT_CONFIG if refused else 0
+
+
+def _write_migrated(source: Path, target: Path) -> int:
+    """Writes a copy of a configuration file for Supervisor that can be used here."""
+    from supervisor.config.migrated_file import CannotMigrate, write_migrated  # only here: a daemon has no use for it
+
+    try:
+        left_out = write_migrated(source, target, os.environ)
+    except FileExistsError:
+        return _fail(f"cannot write {target}: it exists already; name another one, or move it away", EXIT_CANNOT_RUN)
+    except (CannotMigrate, ConfigError) as error:
+        return _fail(str(error), EXIT_CONFIG)
+    except OSError as error:
+        return _fail(f"cannot write {target}: {error.strerror}: {error.filename}; name another place", EXIT_CANNOT_RUN)
+    print(*(f"left out: {line}" for line in left_out), f"{target}: can be used as it is", sep="\n")  # noqa: T201
+    return 0
 
 
 def _prove(words: list[str]) -> int:

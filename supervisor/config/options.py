@@ -1,6 +1,7 @@
 """The command line of supervisord: Supervisor's options and our own, and what they say instead of the file."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -56,7 +57,12 @@ _REFUSED = {
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options. Ends the process, with status 2, if they can't be understood, and with 0 after --help."""
-    return parser().parse_args(arguments)
+    known = parser()
+    if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion
+        import argcomplete
+
+        argcomplete.autocomplete(known, always_complete_options=False)
+    return known.parse_args(arguments)
 
 
 def configuration_path(options: argparse.Namespace) -> Path:
@@ -138,6 +144,13 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="show what each line of Supervisor's FILE means here, and exit",
+    )
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="NEW",
+        help="with --migrate: write NEW, the same file with what can't be used here as comments; overwrites nothing",
     )
     add(
         "--init",

@@ -16,8 +16,8 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def code(shell: str) -> str:
-    """The shell code that enables completion of `supervisorctl`."""
-    return shellcode(["supervisorctl"], shell=shell)
+    """The shell code that enables completion of `supervisorctl` and `supervisord`."""
+    return shellcode(["supervisorctl", "supervisord"], shell=shell)
 
 
 def answer(parser: argparse.ArgumentParser) -> None:

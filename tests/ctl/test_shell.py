@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import threading
 
 import pexpect
@@ -177,6 +178,7 @@ def test_tab_completes_actions_and_programs(daemon):
         ("supervisorctl -s {url} start ", {"digits", "web", "all", "--from-scratch", "--from-step"}),
         ("supervisorctl -s {url} restart ", {"digits", "web", "all", "--rolling", "--discard"}),
         ("supervisorctl -s {url} update ", {"digits", "web", "all", "--discard"}),
+        ("supervisord --check", {"--check-config"}),
     ],
 )
 def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line, expected):
@@ -191,7 +193,8 @@ def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line
         "COMP_POINT": str(len(line)),
     }
 
-    subprocess.run([*CTL], env=environment, timeout=60, check=False)
+    command = CTL if line.startswith("supervisorctl") else [sys.executable, "-m", "supervisor.daemon"]
+    subprocess.run(command, env=environment, timeout=60, check=False)
 
     assert {each.strip() for each in answers.read_text().split("\n")} == expected
 
@@ -202,6 +205,7 @@ def test_completion_prints_what_the_shell_reads(shell):
     result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
 
     assert "supervisorctl" in result.stdout
+    assert "supervisord" in result.stdout.replace("supervisorctl", "")
 
 
 @pytest.mark.integration
