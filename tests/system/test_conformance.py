@@ -27,6 +27,9 @@ from tests.system.both import LOGIN, Script, Side, differing, our_ctl, our_daemo
 pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor looks at its programs once a second
 
 TALK = r"echo one; printf 'caf\303\251\n'; echo oops >&2; exec sleep 1000"
+
+# Supervisor looks for exits after it has looked whether `startsecs` went by, and then waits up to 1 s for something to
+# happen. With the default of 1 s it takes a program that ended at once for running, in a third of all starts.
 PROGRAMS = f"""[program:job]
 command=/bin/sleep 100000
 [program:off]
@@ -38,10 +41,12 @@ priority=10
 [program:crash]
 command=/bin/sh -c "exit 3"
 autostart=false
+startsecs=3
 startretries=0
 [program:flaky]
 command=/bin/sh -c "exit 3"
 autostart=false
+startsecs=3
 startretries=20
 [program:stubborn]
 command=/bin/sh -c "trap '' TERM; exec sleep 1000"

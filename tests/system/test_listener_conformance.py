@@ -39,6 +39,7 @@ autorestart=false
 [program:broken]
 command=/bin/sh -c "exit 3"
 autostart=false
+startsecs=3
 startretries=1
 [program:quick]
 command=/bin/true

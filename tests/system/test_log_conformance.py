@@ -11,6 +11,7 @@ PROGRAMS = """[supervisord]
 log_format=supervisor
 [program:broken]
 command=/bin/sh -c 'exit 3'
+startsecs=3
 startretries=1
 [program:brief]
 command=/bin/sleep 3
