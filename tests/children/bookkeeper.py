@@ -12,9 +12,9 @@ from supervisor.host.ledger.ledger import Ledger
 
 ledger = Ledger(Path(sys.argv[1]))
 for attempt in count(1):
-    ledger.record_wanted("digits", True)
-    ledger.attempt_started("digits", attempt, 1000 + attempt, 5, time.time())
-    ledger.attempt_restored("digits", attempt, None, 0)
-    ledger.attempt_ended("digits", attempt, "crash", "killed", None, 9, attempt, time.time())
-    ledger.last_attempts()  # waits for the writes before it
+    ledger.wanted.record_wanted("digits", True)
+    ledger.attempts.attempt_started("digits", attempt, 1000 + attempt, 5, time.time())
+    ledger.attempts.attempt_restored("digits", attempt, None, 0)
+    ledger.attempts.attempt_ended("digits", attempt, "crash", "killed", None, 9, attempt, time.time())
+    ledger.attempts.last_attempts()  # waits for the writes before it
     print(attempt, flush=True)

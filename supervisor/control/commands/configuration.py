@@ -105,7 +105,9 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
         raise CommandError(Code.FAILED, str(error)) from error
     if actions:
         done = f"{', '.join(sorted({action.name for action in actions})):.500} updated"
-        await require_recorded(context, context.ledger.until_recorded(), done, "may leave out what was added again")
+        await require_recorded(
+            context, context.ledger.wanted.until_recorded(), done, "may leave out what was added again"
+        )
     return UpdateAnswer(tuple(actions), broken, read.remarks)
 
 
@@ -139,7 +141,7 @@ async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     if not missing:
         raise CommandError(Code.ALREADY_ADDED, name)
     await programs.update(missing)
-    await require_recorded(context, context.ledger.until_recorded(), f"{name} was added", "may leave it out")
+    await require_recorded(context, context.ledger.wanted.until_recorded(), f"{name} was added", "may leave it out")
     return ProgramName(name)
 
 
@@ -170,7 +172,9 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
     runners = [programs.runners[program] for program in meant]
     if (running := await programs.remove(meant)) is not None:
         raise CommandError(Code.STILL_RUNNING, running)
-    await require_recorded(context, context.ledger.until_recorded(), f"{name} was removed", "would supervise it again")
+    await require_recorded(
+        context, context.ledger.wanted.until_recorded(), f"{name} was removed", "would supervise it again"
+    )
     return Removed(name, unsaved_jobs(runners, "ended"))
 
 
@@ -188,7 +192,7 @@ async def until_stopped(context: CommandContext) -> tuple[UnsavedJob, ...]:
     runners = list(context.programs.runners.values())
     running = [runner for runner in runners if runner.config.job is not None and runner.state in ALIVE]
     await asyncio.gather(*(runner.until_gone() for runner in running))
-    await context.ledger.until_recorded()  # if that fails the log says so, and the next daemon looks at the disk
+    await context.ledger.wanted.until_recorded()  # if that fails the log says so, and the next daemon looks at the disk
     return unsaved_jobs(running)
 
 

@@ -12,7 +12,8 @@ from supervisor.control.base.json_types import fields_of
 from supervisor.core.failures.restart import Cause
 from supervisor.core.goodput import TimeSpent
 from supervisor.core.goodput import goodput as goodput_of
-from supervisor.host.ledger.ledger import AttemptRecord, Ledger, LedgerError
+from supervisor.host.ledger.attempts import AttemptRecord
+from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.runner.records.timeline import KEPT, TimelineEntry
 
 UNINTERRUPTED = frozenset({Cause.DONE, Cause.STOPPED})
@@ -49,7 +50,7 @@ async def history(context: CommandContext, request: HistoryRequest) -> History:
     runner = find_program(context, request.name)
     runner.records.goodput.save()
     try:
-        records = await asyncio.to_thread(context.ledger.history, runner.name, request.limit)
+        records = await asyncio.to_thread(context.ledger.attempts.history, runner.name, request.limit)
         spent_s = await asyncio.to_thread(context.ledger.accounts.time_spent, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
@@ -134,4 +135,4 @@ def _began_at(first: AttemptRecord, spent_s: Mapping[int, Mapping[TimeSpent, flo
 
 
 def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[TimeSpent, float]], list[AttemptRecord]]:
-    return ledger.accounts.time_spent(name), ledger.history(name, ALL)
+    return ledger.accounts.time_spent(name), ledger.attempts.history(name, ALL)

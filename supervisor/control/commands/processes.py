@@ -57,7 +57,7 @@ async def send_signal(context: CommandContext, request: SignalRequest) -> Signal
     if not runner.current.send_signal(number):
         raise CommandError(Code.NOT_RUNNING, runner.name)
     progress = None if number in HARMLESS_SIGNALS else runner.progress
-    await context.ledger.until_recorded()
+    await context.ledger.wanted.until_recorded()
     if progress is None:
         return Signalled(runner.name)
     return Signalled(runner.name, progress.describe_present(), progress.unsaved)

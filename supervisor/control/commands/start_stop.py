@@ -86,7 +86,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
         if begins_at is not None:
             runner.post(events.BeginAtRequested(begins_at))
         context.programs.gates.start_when_ready(runner)
-        recorded = asyncio.create_task(context.ledger.until_recorded())
+        recorded = asyncio.create_task(context.ledger.wanted.until_recorded())
         if request.wait:
             await _until_started(context, runner)
         elif runner.records.process.spawn_error is not None:
@@ -196,7 +196,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     if progress is not None:
         done = f"{done}; {progress.describe_present()}" if ends else progress.describe_end()
     said = f"{runner.name} was {done}" if runs else f"{runner.name} does not run"
-    await require_recorded(context, context.ledger.until_recorded(), said, "would start it again")
+    await require_recorded(context, context.ledger.wanted.until_recorded(), said, "would start it again")
     if not runs:
         raise CommandError(Code.NOT_RUNNING, runner.name)
     if progress is None:

@@ -1,4 +1,4 @@
-"""The table `job_states`: what a job's failures taught the daemon, for the next one. One row per job.
+"""The tables `job_states` and `longest_silences`: what a job's failures and silences taught, for the next daemon.
 
 Facts and counters are JSON by the wire's codec. A damaged field costs that field: a damaged row must neither stop the
 daemon nor fill its memory.
@@ -17,6 +17,7 @@ from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol.wire.codec import ProtocolError, decode_stored, encode_record, parse_object
 from supervisor.protocol.wire.limits import Items
+from supervisor.protocol.wire.messages import TEN_YEARS_S
 
 log = structlog.get_logger()
 
@@ -92,6 +93,28 @@ class JobStates:
             return StoredJobState(facts, math.inf, row["digest"])
         ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - row["stored_awake_s"]
         return StoredJobState(facts, max(0.0, ago_s), row["digest"], decode_counters(row["oom_counters"]))
+
+    def record_hang_history(self, program: str, longest: Mapping[str, float]) -> None:
+        """Records the longest silence (s) of each section that training recovered from, replacing earlier values."""
+        for section, longest_s in longest.items():
+            self._writer.enqueue(
+                "INSERT INTO longest_silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
+                " DO UPDATE SET longest_s = excluded.longest_s",
+                program,
+                section,
+                longest_s,
+                of=program,
+            )
+
+    def hang_history(self, program: str) -> dict[str, float]:
+        """The longest silence (s) of each section, as `record_hang_history` stored it."""
+        rows = self._select(
+            "SELECT section, longest_s FROM longest_silences WHERE program = ? AND typeof(longest_s) = 'real'"
+            " AND longest_s BETWEEN 0 AND ?",
+            program,
+            TEN_YEARS_S,
+        )
+        return {row["section"]: row["longest_s"] for row in rows}
 
 
 def decode_facts(text: str) -> PersistedFacts | None:

@@ -30,6 +30,7 @@ from supervisor.host.ledger.schema import (
 )
 from supervisor.protocol.plurals import counted
 
+READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
 QUEUED_OF_ONE, QUEUED_BYTES_OF_ONE = 1000, 1 << 20  # of one program: a tenth
 QUEUED_FOR_SURE = 100  # of a program with fewer in the queue, one more is taken even if others have filled it
@@ -148,13 +149,13 @@ class LedgerWriter:
             return 3 * QUEUED_WRITES
         return 2 * QUEUED_WRITES if share.records < QUEUED_FOR_SURE else QUEUED_WRITES
 
-    def wait_until_written(self, timeout_s: float) -> None:
-        """Returns once all that is queued now is written, or a write has failed, or after `timeout_s`."""
+    def wait_until_written(self) -> None:
+        """Returns once all that is queued now is written, or a write has failed, or after READ_WAIT_S."""
         with self._changed:
             awaited = self._queued
             self._awaited += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, timeout_s)
+            self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, READ_WAIT_S)
             self._awaited -= 1
 
     def written(self) -> "Future[None]":

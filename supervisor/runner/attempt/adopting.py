@@ -40,7 +40,7 @@ from supervisor.core.program.events import AttemptLost
 from supervisor.host.checkpoint_calls import ListedCheckpoint
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.folder_removal import try_to_remove_folder
-from supervisor.host.ledger.ledger import OpenAttempt
+from supervisor.host.ledger.attempts import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, ownership, process_status
 from supervisor.protocol import layout

@@ -35,7 +35,7 @@ class DependencyGates:
             return
         if not runner.wanted:
             runner.set_wanted(True)
-            self._ledger.record_wanted(runner.name, True)
+            self._ledger.wanted.record_wanted(runner.name, True)
         self._waiting.add(runner.name)
         runner.hold_back(self.describe_wait(runner))
         self.recheck_soon()

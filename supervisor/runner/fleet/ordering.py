@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from supervisor.config.load import start_order
-from supervisor.host.ledger.ledger import READ_WAIT_S
+from supervisor.host.ledger.writer import READ_WAIT_S
 from supervisor.runner.program.runner import Runner
 
 STALL_LIMIT_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only

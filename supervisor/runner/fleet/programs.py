@@ -140,10 +140,10 @@ class Programs:
     async def _begin(self) -> None:
         ledger = self._services.ledger
         wanted, ends, last, unfinished, marked = await asyncio.gather(
-            asyncio.to_thread(ledger.wanted_programs),
-            asyncio.to_thread(ledger.last_ends),
+            asyncio.to_thread(ledger.wanted.wanted_programs),
+            asyncio.to_thread(ledger.attempts.last_ends),
             asyncio.to_thread(takeover.last_attempts, self._services),
-            asyncio.to_thread(ledger.unfinished_attempts),
+            asyncio.to_thread(ledger.attempts.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
         )
         for value in marked:  # the ledger may have missed an attempt that was just beginning
@@ -245,8 +245,8 @@ class Programs:
                     return runner.name
             for runner in runners:
                 del self.runners[runner.name]
-                self._services.ledger.forget_program(runner.name)
-                self._services.ledger.record_removed(runner.name)
+                self._services.ledger.wanted.forget_program(runner.name)
+                self._services.ledger.wanted.record_removed(runner.name)
             self._publish_removed_groups(before)
             return None
 
@@ -304,9 +304,9 @@ class Programs:
             stopped = await _retire_for_update(old)
             last_attempt = max(last_attempt, old.attempt)
             del self.runners[name]
-        self._services.ledger.record_added(name)
+        self._services.ledger.wanted.record_added(name)
         if config is None:
-            self._services.ledger.forget_program(name)
+            self._services.ledger.wanted.forget_program(name)
             return [stopped, UpdateAction(name, "removed")]
         runner = self.runners[name] = Runner(config, self._services, self._on_state_change)
         runner.set_wanted(old.wanted if old is not None else config.autostart)
@@ -335,7 +335,7 @@ async def _retire_for_update(runner: Runner) -> UpdateAction:
 def _removed_names(ledger: Ledger) -> frozenset[str]:
     """What somebody took out of use; nothing if the ledger can't be read, as what is configured is meant to run."""
     try:
-        return ledger.removed_programs()
+        return ledger.wanted.removed_programs()
     except LedgerError as error:
         log.error("ledger.unread", error=str(error), effect="programs that were removed are in use again")
         return frozenset()

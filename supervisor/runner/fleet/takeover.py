@@ -34,7 +34,7 @@ log = structlog.get_logger()
 def last_attempts(services: Services) -> dict[str, int]:
     """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
     resume_removal(services.runtime_dir)
-    last = services.ledger.last_attempts()
+    last = services.ledger.attempts.last_attempts()
     for name, attempt in layout.highest_attempts(services.runtime_dir).items():
         last[name] = max(last.get(name, 0), attempt)
     return last
@@ -150,7 +150,7 @@ class Takeover:
             runner.mirror.resume()
         records.goodput.on_worker_lost(runner.wanted, lost.committed_step, lived_s_ago)
         if lost.committed_step is not None:
-            services.ledger.attempt_progressed(runner.name, attempt, lost.committed_step)
+            services.ledger.attempts.attempt_progressed(runner.name, attempt, lost.committed_step)
         if attempt != runner.attempt:
             return False
         facts = {"done": lost.done, "error": lost.error, "step": lost.committed_step}
@@ -165,7 +165,7 @@ class Takeover:
         folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
         await asyncio.to_thread(try_to_remove_folder, folder)
         recorded_cause, how = (Cause.PREEMPTION, "the host went away") if host_left else (cause, text)
-        self._services.ledger.attempt_ended(name, attempt, recorded_cause, how, None, None, None, time.time())
+        self._services.ledger.attempts.attempt_ended(name, attempt, recorded_cause, how, None, None, None, time.time())
 
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""

@@ -289,7 +289,7 @@ class CheckpointSelector:
             self._log.warning(
                 "checkpoint.refused", attempt=attempt, checkpoint=checkpoint.name, reason=checkpoint.reason
             )
-            self._services.ledger.checkpoint_refused(
+            self._services.ledger.checkpoints.checkpoint_refused(
                 self._program, attempt, checkpoint.name, checkpoint.reason, time.time()
             )
         if len(refused) > RECORDED:

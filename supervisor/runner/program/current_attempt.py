@@ -172,7 +172,7 @@ class CurrentAttempt:
         self._begin(attempt)
         process, record = attempt.process, self._records.process
         record.oom_counters = attempt.memory.cgroup_counters
-        self._services.ledger.attempt_started(
+        self._services.ledger.attempts.attempt_started(
             self._config.name, number, process.pid, process.start_time, record.started_wall_at or 0.0, microbatches
         )
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=standby is not None)
@@ -197,7 +197,7 @@ class CurrentAttempt:
     def _report_spawn_failure(self, effect: effects.Spawn, error: SpawnError) -> None:
         number, record = effect.attempt, self._records.process
         record.not_started(error)
-        self._services.ledger.attempt_started(
+        self._services.ledger.attempts.attempt_started(
             self._config.name, number, 0, 0, record.ended_wall_at or 0.0, effect.microbatches
         )
         self._log.error("worker.not_spawned", attempt=number, error=str(error))

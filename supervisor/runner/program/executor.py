@@ -77,9 +77,9 @@ class EffectExecutor:
             case effects.Kill(attempt):
                 self._stopper.kill(attempt)
             case effects.RecordWanted(wanted):
-                self._services.ledger.record_wanted(self._config.name, wanted)
+                self._services.ledger.wanted.record_wanted(self._config.name, wanted)
             case effects.PersistHangHistory(longest):
-                self._services.ledger.record_hang_history(self._config.name, dict(longest))
+                self._services.ledger.job_states.record_hang_history(self._config.name, dict(longest))
             case effects.RecordEnd():
                 self._record_end(effect)
             case effects.ReportBreach(invariant, event, before, after):
@@ -107,7 +107,7 @@ class EffectExecutor:
     def _record_end(self, effect: effects.RecordEnd) -> None:
         process = self._records.process
         exit_ = process.last_exit or Exit(None, None)
-        self._services.ledger.attempt_ended(
+        self._services.ledger.attempts.attempt_ended(
             self._config.name,
             effect.attempt,
             effect.cause,

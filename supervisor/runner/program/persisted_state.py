@@ -63,7 +63,7 @@ class PersistedStateStore(ProgramObserver):
         self._has_restored = False
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
         self._last_saved: tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None = None
-        self._recorded = services.ledger.progress(config.name)  # known without a read, so before any event
+        self._recorded = services.ledger.wanted.progress(config.name)  # known without a read, so before any event
         job.facts.account = self._recorded
 
     async def restore(self, last_attempt: int) -> bool:
@@ -73,7 +73,7 @@ class PersistedStateStore(ProgramObserver):
         answer within SLOW_DISK_S is ignored.
         """
         goes_on, job = False, self._config.job
-        recorded = self._services.ledger.progress(self._config.name)
+        recorded = self._services.ledger.wanted.progress(self._config.name)
         if recorded.revision > self._recorded.revision:  # by the runner that an update has replaced
             self._job.facts.account = self._recorded = recorded
         self._job.skip_attempts(last_attempt)
@@ -98,9 +98,9 @@ class PersistedStateStore(ProgramObserver):
         self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))
         if facts.account.revision != self._recorded.revision:  # before any effect of the decision tells of it
             self._recorded = facts.account
-            self._services.ledger.record_progress(self._config.name, facts.account)
+            self._services.ledger.wanted.record_progress(self._config.name, facts.account)
         if (older := facts.current.older) is not None and isinstance(event, TrainingRestored):
-            self._services.ledger.attempt_older(self._config.name, facts.attempt, older.because, older.text)
+            self._services.ledger.attempts.attempt_older(self._config.name, facts.attempt, older.because, older.text)
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
         if not (self._has_news or facts.state is not before):
@@ -120,10 +120,10 @@ class PersistedStateStore(ProgramObserver):
         ledger, name = self._services.ledger, self._config.name
         with contextlib.suppress(LedgerError):
             reliability = Reliability()
-            for ran_s, cause in await asyncio.to_thread(ledger.ended_attempts, name):
+            for ran_s, cause in await asyncio.to_thread(ledger.attempts.ended_attempts, name):
                 reliability = reliability.with_attempt(ran_s, cause)
             self._records.reliability = reliability
-            silences = await asyncio.to_thread(ledger.hang_history, name)
+            silences = await asyncio.to_thread(ledger.job_states.hang_history, name)
             known = {LoopSection(section): s for section, s in silences.items() if section in tuple(LoopSection)}
             self._job.facts.hang_detector.recall_longest(known)
 
@@ -160,5 +160,5 @@ class PersistedStateStore(ProgramObserver):
     async def _restore_microbatches(self) -> None:
         """Into how many parts the next attempt divides its batches: twice as many if the last ran out of memory."""
         with contextlib.suppress(LedgerError):
-            last = await asyncio.to_thread(self._services.ledger.next_microbatches, self._config.name)
+            last = await asyncio.to_thread(self._services.ledger.attempts.next_microbatches, self._config.name)
             self._job.facts.microbatches = min(last, MAX_MICROBATCHES)

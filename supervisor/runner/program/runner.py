@@ -18,7 +18,7 @@ from supervisor.core.program import account, effects, events
 from supervisor.core.program.facts import ALIVE, PendingFlush, ProgramFacts, State
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.core.standby import StandbyKind
-from supervisor.host.ledger.ledger import LastEnd
+from supervisor.host.ledger.attempts import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials
 from supervisor.protocol.wire import messages

@@ -80,7 +80,7 @@ class MessageRecorder(ProgramObserver):
 
     def _record_restore(self, message: messages.Restored) -> None:
         checkpoint, changed, unmatched = message.checkpoint, message.changed, message.unmatched
-        self._ledger.attempt_restored(self._program, message.attempt, checkpoint, message.step, changed)
+        self._ledger.attempts.attempt_restored(self._program, message.attempt, checkpoint, message.step, changed)
         write = self._log.warning if unmatched or changed else self._log.info
         write(
             "worker.restored",
@@ -100,7 +100,7 @@ class MessageRecorder(ProgramObserver):
             self._program, attempt, directory, message.save_s, now, since=since, checkpoint=checkpoint
         )
         committed_at = time.time() - (message.ago_s or 0.0)
-        self._ledger.checkpoint_committed(
+        self._ledger.checkpoints.checkpoint_committed(
             self._program, attempt, name, message.step, message.save_s, message.stall_s, committed_at
         )
         self._log.info(
@@ -115,7 +115,7 @@ class MessageRecorder(ProgramObserver):
             self._log.warning("checkpoint.incomplete", attempt=attempt, left_out=list(message.left_out))
 
     def _record_size(self, message: messages.Committed, size_bytes: int) -> None:
-        self._ledger.checkpoint_measured(self._program, message.attempt, message.checkpoint, size_bytes)
+        self._ledger.checkpoints.checkpoint_measured(self._program, message.attempt, message.checkpoint, size_bytes)
         self._training.checkpoint_measured(message.checkpoint, size_bytes)
 
     def _record_replay(self, message: messages.Replayed) -> None:

@@ -7,7 +7,8 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.reliability import Reliability
 from supervisor.core.program.effects import Effect, RecordEnd, Spawn
-from supervisor.host.ledger.ledger import LastEnd, Ledger
+from supervisor.host.ledger.attempts import LastEnd
+from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.pipes.message_filter import NOTHING_REFUSED, RefusedMessages
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.plurals import counted

@@ -64,7 +64,7 @@ class SaveDurations:
     def load_history(self, ledger: Ledger) -> None:
         """What earlier daemons measured, so that the first notice finds something; each counts as alone on its disk."""
         try:
-            history = ledger.recent_saves(RECENT_COUNT)
+            history = ledger.checkpoints.recent_saves(RECENT_COUNT)
         except LedgerError as error:
             log.warning("ledger.not_read", error=str(error), effect="how long saves take is measured anew")
             return

@@ -68,7 +68,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
         await asyncio.wait_for(starting, PATIENCE_S)
     assert refused.value.code is Code.SHUTDOWN_STATE
     ledger.close()
-    assert ledger.wanted_programs() == {}
+    assert ledger.wanted.wanted_programs() == {}
 
 
 @pytest.mark.integration

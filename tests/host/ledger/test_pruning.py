@@ -18,17 +18,17 @@ PATIENCE_S = 60.0
 def filled(path: Path, attempts: int, ended_at: float) -> None:
     with closing(Ledger(path, Pruning(attempts=100_000, days=36_500))) as ledger:
         for attempt in range(1, attempts + 1):
-            ledger.attempt_started("digits", attempt, 1, 1, ended_at - 1)
+            ledger.attempts.attempt_started("digits", attempt, 1, 1, ended_at - 1)
             ledger.accounts.store("digits", MeterReading(attempt, {TimeSpent.TRAINING: 1.0}, TimeSpent.DOWN), 0.0)
-            ledger.attempt_ended("digits", attempt, "crash", "", 1, None, None, ended_at)
-        ledger.attempt_started("digits", attempts + 1, 1, 1, ended_at)  # runs
+            ledger.attempts.attempt_ended("digits", attempt, "crash", "", 1, None, None, ended_at)
+        ledger.attempts.attempt_started("digits", attempts + 1, 1, 1, ended_at)  # runs
 
 
 def left(path: Path, pruning: Pruning, expected: int) -> list[int]:
     """The attempts that are left once there are as many as expected."""
     with closing(Ledger(path, pruning)) as ledger:
-        wait_until(lambda: len(ledger.history("digits", 10_000)) == expected)
-        kept = [each.attempt for each in ledger.history("digits", 10_000)]
+        wait_until(lambda: len(ledger.attempts.history("digits", 10_000)) == expected)
+        kept = [each.attempt for each in ledger.attempts.history("digits", 10_000)]
         assert sorted(ledger.accounts.time_spent("digits")) == kept[:-1]
         return kept
 
@@ -52,35 +52,35 @@ def test_old_attempts_are_pruned_except_the_last_few(tmp_path: Path):
 def test_saves_that_are_forgotten_are_still_counted(tmp_path: Path):
     path, count = tmp_path / "ledger.sqlite3", SAVES_KEPT + PRUNED_AT_ONCE + 7
     with closing(Ledger(path)) as ledger:
-        ledger.attempt_started("digits", 1, 1, 1, 1.0)
+        ledger.attempts.attempt_started("digits", 1, 1, 1, 1.0)
         for step in range(count):
-            ledger.checkpoint_committed("digits", 1, f"step-{step}.a1", step, 1.0, 0.1, float(step))
+            ledger.checkpoints.checkpoint_committed("digits", 1, f"step-{step}.a1", step, 1.0, 0.1, float(step))
             if step % 200 == 199:
-                ledger.last_attempts()  # waits until all is written: a program has room for so many in the queue
+                ledger.attempts.last_attempts()  # waits until all is written: the queue has room for so many
 
     with closing(Ledger(path)) as ledger:
-        wait_until(lambda: len(ledger.recent_saves(10_000)["digits"]) <= SAVES_KEPT)
-        assert len(ledger.recent_saves(10_000)["digits"]) == SAVES_KEPT
-        assert ledger.history("digits")[0].checkpoints == count
+        wait_until(lambda: len(ledger.checkpoints.recent_saves(10_000)["digits"]) <= SAVES_KEPT)
+        assert len(ledger.checkpoints.recent_saves(10_000)["digits"]) == SAVES_KEPT
+        assert ledger.attempts.history("digits")[0].checkpoints == count
 
 
 def test_a_program_that_commits_without_end_grows_the_file_no_further(tmp_path: Path):
     """With the loop that once made 0.4 GB a minute; another program's records are all there."""
     path = tmp_path / "ledger.sqlite3"
     with closing(Ledger(path)) as ledger:
-        ledger.attempt_started("victim", 1, 1, 1, 1.0)
+        ledger.attempts.attempt_started("victim", 1, 1, 1, 1.0)
         for step in range(300):
-            ledger.checkpoint_committed("victim", 1, f"step-{step:010d}.a1", step, 1.0, 0.1, float(step))
-        ledger.attempt_started("flood", 1, 1, 1, 1.0)
+            ledger.checkpoints.checkpoint_committed("victim", 1, f"step-{step:010d}.a1", step, 1.0, 0.1, float(step))
+        ledger.attempts.attempt_started("flood", 1, 1, 1, 1.0)
         sizes = []
         for step in range(8_000):
-            ledger.checkpoint_committed("flood", 1, f"step-{step:010d}.a1", step, 1.0, 0.1, float(step))
+            ledger.checkpoints.checkpoint_committed("flood", 1, f"step-{step:010d}.a1", step, 1.0, 0.1, float(step))
             if step % 200 == 199:
-                ledger.last_attempts()
+                ledger.attempts.last_attempts()
                 sizes.append(path.stat().st_size)
 
-        assert len(ledger.recent_saves(100_000)["flood"]) <= SAVES_KEPT + 300
-        assert len(ledger.recent_saves(100_000)["victim"]) == 300
+        assert len(ledger.checkpoints.recent_saves(100_000)["flood"]) <= SAVES_KEPT + 300
+        assert len(ledger.checkpoints.recent_saves(100_000)["victim"]) == 300
     assert sizes[-1] - sizes[len(sizes) // 2] < 100_000, sizes
 
 
@@ -89,9 +89,9 @@ def test_what_is_pruned_is_given_back_to_the_disk(tmp_path: Path):
     path = tmp_path / "ledger.sqlite3"
     with closing(Ledger(path, Pruning(attempts=100_000, days=36_500))) as ledger:
         for attempt in range(1, 2001):
-            ledger.attempt_started("digits", attempt, 1, 1, 1.0)
-            ledger.attempt_ended("digits", attempt, "crash", "x" * 4000, 1, None, None, 1.0)
-        ledger.last_attempts()
+            ledger.attempts.attempt_started("digits", attempt, 1, 1, 1.0)
+            ledger.attempts.attempt_ended("digits", attempt, "crash", "x" * 4000, 1, None, None, 1.0)
+        ledger.attempts.last_attempts()
     large = path.stat().st_size
     assert large > 8_000_000
 
@@ -104,7 +104,7 @@ def test_what_is_pruned_is_given_back_to_the_disk(tmp_path: Path):
 def test_a_ledger_of_an_earlier_version_is_written_anew_once_when_half_of_it_is_free(tmp_path: Path):
     path = tmp_path / "ledger.sqlite3"
     with closing(Ledger(path)) as ledger:
-        ledger.attempt_started("digits", 1, 1, 1, 1.0)
+        ledger.attempts.attempt_started("digits", 1, 1, 1, 1.0)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA auto_vacuum = 0")
         connection.execute("VACUUM")
@@ -118,4 +118,4 @@ def test_a_ledger_of_an_earlier_version_is_written_anew_once_when_half_of_it_is_
 
     with closing(Ledger(path)) as ledger:
         wait_until(lambda: path.stat().st_size < 200_000, "the file is small", PATIENCE_S)
-        assert ledger.last_attempts() == {"digits": 1}
+        assert ledger.attempts.last_attempts() == {"digits": 1}

@@ -97,22 +97,22 @@ def test_all_that_an_earlier_version_knew_is_kept(version: Path, tmp_path: Path,
 
     with closing(Ledger(path)) as ledger:
         assert ledger.set_aside is None
-        assert ledger.wanted_programs() == expected["wanted"]
-        assert sorted(ledger.removed_programs()) == expected["removed"]
-        assert ledger.last_attempts() == expected["last_attempts"]
-        assert {name: asdict(end) for name, end in ledger.last_ends().items()} == expected["last_ends"]
-        assert [asdict(attempt) for attempt in ledger.unfinished_attempts()] == expected["unfinished"]
-        saves = {name: [save_s for save_s, _ in saves] for name, saves in ledger.recent_saves(5).items()}
+        assert ledger.wanted.wanted_programs() == expected["wanted"]
+        assert sorted(ledger.wanted.removed_programs()) == expected["removed"]
+        assert ledger.attempts.last_attempts() == expected["last_attempts"]
+        assert {name: asdict(end) for name, end in ledger.attempts.last_ends().items()} == expected["last_ends"]
+        assert [asdict(attempt) for attempt in ledger.attempts.unfinished_attempts()] == expected["unfinished"]
+        saves = {name: [save_s for save_s, _ in saves] for name, saves in ledger.checkpoints.recent_saves(5).items()}
         assert plain(saves) == expected["saves"]
         assert plain(ledger.uploads.load()) == expected["uploads"]
         for name in expected["last_attempts"]:
-            assert ledger.next_microbatches(name) == expected["microbatches"][name]
-            assert ledger.hang_history(name) == expected["silences"][name]
-            assert plain(ledger.ended_attempts(name)) == expected["ended"][name]
+            assert ledger.attempts.next_microbatches(name) == expected["microbatches"][name]
+            assert ledger.job_states.hang_history(name) == expected["silences"][name]
+            assert plain(ledger.attempts.ended_attempts(name)) == expected["ended"][name]
             assert plain(ledger.output_begins.load(name, 1, "stdout")) == expected["output"][name]
             account = ledger.accounts.load_last(name)
             assert (None if account is None else plain(asdict(account.status))) == expected["accounts"][name]
-            for record, before in zip(ledger.history(name), expected["history"][name], strict=True):
+            for record, before in zip(ledger.attempts.history(name), expected["history"][name], strict=True):
                 read = plain(asdict(record))
                 assert {key: read[RENAMED_SINCE.get(key, key)] for key in before} == before
             for metric, (count, last) in expected["series"][name].items():
@@ -141,7 +141,7 @@ def test_what_failures_taught_is_kept_under_its_present_names(
                 check_as_v12_had_it(ledger, name, facts, was)
             else:
                 assert {key: facts[key] for key in was} == was
-                assert plain(asdict(ledger.progress(name))) == expected["progress"][name]
+                assert plain(asdict(ledger.wanted.progress(name))) == expected["progress"][name]
             assert (stored.digest, plain([asdict(each) for each in stored.counters])) == (
                 state["digest"],
                 state["counters"],
@@ -153,7 +153,7 @@ def check_as_v12_had_it(ledger: Ledger, name: str, facts: dict[str, Any], was: d
     known, from_scratch = was.pop("known"), was.pop("from_scratch")
     assert {key: facts.pop(RENAMED_IN_14.get(key, key)) for key in was} == was
     assert (facts["older"], facts["begin_at"]) == (None, 0 if from_scratch else None)
-    newest = ledger.progress(name).newest
+    newest = ledger.wanted.progress(name).newest
     assert (newest is None) == (known is None)
     if newest is not None:
         assert {key: getattr(newest, key) for key in known} == known
@@ -289,7 +289,7 @@ def test_a_disk_without_room_for_the_copy_changes_nothing_and_says_so(version: P
     subprocess.run(["mount", "-o", "remount,size=2m", small_disk], check=True)
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
-        assert later.last_attempts() == expected_of(version)["last_attempts"]
+        assert later.attempts.last_attempts() == expected_of(version)["last_attempts"]
 
 
 HINDERS = {"v12": "DROP TABLE memories", "v14": "CREATE TABLE proofs (program TEXT)"}
@@ -322,7 +322,7 @@ def test_a_version_that_is_not_known_is_refused_and_not_one_byte_changes(
 ):
     path = tmp_path / "ledger.sqlite3"
     with closing(Ledger(path)) as ledger:
-        ledger.record_wanted("digits", True)
+        ledger.wanted.record_wanted("digits", True)
     leave(path, number)
     before = files_in(tmp_path)
 

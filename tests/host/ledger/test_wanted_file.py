@@ -158,18 +158,18 @@ def test_no_daemon_believes_less_than_the_file_that_is_left_holds(lives: list[Li
         for life in [*lives, Life((1,))]:
             best = max(held.values(), key=lambda account: account.revision, default=ProgressAccount())
             with closing(Ledger(folder / "ledger.sqlite3")) as ledger:
-                now = ledger.progress("j")
+                now = ledger.wanted.progress("j")
 
                 assert now == best
 
-                ledger.wanted_programs()  # waits until it is written
+                ledger.wanted.wanted_programs()  # waits until it is written
                 before = first = after = snapshot(folder)
                 earlier = start = now
                 for step in life.steps:
                     before, earlier = after, now
                     now = account(step, now.revision + 1)
-                    ledger.record_progress("j", now)
-                    ledger.wanted_programs()
+                    ledger.wanted.record_progress("j", now)
+                    ledger.wanted.wanted_programs()
                     after = snapshot(folder)
             for path in folder.iterdir():
                 path.unlink()

@@ -127,7 +127,7 @@ async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process
 
     assert runner.pid != standby
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
-    texts = [(each.cause, each.text) for each in await asyncio.to_thread(services.ledger.history, "digits", 9)]
+    texts = [(each.cause, each.text) for each in await asyncio.to_thread(services.ledger.attempts.history, "digits", 9)]
     assert texts[1][0] == "spawn" and str(error.args[-1]) in str(texts[1][1]), texts
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
@@ -175,7 +175,7 @@ async def test_a_driver_that_fails_unexpectedly_costs_an_attempt_and_not_the_who
 
     await until(runner, lambda: trains(runner, 2))
 
-    first = (await asyncio.to_thread(services.ledger.history, "digits", 9))[0]
+    first = (await asyncio.to_thread(services.ledger.attempts.history, "digits", 9))[0]
     assert first.cause == "spawn" and "no GPU is that small" in str(first.text)
     assert not runner.current.waits_for_gpus
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)

@@ -1,0 +1,84 @@
+"""The tables `checkpoints` and `refusals`: what attempts committed, how long saves took, what could not be restored."""
+
+from supervisor.host.ledger.attempts import MAX_TEXT, AttemptTable
+from supervisor.host.ledger.writer import LedgerWriter, Select
+from supervisor.protocol.wire.messages import TEN_YEARS_S
+
+UNMEASURED = 0  # the size of a checkpoint that nobody has looked at
+
+
+class CheckpointTable:
+    """Access to the tables: writes go to the ledger's queue and never raise; reads happen in the caller's thread and
+    raise LedgerError.
+    """
+
+    def __init__(self, writer: LedgerWriter, select: Select, attempts: AttemptTable) -> None:
+        self._writer = writer
+        self._select = select
+        self._attempts = attempts
+
+    def checkpoint_committed(
+        self,
+        program: str,
+        attempt: int,
+        name: str,
+        step: int,
+        save_s: float,
+        stall_s: float,
+        at: float,
+    ) -> None:
+        """Records a committed checkpoint, as its worker says; `checkpoint_measured` adds its size."""
+        self._writer.enqueue(
+            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            program,
+            attempt,
+            name,
+            step,
+            UNMEASURED,
+            save_s,
+            stall_s,
+            at,
+            of=program,
+        )
+        self._attempts.attempt_progressed(program, attempt, step)
+
+    def checkpoint_measured(self, program: str, attempt: int, name: str, size_bytes: int) -> None:
+        """Records how many bytes a checkpoint has on the disk."""
+        self._writer.enqueue(
+            "UPDATE checkpoints SET size_bytes = ? WHERE program = ? AND attempt = ? AND name = ?",
+            size_bytes,
+            program,
+            attempt,
+            name,
+            of=program,
+        )
+
+    def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
+        """Records that `attempt` could not begin from a checkpoint: damaged, rolled back, or unfit for the program."""
+        self._writer.enqueue(
+            "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)",
+            program,
+            attempt,
+            name[:MAX_TEXT],
+            reason[:MAX_TEXT],
+            at,
+            of=program,
+        )
+
+    def recent_saves(self, limit: int) -> dict[str, list[tuple[float, int]]]:
+        """How long the last `limit` saves of every program took (s) and their bytes on the disk, oldest first.
+
+        The bytes are 0 where nobody looked. Rows that can't be true are left out.
+        """
+        rows = self._select(
+            "SELECT program, save_s, size_bytes FROM (SELECT program, save_s, size_bytes, row_number() OVER"
+            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints"
+            " WHERE typeof(save_s) = 'real' AND save_s BETWEEN 0 AND ? AND typeof(size_bytes) = 'integer')"
+            " WHERE age <= ? ORDER BY program, age DESC",
+            TEN_YEARS_S,
+            limit,
+        )
+        saves: dict[str, list[tuple[float, int]]] = {}
+        for row in rows:
+            saves.setdefault(row["program"], []).append((row["save_s"], max(0, row["size_bytes"])))
+        return saves
