@@ -47,8 +47,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Watches:
+    """What looks at all programs after every change. `gang`: of a rank of one; None if programs are alone."""
+
+    resources: ResourceWatch
+    suspend: SuspendWatch
+    descendants: DescendantWatch
+    gang: "GangAgent | None"
+    exits: ExitWatch
+
+    def on_change(self) -> None:
+        """The state of a program is another one."""
+        self.resources.on_change()
+        self.suspend.on_change()
+        self.descendants.on_change()
+        if self.gang is not None:
+            self.gang.on_change()
+        self.exits.on_change()
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """The parts of one daemon. `gang`: of a rank of one; None if programs are alone."""
+    """The parts of one daemon."""
 
     services: Services
     programs: Programs
@@ -56,11 +76,7 @@ class DaemonParts:
     notices: NoticeDispatcher
     signals: SignalHandlers
     context: CommandContext
-    resource_watch: ResourceWatch
-    suspend_watch: SuspendWatch
-    descendant_watch: DescendantWatch
-    exit_watch: ExitWatch
-    gang: "GangAgent | None"
+    watches: Watches
 
 
 def build_daemon(
@@ -84,21 +100,10 @@ def build_daemon(
     output = OutputPublisher()
     logs = _capture_output(settings, ledger, output)
     services = _build_services(config, ledger, logs, expected_times, place)
-    leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
-    resource_watch = ResourceWatch(runners, services.environment)
-    suspend_watch, descendant_watch = SuspendWatch(runners), DescendantWatch(runners)
-    gang = _build_gang(settings, services.place, runners, leave, is_leaving)
-    exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
-    exit_watch = ExitWatch(runners, exit_on, services.place is not None, leave, is_leaving)
-    watches = [watch for watch in (resource_watch, suspend_watch, descendant_watch, gang, exit_watch) if watch]
-
-    def on_change() -> None:
-        for watch in watches:
-            watch.on_change()
-
+    watches = _build_watches(settings, services, runners, exit_request)
     notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
     programs = Programs(
-        config, read_config, services, runners, on_change=on_change, on_added=notices.post_current_notice
+        config, read_config, services, runners, on_change=watches.on_change, on_added=notices.post_current_notice
     )
     output.start(programs.on_output)
     proofs = Proofs(runners, services)
@@ -119,19 +124,7 @@ def build_daemon(
         listening=services.listeners,
         proofs=proofs,
     )
-    return DaemonParts(
-        services,
-        programs,
-        proofs,
-        notices,
-        signals,
-        context,
-        resource_watch,
-        suspend_watch,
-        descendant_watch,
-        exit_watch,
-        gang,
-    )
+    return DaemonParts(services, programs, proofs, notices, signals, context, watches)
 
 
 def _build_services(
@@ -164,19 +157,24 @@ def _build_services(
     )
 
 
-def _build_gang(
-    settings: SupervisordConfig,
-    rank: Allocation | None,
-    runners: Mapping[str, Runner],
-    leave: Callable[[], None],
-    is_leaving: Callable[[], bool],
-) -> "GangAgent | None":
-    if rank is None:
-        return None
-    from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
+def _build_watches(
+    settings: SupervisordConfig, services: Services, runners: Mapping[str, Runner], exit_request: ExitRequest
+) -> Watches:
+    rank, gang = services.place, None
+    leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
+    if rank is not None:
+        from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
 
-    secret = os.environ.get(allocation.SECRET, "")
-    return GangAgent(rank, secret, settings.rendezvous_timeout, runners, leave, is_leaving)
+        secret = os.environ.get(allocation.SECRET, "")
+        gang = GangAgent(rank, secret, settings.rendezvous_timeout, runners, leave, is_leaving)
+    exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
+    return Watches(
+        ResourceWatch(runners, services.environment),
+        SuspendWatch(runners),
+        DescendantWatch(runners),
+        gang,
+        ExitWatch(runners, exit_on, rank is not None, leave, is_leaving),
+    )
 
 
 def _capture_output(settings: SupervisordConfig, ledger: Ledger, output: OutputPublisher) -> LogCapture:

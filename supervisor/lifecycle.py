@@ -116,23 +116,23 @@ class DaemonLifecycle:
 
     async def _exit_status(self, parts: DaemonParts, place: Allocation | None) -> int | None:
         """What is told to who started this daemon; None: a fresh one follows."""
-        requested, outcomes = self._exit_request, parts.exit_watch.outcomes()
+        requested, outcomes = self._exit_request, parts.watches.exits.outcomes()
         if requested.is_reload:
             return None
         if place is None:
-            return exit_status(requested.exit_status, parts.exit_watch.exit_on, outcomes)
+            return exit_status(requested.exit_status, parts.watches.exits.exit_on, outcomes)
         are_done = daemon_exit([ExitOn.DONE], outcomes) is DaemonExit.DONE
-        ends_with = parts.gang.ends_with if parts.gang is not None else None
+        ends_with = parts.watches.gang.ends_with if parts.watches.gang is not None else None
         status = daemon_status(requested.exit_status, are_done, parts.signals.allocation_ends, ends_with)
-        if parts.gang is not None:
-            await parts.gang.close(status)
+        if parts.watches.gang is not None:
+            await parts.watches.gang.close(status)
         return status
 
     async def _start(self, parts: DaemonParts) -> None:
         """Starts or adopts the programs; a gang's once all its daemons are there."""
         environment = parts.services.environment
-        if parts.gang is not None:
-            cluster = await parts.gang.gather()
+        if parts.watches.gang is not None:
+            cluster = await parts.watches.gang.gather()
             if cluster is None:
                 return
             environment[allocation.CLUSTER] = cluster
@@ -148,7 +148,7 @@ class DaemonLifecycle:
         start = asyncio.create_task(self._start(parts))
         recall = asyncio.create_task(parts.proofs.recall())
         exit_requested = asyncio.create_task(self._exit_request.wait())
-        watches = [asyncio.create_task(watch.watch()) for watch in (parts.resource_watch, parts.descendant_watch)]
+        watches = [asyncio.create_task(watch.watch()) for watch in (parts.watches.resources, parts.watches.descendants)]
         try:
             while not (start.done() or exit_requested.done()):
                 self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # ending an earlier daemon's workers may take long
@@ -160,7 +160,7 @@ class DaemonLifecycle:
         finally:
             for task in (exit_requested, *watches):
                 task.cancel()
-            parts.suspend_watch.stop()
+            parts.watches.suspend.stop()
             await self._stop_programs(parts)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon receives them
             start.cancel()
@@ -174,7 +174,7 @@ class DaemonLifecycle:
         log.info("daemon.ready", pid=os.getpid(), programs=len(runners), version=__version__)
         self._systemd.send_ready(status_line(runners.values()))
         self._report_status(parts.programs)
-        parts.exit_watch.begin()
+        parts.watches.exits.begin()
 
     async def _stop_programs(self, parts: DaemonParts) -> None:
         """Flushes and stops all programs while systemd waits; each program's own limits bound how long that takes."""
