@@ -189,8 +189,8 @@ class SignalHandlers:
             return
         self._systemd.send_reloading("reading the configuration again")
         try:
-            await self._programs.reread()
-            actions = await self._programs.update()
+            await self._programs.updating.reread()
+            actions = await self._programs.updating.update()
             log.info("configuration.updated", actions=[f"{action.name}: {action.action}" for action in actions])
         except ConfigError as error:
             log.error("configuration.refused", error=str(error), kept="the configuration in use")

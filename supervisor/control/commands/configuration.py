@@ -13,7 +13,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
 from supervisor.core.program.facts import ALIVE
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.runner.fleet.programs import Changes, UpdateAction
+from supervisor.runner.fleet.updating import Changes, UpdateAction
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()
@@ -62,7 +62,7 @@ class UpdateAnswer:
 
 async def avail(context: CommandContext) -> AvailablePrograms:
     """Lists every configured program, in use or not."""
-    in_use, programs = context.programs.runners, context.programs.configured.values()
+    in_use, programs = context.programs.runners, context.programs.updating.configured.values()
     return AvailablePrograms(
         tuple(
             ConfiguredProgram(
@@ -86,7 +86,7 @@ async def reread(context: CommandContext) -> Changes:
 async def reread_with(context: CommandContext, *, is_whole: bool) -> Changes:
     """`reread`; `is_whole`: one section that can't be loaded is an error, as in Supervisor. Raises CommandError."""
     try:
-        return await context.programs.reread(is_whole=is_whole)
+        return await context.programs.updating.reread(is_whole=is_whole)
     except ConfigError as error:
         raise CommandError(Code.CANT_REREAD, str(error)) from error
 
@@ -100,7 +100,7 @@ async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswe
         new = {_name_in(section) for section in broken if not section.kept}
         named = _programs_of(context, tuple(name for name in request.names if name not in new))
     try:
-        actions = await context.programs.update(named, discard=request.discard)
+        actions = await context.programs.updating.update(named, discard=request.discard)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     if actions:
@@ -123,7 +123,7 @@ def _name_in(broken: BrokenSection) -> str:
 def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
     """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
     programs = context.programs
-    known = {**{name: runner.config for name, runner in programs.runners.items()}, **programs.configured}
+    known = {**{name: runner.config for name, runner in programs.runners.items()}, **programs.updating.configured}
     by_name = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
     unknown = sorted(name for name, meant in by_name.items() if not meant)
     if unknown:
@@ -134,13 +134,17 @@ def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
 async def add(context: CommandContext, request: ProgramName) -> ProgramName:
     """Begins to supervise a program, or a group, of the configuration last read."""
     name, programs = request.name, context.programs
-    meant = [name] if name in programs.configured else groups.configured(programs.configured, groups.group_of(name))
+    meant = (
+        [name]
+        if name in programs.updating.configured
+        else groups.configured(programs.updating.configured, groups.group_of(name))
+    )
     if not meant and not (name in programs.runners or groups.members(programs, groups.group_of(name))):
         raise CommandError(Code.BAD_NAME, name)
     missing = [program for program in meant if program not in programs.runners]
     if not missing:
         raise CommandError(Code.ALREADY_ADDED, name)
-    await programs.update(missing)
+    await programs.updating.update(missing)
     await require_recorded(context, context.ledger.wanted.until_recorded(), f"{name} was added", "may leave it out")
     return ProgramName(name)
 
@@ -170,7 +174,7 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
     if not meant:
         raise CommandError(Code.BAD_NAME, name)
     runners = [programs.runners[program] for program in meant]
-    if (running := await programs.remove(meant)) is not None:
+    if (running := await programs.updating.remove(meant)) is not None:
         raise CommandError(Code.STILL_RUNNING, running)
     await require_recorded(
         context, context.ledger.wanted.until_recorded(), f"{name} was removed", "would supervise it again"
@@ -180,7 +184,7 @@ async def remove(context: CommandContext, request: ProgramName) -> Removed:
 
 async def jobs_at_risk(context: CommandContext, names: Iterable[str]) -> tuple[UnsavedJob, ...]:
     """The jobs that would lose steps if their changed sections were applied now; those that train save first."""
-    losses = await context.programs.find_losses(names)
+    losses = await context.programs.updating.find_losses(names)
     jobs = [(context.programs.runners[name].progress, name, why) for name, why in sorted(losses.items())]
     for _, name, why in jobs:
         log.error("job.not_saved", program=name, why=why)

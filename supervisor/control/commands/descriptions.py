@@ -46,7 +46,7 @@ def full_description(runner: Runner, *warnings: str | None) -> str:
 
 
 def _description(runner: Runner) -> str:
-    if not runner.startable.is_set():
+    if not runner.takeover.is_startable:
         return "waiting for processes of an earlier daemon to exit"
     if runner.waits_for is not None:
         return runner.waits_for

@@ -12,6 +12,7 @@ from supervisor.core.program.facts import ALIVE, State
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.saving import save_and_train_on
+from supervisor.runner.program.takeover_progress import TakeoverStage
 
 LOOK_S = 2.0  # between two looks at what tells of no change: a store that does not answer
 
@@ -65,9 +66,9 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     try:
         runner = find_program(context, request.name)
         begins_at = _begins_at(context, request)
-        if turn is not None and not runner.startable.is_set():
+        if turn is not None and not runner.takeover.is_startable:
             turn.give_up()  # processes of an earlier daemon have to exit first, which may take long
-        await runner.startable.wait()
+        await runner.takeover.until(TakeoverStage.STARTABLE)
         if runner.state in ALIVE and not runner.is_stopping:
             if runner.state is not State.STARTING or begins_at is not None or not request.wait:
                 raise CommandError(Code.ALREADY_STARTED, runner.name)
@@ -135,7 +136,7 @@ async def _until_started(context: CommandContext, runner: Runner) -> None:
 async def _start_dependencies(context: CommandContext, runner: Runner) -> None:
     """Starts the programs that it depends on and that nothing else would start."""
     for needed in context.programs.gates.needed_and_down(runner):
-        await needed.startable.wait()
+        await needed.takeover.until(TakeoverStage.STARTABLE)
         await needed.restore_state(0)
         _require_not_closing(context)
         if context.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
@@ -180,14 +181,14 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     job's training is saved.
     """
     runner = find_program(context, request.name)
-    await runner.adoption_settled.wait()
+    await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     if request.only_if_saved and (why := await save_and_train_on(runner, "restart")) is not None:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")
     attempt, is_alive = runner.attempt, runner.state in ALIVE
     runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(events.StopRequested())  # also where nothing runs: after a reboot it is not to start either
     if request.wait or not runs:
-        await runner.startable.wait()
+        await runner.takeover.until(TakeoverStage.STARTABLE)
     if request.wait and runs:
         await runner.wait_until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
     ends = not request.wait and runner.state in ALIVE

@@ -21,6 +21,7 @@ from supervisor.control.supervisor_api.process_info import config_info, process_
 from supervisor.core.program.facts import State
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns, in_start_order, in_stop_order
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 
 API_VERSION = "3.0"  # the one handshake of Supervisor's client
 
@@ -80,14 +81,14 @@ async def restart(context: CommandContext) -> bool:
 async def reload_config(context: CommandContext) -> list[list[list[str]]]:
     """Reads the configuration, changes nothing; gives the names of groups that would be added, changed, removed."""
     await with_faults(configuration.reread_with(context, is_whole=True))
-    return [list(groups.changed(context.programs, context.programs.changes()))]
+    return [list(groups.changed(context.programs, context.programs.updating.changes()))]
 
 
 async def add_group(context: CommandContext, name: str) -> bool:
     """Begins to supervise a group of the configuration last read."""
     if groups.members(context.programs, name):
         raise RpcFault(FaultCode.ALREADY_ADDED, name)
-    names = groups.configured(context.programs.configured, name)
+    names = groups.configured(context.programs.updating.configured, name)
     if not names:
         raise RpcFault(FaultCode.BAD_NAME, name)
     await with_faults(configuration.add(context, ProgramName(name)))
@@ -107,7 +108,7 @@ async def remove_group(context: CommandContext, name: str) -> bool:
 async def all_config_info(context: CommandContext) -> list[Struct]:
     """Every configured program, in use or not."""
     programs = context.programs
-    configured = sorted(programs.configured.values(), key=lambda config: (config.process, config.group))
+    configured = sorted(programs.updating.configured.values(), key=lambda config: (config.process, config.group))
     known = await context.disks.run(USERS, uids, {program.user for program in configured})
     return [config_info(program, program.name in programs.runners, known[program.user]) for program in configured]
 
@@ -206,7 +207,8 @@ async def stop_all(context: CommandContext, wait: bool = True) -> list[Struct]:
 async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
     in_order = list(in_stop_order(runners))
     for runner in in_order:
-        await runner.adoption_settled.wait()  # only then it is known whether a worker of an earlier daemon runs
+        # only then it is known whether a worker of an earlier daemon runs
+        await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     chosen = [runner for runner in in_order if _word(runner) in UP or _starts_again(runner)]
     return await run_side_by_side([(runner, _stop(context, runner.name, wait)) for runner in chosen])
 

@@ -55,7 +55,7 @@ class ExitWatch:
             ProgramOutcome(
                 State.STARTING if runner.waits_for is not None or self._is_uploading(runner) else runner.state,
                 runner.records.process.started_wall_at is not None,
-                runner.was_done,
+                runner.takeover.was_done,
             )
             for runner in self._runners.values()
             if runner.config.listener is None or runner.state is State.FAILED  # one that listens ends after all others

@@ -29,9 +29,9 @@ class DependencyGates:
 
         `anew`: an operator wants it, so that earlier failures count no more.
         """
-        runner.is_resuming = runner.is_resuming and not anew
+        runner.takeover.is_resuming = runner.takeover.is_resuming and not anew
         if not self._unready(runner):
-            runner.post(events.StartRequested(runner.is_resuming))
+            runner.post(events.StartRequested(runner.takeover.is_resuming))
             return
         if not runner.wanted:
             runner.set_wanted(True)
@@ -76,7 +76,7 @@ class DependencyGates:
                 runner.hold_back(self.describe_wait(runner))
             else:
                 self._waiting.discard(name)
-                runner.post(events.StartRequested(runner.is_resuming))
+                runner.post(events.StartRequested(runner.takeover.is_resuming))
 
     def _unready(self, runner: Runner) -> list[tuple[str, State | None]]:
         unready: list[tuple[str, State | None]] = []
@@ -97,7 +97,7 @@ class DependencyGates:
 
     @staticmethod
     def _is_ready(runner: Runner) -> bool:
-        return dependencies.is_ready(runner.state, runner.was_done)
+        return dependencies.is_ready(runner.state, runner.takeover.was_done)
 
     @staticmethod
     def _is_down(runner: Runner) -> bool:

@@ -27,6 +27,7 @@ from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 
 SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
 ACKNOWLEDGE_TIMEOUT_S = 10.0  # a metadata server answers in milliseconds, or not at all
@@ -206,7 +207,7 @@ class NoticeDispatcher:
         What an earlier daemon left of a job, a worker or an upload, is taken up first: before, nobody knows.
         """
         for runner in list(self._runners.values()):
-            await runner.adoption_settled.wait()
+            await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
             await runner.wait_until(partial(_has_nothing_to_lose, runner))
         try:
             await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)

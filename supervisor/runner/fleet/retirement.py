@@ -10,6 +10,7 @@ from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import in_stop_order
 from supervisor.runner.listeners.hub import ListenerHub
+from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
 
 
@@ -57,7 +58,7 @@ class FleetRetirement:
             if runner.config.listener is not None:
                 heard_out = self._listeners.wait_until_answered(runner.config.stopwaitsecs)
                 await self._unless_hurried(asyncio.ensure_future(heard_out))
-            await runner.retire(*self._reason())
+            await retire(runner, *self._reason())
         finally:
             gone.set()
 

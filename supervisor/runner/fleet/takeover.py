@@ -24,6 +24,7 @@ from supervisor.runner.fleet.gates import DependencyGates
 from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import StartTurn
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 
 GANG_EXIT_TIMEOUT_S = 2.0  # a rank that is left of a gang can't save, and the others wait for this node
 UNCONFIGURED_EXIT_TIMEOUT_S = 30.0  # for a program that is no longer configured: its flush_timeout is unknown
@@ -70,10 +71,10 @@ class Takeover:
         adopted = left.worker is not None and not is_gang and self._adopt(runner, left.worker)
         # read now: a newer attempt may run by the time the others are recorded
         adopted_attempt = runner.attempt if adopted else None
-        runner.adoption_settled.set()
+        runner.takeover.advance(TakeoverStage.ADOPTION_SETTLED)
         ended_here = left.worker is not None and not adopted
         if adopted:
-            runner.startable.set()
+            runner.takeover.advance(TakeoverStage.STARTABLE)
         else:
             left = left.without_worker()
         if runner.config.job is not None and self._services.gpus is not None:
@@ -91,7 +92,7 @@ class Takeover:
         if not (adopted or recorded):
             runner.records.goodput.on_worker_lost(runner.wanted, None, None)
         await turn.wait_turn()
-        runner.startable.set()
+        runner.takeover.advance(TakeoverStage.STARTABLE)
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
 
@@ -157,7 +158,7 @@ class Takeover:
         log.warning("worker.lost", program=runner.name, attempt=attempt, **facts)
         await turn.wait_turn()
         is_held_back = runner.wanted and self._gates.is_held_back(runner)
-        runner.is_resuming = runner.is_resuming or is_held_back
+        runner.takeover.is_resuming = runner.takeover.is_resuming or is_held_back
         runner.post(replace(lost, held_back=is_held_back))
         return True
 

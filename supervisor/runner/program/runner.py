@@ -6,7 +6,6 @@ log files) is done elsewhere and comes back as an event.
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
 
 import structlog
 
@@ -28,6 +27,7 @@ from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
+from supervisor.runner.program.changes import ChangeWaiters
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
@@ -36,11 +36,10 @@ from supervisor.runner.program.mailbox import Decide, Mailbox
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.program.requests import WorkerRequests
+from supervisor.runner.program.takeover_progress import TakeoverProgress
 from supervisor.runner.records.observers import ObserverList
 from supervisor.runner.records.program import ProgramRecords
 from supervisor.runner.records.timeline import SHOWN_WITH_ERROR, describe_event
-
-Answer = TypeVar("Answer")
 
 
 class Runner:
@@ -50,24 +49,21 @@ class Runner:
         """`on_change`: called after every change of state."""
         log = structlog.get_logger().bind(program=config.name)
         self.config = config
-        self.startable = asyncio.Event()
-        """Set once nothing of an earlier daemon stands in the way of a start."""
-        self.adoption_settled = asyncio.Event()
-        """Set once a worker of an earlier daemon, if there is one, is taken over."""
+        self._changes = ChangeWaiters()
+        self.wait_until = self._changes.wait_until
+        """Waits until what it is given gives something; that is called after every change."""
+        self.takeover = TakeoverProgress(self._changes)
+        """How far it is taken over from an earlier daemon; nothing starts before."""
         self.waits_for: str | None = None
         """What has to be ready before it is started, in words, while it is held back."""
         self.not_applied: str | None = None
         """Why the last update did not apply its section, which has changed."""
-        self.is_resuming = False
-        """Whether the first start goes on where an earlier daemon stopped; after an operator's it is one anew."""
-        self.was_done = False
-        """Whether it had ended as it should before this daemon came."""
+        self.is_hurried = False
+        """Whether somebody asked a second time to stop."""
         self.place = services.place
         """This node's, in the gang that trains it; None if it is not a rank of one."""
         self._on_change = on_change
         self._log = log
-        self._is_hurried = False  # somebody asked a second time to stop
-        self._waiters: list[asyncio.Future[None]] = []
         tasks = BackgroundTasks(log)
         self._job = Job(policy_of(config, services.notice_grace, services.generation is not None))
         self._mailbox = Mailbox(self._job, self._handle, self._settle, tasks)
@@ -79,14 +75,14 @@ class Runner:
         self.standby: StandbyHolder | None = None
         """Keeps the process that waits to become the next attempt; None for a program that never has one."""
         if standby_kind_of(config) is not StandbyKind.OFF:
-            self.standby = StandbyHolder(config, services, self.records, self._wake_waiters, log)
+            self.standby = StandbyHolder(config, services, self.records, self._changes.wake, log)
         self.mirror: JobMirror | None = None
         """The job's copy in an object store; None for a program without one."""
         if config.job is not None and config.job.mirror is not None and services.is_chief:
             self.mirror = JobMirror(config, services, self.post, self._on_mirror_change, log)
         self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, self.records)
         self._persisted_state = PersistedStateStore(
-            config, services, self._job, self.records, self.mirror, self.adoption_settled.is_set
+            config, services, self._job, self.records, self.mirror, lambda: self.takeover.is_adoption_settled
         )
         self._observers = ObserverList(
             self._log_internal_error,
@@ -172,7 +168,7 @@ class Runner:
         """Whether it starts by itself, once what an earlier daemon left of it is gone."""
         facts = self._job.facts
         is_down = self.state is State.STOPPED and not facts.closing
-        return is_down and facts.wanted and not self.startable.is_set()
+        return is_down and facts.wanted and not self.takeover.is_startable
 
     @property
     def wire_state(self) -> WireState:
@@ -223,9 +219,10 @@ class Runner:
 
     async def restore_state(self, last_attempt: int) -> None:
         """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
-        if self.mirror is not None and (self.was_done or self.mirror.is_awaited):
+        if self.mirror is not None and (self.takeover.was_done or self.mirror.is_awaited):
             self.mirror.resume()
-        self.is_resuming = await self._persisted_state.restore(last_attempt) or self.is_resuming
+        if await self._persisted_state.restore(last_attempt):
+            self.takeover.is_resuming = True
         if self.config.user is not None:
             await credentials.look_up(self.config.user)
 
@@ -235,7 +232,7 @@ class Runner:
 
     def recall_completion(self, end: LastEnd) -> None:
         """Before any event: its last attempt had ended as it should, as the ledger says."""
-        self.was_done = True
+        self.takeover.was_done = True
         self._job.recall_completion()
         self.records.recall_end(end)
 
@@ -254,48 +251,11 @@ class Runner:
         self.waits_for = words
         self._job.hold_back(True)
         self._observers.on_decision(None, self.state, [], self._job.facts)
-        self._wake_waiters()
-
-    async def retire(self, reason: str, host_leaves: bool = False) -> None:
-        """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left.
-
-        With `durable = remote`, its last checkpoint is in the mirror then.
-        """
-        await self.startable.wait()
-        self.post(events.ProgramClosed(reason, host_leaves))
-        await self.wait_until(lambda: True if self._is_gone() else None)
-        if self.mirror is not None:
-            if self.mirror.is_awaited and not self.mirror.is_finished:
-                await self._wait_for_mirror(self.mirror)
-            self.mirror.finish()
-
-    async def _wait_for_mirror(self, mirror: JobMirror) -> None:
-        """Waits until the store has what a flush waits for; not while it fails, nor once somebody is in a hurry."""
-        failures = mirror.failures
-        mirror.retry_now()
-        await self.wait_until(
-            lambda: True if not mirror.waits or mirror.failures > failures or self._is_hurried else None
-        )
-        if mirror.waits:
-            self._log.warning("mirror.left_behind", checkpoint=mirror.status.waits, error=mirror.error)
+        self._changes.wake()
 
     def _on_mirror_change(self) -> None:
         self._on_change()
-        self._wake_waiters()
-
-    def _is_gone(self) -> bool:
-        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.standby_pids
-
-    async def wait_until(self, look: Callable[[], Answer | None]) -> Answer:
-        """Waits until `look` gives something; it is called after every change."""
-        while (answer := look()) is None:
-            change = asyncio.get_running_loop().create_future()
-            self._waiters.append(change)
-            try:
-                await change
-            finally:
-                self._waiters.remove(change)
-        return answer
+        self._changes.wake()
 
     # --- what the mailbox calls ---------------------------------------------------------------------------------------
 
@@ -329,9 +289,9 @@ class Runner:
                 self.waits_for = None
                 self._job.hold_back(False)
                 if isinstance(event, events.StartRequested):
-                    self.was_done = self.is_resuming = False
+                    self.takeover.note_start()
             case events.ShutdownHurried():
-                self._is_hurried = True
+                self.is_hurried = True
 
     def _settle(self, before: State) -> None:
         """Everything that came at once is handled."""
@@ -339,7 +299,7 @@ class Runner:
         if self.state is not before:
             self._log_state(before)
             self._on_change()
-        self._wake_waiters()
+        self._changes.wake()
 
     def on_output(self, output: ProgramOutput) -> None:
         """The program printed something that event listeners are to get."""
@@ -348,11 +308,6 @@ class Runner:
     def _log_internal_error(self, on: str, error: BaseException) -> None:
         timeline = [str(entry) for entry in self.records.timeline.last_entries(SHOWN_WITH_ERROR)]
         self._log.error("internal.failed", on=on, timeline=timeline, exc_info=error)
-
-    def _wake_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _log_state(self, before: State) -> None:
         state, facts = self.state, self._job.facts

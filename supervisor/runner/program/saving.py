@@ -4,6 +4,7 @@ from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 
 
 def flush_answer(runner: Runner, flush_id: int) -> Committed | SaveFailed | None:
@@ -25,7 +26,7 @@ async def save_and_train_on(runner: Runner, reason: str) -> str | None:
     """
     if runner.config.job is None:
         return None
-    await runner.adoption_settled.wait()
+    await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     await runner.wait_until(lambda: None if runner.state is State.ADOPTING else True)
     attempt = runner.attempt
     if not _trains_on(runner, attempt) or runner.facts.current.done_reported:

@@ -34,6 +34,7 @@ from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 
 NAMES = ["a", "b", "c"]
 
@@ -49,7 +50,7 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
     services = Services(ledger, logs, CheckpointStore(), folder / "state", folder / "run", {}, server_url=None)
     runners = {name: Runner(config.programs[name], services) for name in NAMES}
     for runner in runners.values():
-        runner.startable.set()
+        runner.takeover.advance(TakeoverStage.STARTABLE)
         runner._job.facts.state = State.RUNNING
         training = runner.records.training
         training.on_message(messages.Restored(1, 0, None, 0.1), 0.0)

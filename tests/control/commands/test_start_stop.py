@@ -21,6 +21,8 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.program.changes import ChangeWaiters
+from supervisor.runner.program.takeover_progress import TakeoverProgress, TakeoverStage
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("first", "second"))
@@ -77,7 +79,7 @@ async def test_program_removed_meanwhile_fails_alone(daemon: CommandContext):
     first, second = turns
 
     async with asyncio.timeout(PATIENCE_S):
-        assert await daemon.programs.remove(["first"]) is None
+        assert await daemon.programs.updating.remove(["first"]) is None
         with pytest.raises(RpcFault) as fault:
             await actions._start(daemon, "first", wait=False, turn=first)
 
@@ -88,12 +90,12 @@ async def test_program_removed_meanwhile_fails_alone(daemon: CommandContext):
 @pytest.mark.integration
 async def test_program_removed_while_it_waits_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
-    first.startable = asyncio.Event()
+    first.takeover = TakeoverProgress(ChangeWaiters())
     starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("needy", wait=False)))
     await asyncio.sleep(0)
 
-    assert await daemon.programs.remove(["needy"]) is None
-    first.startable.set()
+    assert await daemon.programs.updating.remove(["needy"]) is None
+    first.takeover.advance(TakeoverStage.STARTABLE)
 
     with pytest.raises(CommandError):
         await asyncio.wait_for(starting, PATIENCE_S)

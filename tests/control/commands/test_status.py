@@ -20,6 +20,7 @@ from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 from supervisor.runner.records.training import TrainingStatus
 
 
@@ -34,7 +35,7 @@ def runner(tmp_path: Path) -> Iterator[Callable[..., Runner]]:
 
     def make(**changes: Any) -> Runner:
         made = Runner(config, replace(services, **changes))
-        made.startable.set()
+        made.takeover.advance(TakeoverStage.STARTABLE)
         return made
 
     yield make

@@ -11,7 +11,9 @@ from supervisor.config import load_config
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.integration
@@ -32,12 +34,12 @@ async def reason_of(
     if waits_for_logger:
         await logger_runs(tmp_path, services)
     runner = Runner(load_config(path, os.environ).programs["main"], services)
-    runner.startable.set()
+    runner.takeover.advance(TakeoverStage.STARTABLE)
     runner.post(events.StartRequested())
     ended = (State.EXITED, State.FAILED, State.SUCCEEDED, State.BACKOFF)
     await asyncio.wait_for(runner.wait_until(lambda: runner.state in ended or None), PATIENCE_S)
     reason = runner.reason or ""
-    await asyncio.wait_for(runner.retire("shutdown"), PATIENCE_S)
+    await asyncio.wait_for(retire(runner, "shutdown"), PATIENCE_S)
     return reason
 
 
@@ -122,11 +124,11 @@ async def test_a_stop_that_comes_meanwhile_finds_the_exit_handled(tmp_path: Path
         "[program:main]\ncommand=/bin/sh -c 'exit 3'\nautorestart=false\nstartsecs=0\n"
     )
     runner = Runner(load_config(path, os.environ).programs["main"], services)
-    runner.startable.set()
+    runner.takeover.advance(TakeoverStage.STARTABLE)
     runner.post(events.StartRequested())
     await wait_until_async(lambda: runner.records.process.last_exit is not None, "the process exits")
 
     runner.post(events.StopRequested())
 
     assert runner.state is State.EXITED
-    await asyncio.wait_for(runner.retire("shutdown"), PATIENCE_S)
+    await asyncio.wait_for(retire(runner, "shutdown"), PATIENCE_S)

@@ -30,8 +30,8 @@ async def test_a_running_program_takes_little_memory(tmp_path: Path, services: S
     gc.collect()
     tracemalloc.start()
     try:
-        await programs.reread()
-        await programs.update()
+        await programs.updating.reread()
+        await programs.updating.update()
         await asyncio.wait_for(all_run(programs), PATIENCE_S)
         gc.collect()
         taken_bytes, _ = tracemalloc.get_traced_memory()

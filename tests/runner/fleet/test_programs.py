@@ -12,6 +12,7 @@ from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 from tests.waiting import wait_until_async
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
@@ -33,7 +34,7 @@ async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: 
     assert not leaving.done()
 
     del programs.runners["second"]
-    renewed.adoption_settled.set()
+    renewed.takeover.advance(TakeoverStage.ADOPTION_SETTLED)
 
     await asyncio.wait_for(leaving, PATIENCE_S)
 
@@ -54,7 +55,7 @@ async def test_a_file_read_again_is_remarked_on_only_for_what_is_new(tmp_path: P
     path.write_text(f"{old}workdir=/srv\n")
 
     with capture_logs() as logged:
-        said = [(await programs.reread()).remarks for _ in range(2)]
+        said = [(await programs.updating.reread()).remarks for _ in range(2)]
 
     assert said == [(logged[0]["text"],), ()]
     assert [each["event"] for each in logged] == ["configuration.remark"]
@@ -106,10 +107,10 @@ async def test_failed_takeover_leaves_the_other_programs_of_an_update_alone(tmp_
     programs = Programs(config, lambda: load_config(path, os.environ), services, on_added=refuse)
     await programs.start_all()
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
-    await programs.reread()
+    await programs.updating.reread()
 
     with pytest.raises(OSError, match="the disk"):
-        await asyncio.wait_for(programs.update(), PATIENCE_S)
+        await asyncio.wait_for(programs.updating.update(), PATIENCE_S)
 
     for name in ("first", "second"):
-        await asyncio.wait_for(programs.runners[name].startable.wait(), PATIENCE_S)
+        await asyncio.wait_for(programs.runners[name].takeover.until(TakeoverStage.STARTABLE), PATIENCE_S)

@@ -20,6 +20,7 @@ from supervisor.protocol.proof import ProofReport, Verdict
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import ProofRefused, ProofRun, Proofs, ProofWish
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 from tests.host.test_proof_process import COMMAND, left_of
 from tests.waiting import stays_async, wait_until
 
@@ -57,7 +58,7 @@ async def make(services: Services, tmp_path: Path) -> AsyncIterator[Make]:
         (tmp_path / "jobs").mkdir(exist_ok=True)
         own = replace(services, environment={**services.environment, "PROVER": how}, **changes)
         runner = Runner(load_config(path, {}).programs[ONE], own)
-        runner.startable.set()
+        runner.takeover.advance(TakeoverStage.STARTABLE)
         proofs = Proofs({ONE: runner}, own, COMMAND, limit_s)
         made.append(proofs)
         return proofs, runner

@@ -19,7 +19,9 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.wire.messages import Then
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
+from supervisor.runner.program.takeover_progress import TakeoverStage
 from supervisor.runner.records.timeline import KEPT, Timeline, describe_effect, describe_event
 
 NONSENSE: Any = []  # an exit status that no cell can understand
@@ -36,9 +38,9 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     config = load_config(path, os.environ).programs["sleeper"]
     config = replace(config, stdout_logfile=None, stderr_logfile=None)
     runner = Runner(config, services)
-    runner.startable.set()
+    runner.takeover.advance(TakeoverStage.STARTABLE)
     yield runner
-    await runner.retire("shutdown")
+    await retire(runner, "shutdown")
     if runner.current.send_signal(signal.SIGKILL):  # the runner was told a lie about its end
         await runner.wait_until(lambda: runner.pid is None or None)
     logs.close()
