@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from worker.process.standby import HOT
 from worker.process.startup import attempt_or_standby
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from worker import batch_spec, microbatch
 from worker.process.attempt import Attempt
 from worker.process.startup import current_attempt

@@ -12,8 +12,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from supervisor.protocol.wire.codec import fit_record
-from supervisor.protocol.wire.limits import Items, Range, Text
-from supervisor.protocol.wire.messages import MAX_EXACT, TEN_YEARS_S
+from supervisor.protocol.wire.limits import TEN_YEARS_S, Count, Items, Range, Text
 
 FORMAT = 1
 MAX_KILLS, MAX_DIFFERENCES, MAX_LINES = 200, 50, 50
@@ -21,7 +20,6 @@ MAX_FILES = 100  # of a script; those beyond are not looked at
 MAX_FILE_BYTES = 1 << 20  # of a file, that its fingerprint is made of
 MAX_WALL_AT = 1e11  # 3,000 years after 1970: what a calendar can show
 
-Count = Annotated[int, Range(0, MAX_EXACT)]
 Value = Annotated[str, Text(200)]
 Line = Annotated[str, Text(500)]
 Lines = Annotated[str, Text(4000)]

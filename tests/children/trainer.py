@@ -27,6 +27,7 @@ from pathlib import Path
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.lines import Decoder, encode_message
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
@@ -50,7 +51,6 @@ from supervisor.protocol.wire.messages import (
     Restored,
     Restoring,
     Then,
-    WorkerExit,
     WorkerStatus,
 )
 

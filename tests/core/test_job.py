@@ -41,7 +41,8 @@ from supervisor.core.program.events import (
     WorkerExited,
 )
 from supervisor.core.program.facts import ALIVE, AutoRestart, Policy, State
-from supervisor.protocol.wire.messages import Then, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
 PLAIN = Policy(name="web", is_job=False, startsecs=1, startretries=3, stopwaitsecs=10)

@@ -28,7 +28,7 @@ from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint, find_passed_over
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from tests.fuzzing import cases
 
 HOMES = ("/data/a", "/data/b")

@@ -7,8 +7,9 @@ from dataclasses import fields
 import pytest
 
 from supervisor.protocol.wire import launch, reference
+from supervisor.protocol.wire.exits import PERMANENT_EXITS, WorkerExit
 from supervisor.protocol.wire.launch import Launch
-from supervisor.protocol.wire.messages import PERMANENT_EXITS, TYPES, WorkerExit
+from supervisor.protocol.wire.messages import TYPES
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "control-pipe.md").read_text()

@@ -19,7 +19,7 @@ import pytest
 
 from supervisor.host.processes import marks
 from supervisor.protocol import layout
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from tests.places import CHILDREN, ROOT
 from tests.system.harness import Daemon, job
 

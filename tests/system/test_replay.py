@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from tests.places import ROOT
 from tests.reading import records
 from tests.system.harness import Daemon

@@ -16,18 +16,8 @@ from pathlib import Path
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, removal
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.messages import (
-    PROTOCOL,
-    Committed,
-    Done,
-    Go,
-    Hello,
-    Phase,
-    Progress,
-    Restored,
-    Then,
-    WorkerExit,
-)
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import PROTOCOL, Committed, Done, Go, Hello, Phase, Progress, Restored, Then
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "children"))
 from trainer import Pipes

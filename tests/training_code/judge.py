@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from tests.system.killing import TORCH_DIGEST
 from tests.training_code.corpus import Entry, Outcome
 from tests.training_code.rig import Strike

@@ -7,7 +7,8 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import Done, Progress, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Done, Progress
 from worker.base.run_settings import RunSettings
 from worker.checks.findings import Finding
 from worker.checks.loop_checks import LoopChecks

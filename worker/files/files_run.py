@@ -19,7 +19,8 @@ import numpy as np
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
-from supervisor.protocol.wire.messages import Restored, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Restored
 from worker.base.run_base import RunBase
 from worker.base.run_settings import check_settings, require_names
 from worker.checks.findings import Finding

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Control, Launch
-from supervisor.protocol.wire.messages import Failed, Promote, Restoring, WorkerExit
+from supervisor.protocol.wire.messages import Failed, Promote, Restoring
 from worker.process.control_pipe import WorkerChannel
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import Reporter, describe_error, is_out_of_memory

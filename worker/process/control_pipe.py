@@ -17,6 +17,7 @@ from pathlib import Path
 from supervisor import __version__
 from supervisor.protocol import layout
 from supervisor.protocol.wire import codec, lines
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Control, DaemonIdentity
 from supervisor.protocol.wire.messages import (
     PROTOCOL,
@@ -40,7 +41,6 @@ from supervisor.protocol.wire.messages import (
     Restoring,
     SaveFailed,
     Then,
-    WorkerExit,
     WorkerStatus,
 )
 from worker.process.reporting import encode_within_limit, print_message

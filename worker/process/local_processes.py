@@ -19,8 +19,9 @@ import time
 from typing import NoReturn
 
 from supervisor.protocol.wire import launch, lines
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, Member
-from supervisor.protocol.wire.messages import Failed, FromWorker, Progress, WorkerExit
+from supervisor.protocol.wire.messages import Failed, FromWorker, Progress
 from worker.process.attempt import Attempt
 from worker.process.reporting import encode_within_limit, print_message
 

@@ -10,8 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import DaemonIdentity
-from supervisor.protocol.wire.messages import WorkerExit
 from worker.process.reporting import print_message
 from worker.process.requests import PendingRequests
 

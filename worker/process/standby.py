@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from supervisor.protocol.wire import launch
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import DaemonIdentity
-from supervisor.protocol.wire.messages import STANDBY, Ready, WorkerExit
+from supervisor.protocol.wire.messages import STANDBY, Ready
 from worker.process.attempt import Attempt
 
 WARM, HOT = get_args(launch.Standby)

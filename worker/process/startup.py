@@ -14,8 +14,8 @@ from typing import NoReturn
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.codec import ProtocolError
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import DaemonIdentity, Launch, LaunchError
-from supervisor.protocol.wire.messages import WorkerExit
 from worker.process import standby
 from worker.process.attempt import DRAIN_TIMEOUT_S, Attempt
 from worker.process.control_pipe import WorkerChannel

@@ -28,7 +28,8 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.replayed import MOST_NAMES, read_replayed, to_bytes
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import Replayed, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Replayed
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.replay.budget import ReplayBudget

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.base.run_settings import RunSettings
 from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
 from worker.checkpoint.restore import RestoredCheckpoint

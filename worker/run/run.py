@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from worker.base.run_base import RunBase
 from worker.base.run_settings import check_settings, require_names
 from worker.checkpoint.tensorflow_writer import StepBoundary

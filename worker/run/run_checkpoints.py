@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from supervisor.protocol.wire.messages import Restored, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Restored
 from worker.base.run_settings import RunSettings
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.replica_parts import ReplicaParts

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from supervisor.protocol.wire.messages import Exported, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Exported
 from worker.export import ExportError, export_run
 from worker.process.attempt import Attempt
 

@@ -10,8 +10,8 @@ from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import highest_attempt, view_directory
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.installation import install_extra
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import MIRROR
-from supervisor.protocol.wire.messages import WorkerExit
 from worker.process.attempt import Attempt
 from worker.saving.commit_record import CommitRecord
 from worker.saving.directory_lock import DirectoryLock, DirectoryLocked, WriterLock

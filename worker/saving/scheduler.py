@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, NoReturn, Protocol, TypeVar
 
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval
-from supervisor.protocol.wire.messages import Committed, SaveFailed, WorkerExit
+from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.checks.findings import Finding, describe
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.saving.cadence import Cadence, StepPace, auto_interval_of

@@ -37,7 +37,8 @@ from supervisor.core.failures.storage import is_waited_for
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.notice_plan import is_host_going
-from supervisor.protocol.wire.messages import PERMANENT_EXITS, Then, WorkerExit
+from supervisor.protocol.wire.exits import PERMANENT_EXITS, WorkerExit
+from supervisor.protocol.wire.messages import Then
 
 DONE = "done"
 

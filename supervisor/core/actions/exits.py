@@ -21,7 +21,7 @@ from supervisor.core.program import account
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
 CHECK_HINT = "check the data and the learning rate"

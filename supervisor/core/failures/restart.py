@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
 
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 BACKOFF_FIRST_S = 1.0  # Supervisor's first pause
 BACKOFF_LIMIT_S = 60.0  # a minute of idle GPU is the most that politeness to a broken dependency is worth

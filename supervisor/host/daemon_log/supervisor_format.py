@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.host.daemon_log.journal import format_record
-from supervisor.protocol.wire.messages import Then, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import Then
 
 _LEVELS = {"critical": "CRIT", "error": "ERRO", "warning": "WARN", "info": "INFO", "debug": "DEBG"}
 

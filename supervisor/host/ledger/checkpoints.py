@@ -2,7 +2,7 @@
 
 from supervisor.host.ledger.attempts import MAX_TEXT, AttemptTable
 from supervisor.host.ledger.writer import LedgerWriter, Select
-from supervisor.protocol.wire.messages import TEN_YEARS_S
+from supervisor.protocol.wire.limits import TEN_YEARS_S
 
 UNMEASURED = 0  # the size of a checkpoint that nobody has looked at
 

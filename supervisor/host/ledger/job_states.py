@@ -16,8 +16,7 @@ from supervisor.core.program.persisted_facts import MAX_NAMES, PersistedFacts
 from supervisor.host.ledger.writer import LedgerWriter, Select
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol.wire.codec import ProtocolError, decode_stored, encode_record, parse_object
-from supervisor.protocol.wire.limits import Items
-from supervisor.protocol.wire.messages import TEN_YEARS_S
+from supervisor.protocol.wire.limits import TEN_YEARS_S, Items
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ enough that nothing which reads it (a calendar, JavaScript, a line of a log, a r
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from supervisor.protocol.layout import parse_name
 from supervisor.protocol.plurals import counted
@@ -194,3 +194,29 @@ def _number(value: float) -> str:
     if isinstance(value, int) and value.bit_count() == 1 and value >= 1 << 22:
         return f"2^{value.bit_length() - 1}"
     return f"{value:,.0f}" if abs(value) < 1e15 and float(value).is_integer() else f"{value:g}"
+
+
+# --- what the fields of messages have in common ---------------------------------------------------------------------
+
+MAX_EXACT = 1 << 53  # up to it, JavaScript's numbers are exact, and step and attempt fit a checkpoint's name
+TEN_YEARS_S = 10 * 365 * 86400
+FINEST_S = 1e-9  # the clocks count nanoseconds; what is shorter was not measured, and 1 / it is no speed
+
+Attempt = Annotated[int, Range(0, 999_999_999)]  # nine digits in the name of a checkpoint
+Step = Annotated[int, Range(0, MAX_EXACT)]
+Count = Annotated[int, Range(0, MAX_EXACT)]
+Id = Annotated[int, Range(0, MAX_EXACT)]
+Pid = Annotated[int, Range(1, 1 << 22)]  # PID_MAX_LIMIT of 64-bit Linux
+Bytes = Annotated[int, Range(0, MAX_EXACT)]  # 9 PB
+Seconds = Annotated[float, Range(0, TEN_YEARS_S, FINEST_S)]
+OrderedSeconds = Annotated[float, Range(0, 1e12)]  # in the daemon's orders: whatever its configuration says
+PathText = Annotated[str, Text(4096)]  # PATH_MAX of Linux
+Word = Annotated[str, Text(100)]
+Checkpoint = Annotated[str, CheckpointNamed()]
+ErrorText = Annotated[str, Text(4000)]  # a screenful; it goes into status, log and ledger
+Flushes = Annotated[tuple[Id, ...], Items(1000, keep_end=True)]  # a stop or a notice makes one
+Names = Annotated[tuple[Annotated[str, Text(200)], ...], Items(100, says_more=True)]  # as much as anybody reads
+Metrics = Annotated[
+    Mapping[Annotated[str, Text(200)], Annotated[float, Range(-1e300, 1e300)]],  # their mean is still a number
+    Items(100),  # as many as worker.Run sends (worker/progress/metrics.py)
+]

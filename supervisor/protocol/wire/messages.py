@@ -1,4 +1,4 @@
-"""The messages on the control pipe, one class each, and the exit codes of a worker. Times are in seconds.
+"""The messages on the control pipe, one class each. Times are in seconds.
 
 Every message carries the attempt it belongs to, so that messages from or to a dead worker are dropped. A field's
 annotation says what it may hold, `rate` how often a worker may send the message; the codec and the daemon's end of the
@@ -7,10 +7,31 @@ pipes refuse what is beyond. `docs/control-pipe.md` describes all this for progr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from supervisor.protocol.wire.limits import CheckpointNamed, FileNamed, Items, Range, Rate, Text
+from supervisor.protocol.wire.limits import (
+    Attempt,
+    Bytes,
+    Checkpoint,
+    Count,
+    ErrorText,
+    FileNamed,
+    Flushes,
+    Id,
+    Items,
+    Metrics,
+    Names,
+    OrderedSeconds,
+    PathText,
+    Pid,
+    Range,
+    Rate,
+    Seconds,
+    Step,
+    Text,
+    Word,
+)
 
 PROTOCOL = 1
 """Increased when an old reader would misunderstand a new writer; new fields and types don't need that."""
@@ -18,31 +39,7 @@ PROTOCOL = 1
 STANDBY = 0
 """The attempt number of a standby, which is not an attempt yet."""
 
-
-MAX_EXACT = 1 << 53  # up to it, JavaScript's numbers are exact, and step and attempt fit a checkpoint's name
-TEN_YEARS_S = 10 * 365 * 86400
-FINEST_S = 1e-9  # the clocks count nanoseconds; what is shorter was not measured, and 1 / it is no speed
-
 AWAY = 1500  # messages at once: so many a worker keeps while no daemon reads, with what the pipe holds
-
-Attempt = Annotated[int, Range(0, 999_999_999)]  # nine digits in the name of a checkpoint
-Step = Annotated[int, Range(0, MAX_EXACT)]
-Count = Annotated[int, Range(0, MAX_EXACT)]
-Id = Annotated[int, Range(0, MAX_EXACT)]
-Pid = Annotated[int, Range(1, 1 << 22)]  # PID_MAX_LIMIT of 64-bit Linux
-Bytes = Annotated[int, Range(0, MAX_EXACT)]  # 9 PB
-Seconds = Annotated[float, Range(0, TEN_YEARS_S, FINEST_S)]
-OrderedSeconds = Annotated[float, Range(0, 1e12)]  # in the daemon's orders: whatever its configuration says
-PathText = Annotated[str, Text(4096)]  # PATH_MAX of Linux
-Word = Annotated[str, Text(100)]
-Checkpoint = Annotated[str, CheckpointNamed()]
-ErrorText = Annotated[str, Text(4000)]  # a screenful; it goes into status, log and ledger
-Flushes = Annotated[tuple[Id, ...], Items(1000, keep_end=True)]  # a stop or a notice makes one
-Names = Annotated[tuple[Annotated[str, Text(200)], ...], Items(100, says_more=True)]  # as much as anybody reads
-Metrics = Annotated[
-    Mapping[Annotated[str, Text(200)], Annotated[float, Range(-1e300, 1e300)]],  # their mean is still a number
-    Items(100),  # as many as worker.Run sends (worker/progress/metrics.py)
-]
 
 
 class Then(StrEnum):
@@ -372,31 +369,3 @@ TYPES: Mapping[str, type[Message]] = {
     "standing": WorkerStatus,
 }
 NAMES: Mapping[type[Message], str] = {kind: name for name, kind in TYPES.items()}
-
-
-# --- exit status ------------------------------------------------------------------------------------------------
-
-
-class WorkerExit(IntEnum):
-    """Why a worker left; every other exit status is the user's own and counts as a crash.
-
-    Numbers follow sysexits.h where it has the meaning, and the shell's 128 + signal for a stop on request.
-    """
-
-    DONE = 0  # finished; only counts as success together with a `done` message
-    USER_ERROR = 1  # an exception left the training script (Python's own code for it)
-    CHECKPOINT_UNFIT = 65  # EX_DATAERR: the checkpoint is whole but does not fit this program; an older one may
-    INCOMPLETE = 70  # EX_SOFTWARE: strict, and the checkpoints would not hold all that training uses
-    DIRECTORY_UNUSABLE = 73  # EX_CANTCREAT: checkpoint_dir can't be created or written
-    SAVE_FAILED = 74  # EX_IOERR: the last save of the run failed (disk full, I/O error)
-    LOCKED = 75  # EX_TEMPFAIL: another live worker holds the checkpoint directory
-    BAD_LAUNCH = 78  # EX_CONFIG: entry point missing, launch environment wrong
-    DIVERGED = 80  # past sysexits.h: training diverged, and the job must not train on
-    NOT_REPEATABLE = 81  # steps that were trained a second time gave other bits, and on_replay_difference is stop
-    STOPPED = 143  # 128 + SIGTERM: asked to stop; flushed and left
-
-
-PERMANENT_EXITS = frozenset(
-    {WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH, WorkerExit.NOT_REPEATABLE}
-)
-"""Codes after which a person must change something first: the same start would fail in the same way, or go wrong."""

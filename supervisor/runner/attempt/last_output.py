@@ -12,7 +12,7 @@ from supervisor.config import ProgramConfig
 from supervisor.host.guarded_open import open_guarded
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.installation import install_stepkeeper
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import Services
 
 LIMIT_S = 0.5  # how long an exit waits for its line; the logger writes it within milliseconds, on a busy host in tenths

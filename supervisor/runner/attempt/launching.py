@@ -18,7 +18,7 @@ from supervisor.host.processes.credentials import cached_credentials, user_envir
 from supervisor.host.processes.reach import explain_closed_folder
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 
 def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False) -> Policy:

@@ -19,6 +19,7 @@ from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
+from supervisor.protocol.wire.exits import PERMANENT_EXITS
 from supervisor.runner.attempt.launching import preload_command, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby_process import (
@@ -247,7 +248,7 @@ class StandbyHolder(ProgramObserver):
         spare.channel.close()
         self._release_loading_slot()
         how = describe_exit(exit_.code, exit_.signal)
-        permanent = exit_.code in messages.PERMANENT_EXITS
+        permanent = exit_.code in PERMANENT_EXITS
         text = f"{spare.error} ({how})" if spare.error else how
         if permanent:
             text = spare.error or _NO_WORKER

@@ -17,7 +17,7 @@ from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import GangMessage, Leave
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.program.runner import Runner
 
 log = structlog.get_logger()

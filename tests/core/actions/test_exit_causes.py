@@ -9,7 +9,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.events import CheckpointSelected, WorkerExited
 from supervisor.core.program.facts import Policy, ProgramFacts, State
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 JOB = Policy("digits", is_job=True, script="train.py")
 PLAIN = Policy("web", is_job=False)

@@ -5,7 +5,7 @@ from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import Policy, State
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 
 def training() -> Job:

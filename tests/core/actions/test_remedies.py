@@ -24,7 +24,7 @@ from supervisor.core.program.events import (
     WorkerExited,
 )
 from supervisor.core.program.facts import OnOom, Policy, State
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 JOB = Policy(name="digits", is_job=True, startretries=10)
 MICROBATCH = replace(JOB, on_oom=OnOom.MICROBATCH)

@@ -27,7 +27,7 @@ from supervisor.core.program.events import (
 from supervisor.core.program.facts import Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 POLICY = Policy("digits", is_job=True, checkpoint_dir="/data/digits", startretries=1)
 DISK, ROOT = "xfs at /data", "ext4 at /"

@@ -25,7 +25,7 @@ from supervisor.core.program.events import (
 from supervisor.core.program.facts import Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.core.program.saved_progress import SavedProgress
-from supervisor.protocol.wire.messages import WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
 
 JOB = Policy("digits", is_job=True, flush_timeout=20, stopwaitsecs=10, checkpoint_dir="/data")
 FULL = "No space left on device"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.processes.process_status import read_start_time
+from supervisor.protocol.wire.exits import PERMANENT_EXITS
 from supervisor.protocol.wire.launch import Control, DaemonIdentity, Launch, without_launch_variables
-from supervisor.protocol.wire.messages import PERMANENT_EXITS, STANDBY, Failed, Go, Hello, Promote, Ready
+from supervisor.protocol.wire.messages import STANDBY, Failed, Go, Hello, Promote, Ready
 from supervisor.runner.attempt.launching import PRELOAD
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd

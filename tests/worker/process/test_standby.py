@@ -11,8 +11,9 @@ import pytest
 
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Control, DaemonIdentity, Launch, without_launch_variables
-from supervisor.protocol.wire.messages import STANDBY, Done, Failed, Go, Hello, Promote, Ready, Restored, WorkerExit
+from supervisor.protocol.wire.messages import STANDBY, Done, Failed, Go, Hello, Promote, Ready, Restored
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
 from worker.process import standby

@@ -13,8 +13,9 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval, Launch
-from supervisor.protocol.wire.messages import Committed, Failed, Flush, Go, Then, WorkerExit
+from supervisor.protocol.wire.messages import Committed, Failed, Flush, Go, Then
 from tests.worker.daemon_end import DaemonEnd
 from worker.progress.divergence import MIN_LOSSES, DivergenceWatch, SpikeDetector
 

@@ -15,8 +15,8 @@ import pytest
 from bench import peer
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.replayed import read_replayed
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval, Launch, OnReplayDifference, without_launch_variables
-from supervisor.protocol.wire.messages import WorkerExit
 from tests import forked
 from tests.places import ROOT
 

@@ -8,8 +8,9 @@ import pytest
 
 import worker
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Interval, Launch
-from supervisor.protocol.wire.messages import Failed, Go, WorkerExit
+from supervisor.protocol.wire.messages import Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 
