@@ -24,9 +24,9 @@ from supervisor.host.children import Identity, own_command, start_own_with_strea
 from supervisor.host.processes import tree
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.resources.cgroup import Cgroup
-from supervisor.protocol.proof import Count, ProofReport
+from supervisor.protocol.proof import ProofReport
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, fit_record, parse_object
-from supervisor.protocol.wire.limits import Range, Text
+from supervisor.protocol.wire.limits import Count, Range, Text
 
 MAX_LINE_BYTES = 1 << 20  # a report within its limits takes a tenth
 MAX_OUTPUT_BYTES = 16 << 20  # of a proof: a line of progress a second for a day

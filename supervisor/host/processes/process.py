@@ -285,14 +285,11 @@ class Process:
             return
         if exit_ is None:  # a tracer such as gdb still holds it; until then it is a zombie, even for its parent
             exit_ = process_status.exit_of_zombie(self.pid, self.start_time)
-        self._finish(exit_ or Exit(None, None))
+        self._stop_watching()
+        self.exit = exit_ or Exit(None, None)
+        self._on_exit(self.exit)
 
     def _stop_watching(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-
-    def _finish(self, exit_: Exit) -> None:
-        self._stop_watching()
-        self.exit = exit_
-        self._on_exit(exit_)
