@@ -237,7 +237,7 @@ class Standby:
         if event.need is StandbyNeed.NONE:
             effects = self._drop("the job does not need one", None)
         elif event.need is StandbyNeed.BUSY and was.stage is StandbyStage.LOADING:
-            effects = self._drop("it gave way to a checkpoint", None)
+            effects = self._drop("it stops loading while the job saves, and starts again after that", None)
         self._plan(now)
         return effects
 
