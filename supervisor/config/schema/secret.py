@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 LOG_N, R, P = 15, 8, 3  # 32 MiB and about 0.1 s for each guess: OWASP's Password Storage Cheat Sheet lists this choice
@@ -18,6 +19,7 @@ _SHA = re.compile(r"\{SHA\}([0-9a-fA-F]{40})")
 
 @dataclass(frozen=True, slots=True)
 class _Scrypt:
+    derive: Callable[..., bytes]
     log_n: int
     r: int
     p: int
@@ -26,7 +28,7 @@ class _Scrypt:
     def of(self, password: bytes) -> bytes:
         n = 1 << self.log_n
         memory = 128 * self.r * (n + self.p + 2)
-        return hashlib.scrypt(password, salt=self.salt, n=n, r=self.r, p=self.p, maxmem=memory, dklen=KEY_BYTES)
+        return self.derive(password, salt=self.salt, n=n, r=self.r, p=self.p, maxmem=memory, dklen=KEY_BYTES)
 
 
 class Secret:
@@ -73,7 +75,7 @@ class Secret:
 
 def hash_password(password: str) -> str:
     """The password as it may stand in a file: salted and slow to guess."""
-    how = _Scrypt(LOG_N, R, P, os.urandom(SALT_BYTES))
+    how = _Scrypt(_load_scrypt(), LOG_N, R, P, os.urandom(SALT_BYTES))
     salt, key = (base64.b64encode(part).decode() for part in (how.salt, how.of(password.encode())))
     return f"{{SCRYPT}}{LOG_N}:{R}:{P}${salt}${key}"
 
@@ -91,4 +93,11 @@ def _scrypt(text: str) -> tuple[_Scrypt, bytes]:
         raise ValueError(
             "begins with {SCRYPT}, but what follows is no such hash; make one with supervisord --hash-password"
         ) from error
-    return _Scrypt(log_n, r, p, salt), key
+    return _Scrypt(_load_scrypt(), log_n, r, p, salt), key
+
+
+def _load_scrypt() -> Callable[..., bytes]:
+    """OpenSSL's scrypt, loaded only for a hashed password: it takes 3.5 MiB, and the daemon's hashlib lacks it."""
+    from _hashlib import scrypt
+
+    return scrypt

@@ -1,19 +1,27 @@
-"""Imports asyncio and structlog without `ssl` and `rich`, which both load when they find them.
+"""Imports asyncio, hashlib and structlog without the libraries that they load only because they find them.
 
-The daemon uses neither: its clients and the clouds' metadata servers speak plain HTTP, and exceptions become text.
-Left out, they save 6 of 33 MiB, which keeps the daemon under twice the memory of PyPI's Supervisor. So this has to be
-the first import of the daemon. In a process that has loaded one of the two already, it changes nothing.
+The daemon uses none: its clients and the clouds' metadata servers speak plain HTTP (`ssl`), exceptions become text
+(`rich`), nothing runs in greenlets, and Python's own code hashes the few short texts there are (`_hashlib`, which is
+OpenSSL; `config/schema/secret.py` loads it for hashed passwords). Left out, they save 10 of 47 MiB. So this has to be
+the first import of the daemon. In a process that has loaded one of them already, it changes nothing.
 """
 
 import sys
+from importlib.util import find_spec
 
-UNUSED = ("rich", "ssl")
+UNUSED = {"greenlet", "rich", "ssl"}
+OWN_HASHES = (("_md5",), ("_sha1",), ("_sha256", "_sha2"), ("_sha512", "_sha2"), ("_sha3",), ("_blake2",))
+"""Python's modules of hashes; the second names are those of Python 3.12. Some distributions build it without them."""
 
-if not any(name in sys.modules for name in UNUSED):
+if all(any(map(find_spec, names)) for names in OWN_HASHES):
+    UNUSED.add("_hashlib")
+if UNUSED.isdisjoint(sys.modules):
     for name in UNUSED:
         sys.modules[name] = None  # type: ignore[assignment]  # makes `import NAME` raise ImportError
     try:
         import asyncio  # noqa: F401 - loaded here for all later imports
+        import hashlib  # noqa: F401
+        import hmac  # noqa: F401
 
         import structlog  # noqa: F401
     finally:
