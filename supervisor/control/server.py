@@ -19,17 +19,17 @@ from http import HTTPStatus
 
 import structlog
 
+from supervisor.control import openapi
 from supervisor.control.base import audit
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError, internal_error
-from supervisor.control.base.json_types import Schema
 from supervisor.control.commands import bulk
 from supervisor.control.commands.table import Command, find_command
 from supervisor.control.endpoints import Endpoint, LastingListener
 from supervisor.control.http import access, web
 from supervisor.control.http.connection import DEFAULT_TIMEOUTS, ClientTimeouts
 from supervisor.control.http.connections import Connections
-from supervisor.control.metrics import sampling
+from supervisor.control.metrics import page, sampling
 from supervisor.control.page import files
 from supervisor.control.page.live import LivePages
 from supervisor.control.streams import events, tail
@@ -160,11 +160,11 @@ class _Application:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         sample, accept = sampling.take_sample(self._context), request.headers.get("accept", "")
-        text, content_type = await asyncio.to_thread(_metrics_page, sample, accept)
+        text, content_type = await asyncio.to_thread(page.exposition, sample, accept)
         return web.Response(text, content_type=content_type)
 
     async def _openapi(self, request: web.Request) -> web.Response:
-        return web.json_response(await asyncio.to_thread(_openapi_document))
+        return web.json_response(await asyncio.to_thread(openapi.description))
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
@@ -196,18 +196,6 @@ def _arguments(request: web.Request) -> dict[str, object]:
     if not isinstance(arguments, dict):
         raise CommandError(Code.BAD_ARGUMENTS, "the body is not a JSON object")
     return arguments
-
-
-def _metrics_page(sample: sampling.Sample, accept: str) -> tuple[bytes, str]:
-    from supervisor.control.metrics import page  # its library takes 1 MiB, and few daemons are asked for metrics
-
-    return page.exposition(sample, accept)
-
-
-def _openapi_document() -> Schema:
-    from supervisor.control import openapi  # for programmers; most daemons are never asked for it
-
-    return openapi.description()
 
 
 def _is_of_own_page(request: web.Request) -> bool:

@@ -5,19 +5,17 @@ the programs and with nothing else.
 """
 
 import platform
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
-from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+import psutil
 
 from supervisor import __version__
 from supervisor.control.base.isolation import not_shown
+from supervisor.control.metrics.exposition import MetricFamily, encode
 from supervisor.control.metrics.sampling import JobSample, NoticesSample, ProgramSample, Sample
 from supervisor.control.metrics.table import (
     JOBS,
@@ -38,15 +36,11 @@ Shown = TypeVar("Shown", ProgramSample, JobSample)
 
 def exposition(sample: Sample, accept: str) -> tuple[bytes, str]:
     """The sample as text and its content type, in the format that the client's Accept header asks for."""
-    registry = CollectorRegistry()
-    registry.register(_SampleCollector(sample))
-    ProcessCollector(namespace="stepkeeper", registry=registry)  # bare names would clash in a textfile collector
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode([*families(sample), *_process_families()], accept)
 
 
-def families(sample: Sample) -> Iterator[Family]:
-    """Every metric with its values, except those of the daemon's process, which the library adds."""
+def families(sample: Sample) -> Iterator[MetricFamily]:
+    """Every metric with its values, except those of the daemon's process."""
     yield from _daemon_families(sample)
     yield from _notice_families(sample.notices)
     yield from _pool_families(sample.pools)
@@ -83,13 +77,14 @@ def families(sample: Sample) -> Iterator[Family]:
             (((name,), number) for name, job in jobs for number in read(name, partial(_number, of_job.value, job))),
         )
     names = {*(program.name for program in sample.programs), *sample.not_shown}
-    shown = GaugeMetricFamily(
+    shown = MetricFamily(
         "stepkeeper_program_shown",
+        MetricType.GAUGE,
         "0 if some of the program's metrics can't be computed; the daemon's log says why.",
-        labels=("program",),
+        ("program",),
     )
     for name in sorted(names):
-        shown.add_metric((name,), name not in broken)
+        shown.add(name not in broken, name)
     yield shown
 
 
@@ -102,26 +97,35 @@ def _numbers(read: Callable[[Shown], Mapping[str, float]], sample: Shown) -> dic
     return {word: float(value) for word, value in read(sample).items()}
 
 
-class _SampleCollector(Collector):
-    """Gives one sample to the library, which asks a collector for metrics."""
+def _process_families() -> Iterator[MetricFamily]:
+    """The daemon's process, by the names that Prometheus' own libraries give; bare they would clash in a textfile."""
+    process = psutil.Process()
+    with process.oneshot():
+        memory, cpu = process.memory_info(), process.cpu_times()
+        for name, text, value in (
+            ("virtual_memory_bytes", "Virtual memory size in bytes.", memory.vms),
+            ("resident_memory_bytes", "Resident memory size in bytes.", memory.rss),
+            ("start_time_seconds", "Start time of the process since unix epoch in seconds.", process.create_time()),
+            ("open_fds", "Number of open file descriptors.", process.num_fds()),
+            ("max_fds", "Maximum number of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ):
+            yield _single(f"stepkeeper_process_{name}", text, value)
+    text = "Total user and system CPU time spent in seconds."
+    total = MetricFamily("stepkeeper_process_cpu_seconds_total", MetricType.COUNTER, text)
+    total.add(cpu.user + cpu.system)
+    yield total
 
-    def __init__(self, sample: Sample) -> None:
-        self._sample = sample
 
-    def collect(self) -> Iterable[Family]:
-        return families(self._sample)
-
-
-def _daemon_families(sample: Sample) -> Iterator[Family]:
-    build = GaugeMetricFamily(
-        "stepkeeper_build_info", "Always 1; the labels are versions.", labels=("version", "python")
+def _daemon_families(sample: Sample) -> Iterator[MetricFamily]:
+    build = MetricFamily(
+        "stepkeeper_build_info", MetricType.GAUGE, "Always 1; the labels are versions.", ("version", "python")
     )
-    build.add_metric((__version__, platform.python_version()), 1)
+    build.add(1, __version__, platform.python_version())
     yield build
-    states = GaugeMetricFamily("stepkeeper_programs", "Number of programs, by state.", labels=("state",))
+    states = MetricFamily("stepkeeper_programs", MetricType.GAUGE, "Number of programs, by state.", ("state",))
     counted = Counter(program.state for program in sample.programs)
     for state in State:
-        states.add_metric((str(state),), counted[state])
+        states.add(counted[state], str(state))
     yield states
     for name, text, value in (
         (
@@ -140,74 +144,69 @@ def _daemon_families(sample: Sample) -> Iterator[Family]:
             sample.logs_in_trouble,
         ),
     ):
-        yield GaugeMetricFamily(name, text, value=value)
+        yield _single(name, text, value)
 
 
-def _notice_families(sample: NoticesSample) -> Iterator[Family]:
-    holding = GaugeMetricFamily(
-        "stepkeeper_notices", "Number of notices that this host is going away, by certainty.", labels=("certainty",)
+def _notice_families(sample: NoticesSample) -> Iterator[MetricFamily]:
+    holding = MetricFamily(
+        "stepkeeper_notices",
+        MetricType.GAUGE,
+        "Number of notices that this host is going away, by certainty.",
+        ("certainty",),
     )
     for certainty, count in sample.holding.items():
-        holding.add_metric((certainty,), count)
+        holding.add(count, certainty)
     yield holding
-    up = GaugeMetricFamily("stepkeeper_notice_source_up", "1 if a source of notices works.", labels=("source",))
+    up = MetricFamily("stepkeeper_notice_source_up", MetricType.GAUGE, "1 if a source of notices works.", ("source",))
     for source, answers in sample.sources.items():
-        up.add_metric((source,), answers)
+        up.add(answers, source)
     yield up
-    for name, text, value in (
-        (
-            "stepkeeper_notice_deadline_timestamp_seconds",
-            "When this host will go away, according to the earliest certain notice (Unix time).",
-            sample.deadline_wall_at,
-        ),
-        (
-            "stepkeeper_notice_shortest_seconds",
-            "The shortest warning that a source of notices gives before this host goes away.",
-            sample.shortest_s,
-        ),
-    ):
-        family = GaugeMetricFamily(name, text, labels=())
-        if value is not None:
-            family.add_metric((), value)
-        yield family
-
-
-def _pool_families(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
-    waiting = GaugeMetricFamily(
-        "stepkeeper_listener_events_waiting", "Events that wait for the listeners of the pool.", labels=("pool",)
+    yield _single(
+        "stepkeeper_notice_deadline_timestamp_seconds",
+        "When this host will go away, according to the earliest certain notice (Unix time).",
+        sample.deadline_wall_at,
     )
-    delivered = CounterMetricFamily(
+    yield _single(
+        "stepkeeper_notice_shortest_seconds",
+        "The shortest warning that a source of notices gives before this host goes away.",
+        sample.shortest_s,
+    )
+
+
+def _pool_families(pools: Mapping[str, PoolCounts]) -> Iterator[MetricFamily]:
+    waiting = MetricFamily(
+        "stepkeeper_listener_events_waiting",
+        MetricType.GAUGE,
+        "Events that wait for the listeners of the pool.",
+        ("pool",),
+    )
+    delivered = MetricFamily(
         "stepkeeper_listener_events_total",
+        MetricType.COUNTER,
         "Events for the listeners of the pool, by what became of them: accepted, refused (and sent again) or dropped.",
-        labels=("pool", "fate"),
+        ("pool", "fate"),
     )
     for name, counts in pools.items():
-        waiting.add_metric((name,), counts.waiting)
+        waiting.add(counts.waiting, name)
         for fate in ("accepted", "refused", "dropped"):
-            delivered.add_metric((name, fate), getattr(counts, fate))
+            delivered.add(getattr(counts, fate), name, fate)
     yield waiting
     yield delivered
+
+
+def _single(name: str, text: str, value: float | None) -> MetricFamily:
+    """A gauge without labels."""
+    family = MetricFamily(name, MetricType.GAUGE, text)
+    family.add(value)
+    return family
 
 
 def _family(
     metric: ProgramMetric | JobMetric | LabelledMetric,
     labels: tuple[str, ...],
     values: Iterable[tuple[tuple[str, ...], Value]],
-) -> Family:
-    if metric.kind is MetricType.SUMMARY:
-        summary = SummaryMetricFamily(metric.name, metric.text, labels=labels)
-        for words, value in values:
-            if isinstance(value, tuple):
-                summary.add_metric(words, count_value=value[0], sum_value=value[1])
-        return summary
-    family = _FAMILIES[metric.kind](metric.name, metric.text, labels=labels)
+) -> MetricFamily:
+    family = MetricFamily(metric.name, metric.kind, metric.text, labels)
     for words, value in values:
-        if value is not None and not isinstance(value, tuple):
-            family.add_metric(words, value)
+        family.add(value, *words)
     return family
-
-
-_FAMILIES: Mapping[MetricType, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {
-    MetricType.GAUGE: GaugeMetricFamily,
-    MetricType.COUNTER: CounterMetricFamily,
-}

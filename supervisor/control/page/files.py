@@ -4,6 +4,7 @@ Every answer forbids scripts, styles, frames and connections of other origins (C
 """
 
 import asyncio
+import contextlib
 import importlib.util
 from collections.abc import Mapping
 from functools import partial
@@ -35,26 +36,32 @@ SAFETY: Mapping[str, str] = {
 
 def add_routes(routes: web.Routes) -> None:
     """Adds the addresses of the page's files."""
-    for path in ("/", "/index.html"):
-        routes.add("GET", path, partial(_respond, "index.html"))
     for file in sorted(STATIC.iterdir()):
         if file.suffix in _TYPES:
-            routes.add("GET", f"/page/{file.name}", partial(_respond, file.name))
-    routes.add("GET", f"/page/{PLOTS}", partial(_respond, PLOTS))
+            # read now: another version of the package may lie there by the time that somebody asks
+            respond = partial(
+                _respond, web.Response(file.read_bytes(), content_type=_TYPES[file.suffix], headers=SAFETY)
+            )
+            for path in ("/", "/index.html") if file.name == "index.html" else (f"/page/{file.name}",):
+                routes.add("GET", path, respond)
+    routes.add("GET", f"/page/{PLOTS}", _respond_with_plots)
 
 
-async def _respond(name: str, request: web.Request) -> web.Response:
-    path = _plots_file() if name == PLOTS else STATIC / name
-    if path is None:
+async def _respond(response: web.Response, request: web.Request) -> web.Response:
+    return response
+
+
+async def _respond_with_plots(request: web.Request) -> web.Response:
+    body = await asyncio.to_thread(_read_plots)
+    if body is None:
         raise web.RequestRefused(HTTPStatus.NOT_FOUND)
-    body = await asyncio.to_thread(path.read_bytes)
-    return web.Response(body, content_type=_TYPES[path.suffix], headers=SAFETY)
+    return web.Response(body, content_type=_TYPES[".js"], headers=SAFETY)
 
 
-def _plots_file() -> Path | None:
-    """The plotting library for browsers, from the Python package that carries it; None: it is not installed."""
+def _read_plots() -> bytes | None:
+    """The plotting library for browsers (5 MB), from the Python package that carries it; None: it is not installed."""
     spec = importlib.util.find_spec("plotly")  # finds it without importing it
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        if (file := Path(folder, "package_data", PLOTS)).is_file():
-            return file
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return Path(folder, "package_data", PLOTS).read_bytes()
     return None

@@ -1,6 +1,7 @@
 """The checksum inside TensorFlow's checkpoints and event files, 10 GB/s a core.
 
-The library is loaded with the first checksum: it brings C++'s own, 1 MiB that a daemon without such files never needs.
+The library is loaded with the first checksum or by `load_library`: it brings C++'s own, 1 MiB that a daemon without
+jobs never needs.
 """
 
 from functools import cache
@@ -18,12 +19,13 @@ def checksum(content: bytes) -> int:
 
 def extend(crc: int, content: "ReadableBuffer") -> int:
     """The crc32c of what `crc` is that of, and then these bytes, which must be read-only."""
-    extended: int = _library().extend(crc, content)
+    extended: int = load_library().extend(crc, content)
     return extended
 
 
 @cache
-def _library() -> ModuleType:
+def load_library() -> ModuleType:
+    """Loads it now: for a process that runs on while another version may be installed beneath it."""
     import google_crc32c
 
     return google_crc32c  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
+from supervisor.protocol.tensorbundle import crc32c
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
@@ -65,6 +66,7 @@ class CheckpointSelector:
         self._post = post
         self._log = log
         self._is_looking = False
+        crc32c.load_library()
 
     async def execute(
         self, effect: effects.SelectCheckpoint | effects.LookAtStorage | effects.QuarantineCheckpoints

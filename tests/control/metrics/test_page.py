@@ -1,6 +1,7 @@
 """/metrics of a real daemon, read with Prometheus' own parser and judged by its own tool."""
 
 import http.client
+import math
 import os
 import re
 import shutil
@@ -10,9 +11,12 @@ import subprocess
 import time
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from supervisor.control.metrics.exposition import MetricFamily, encode
 from supervisor.control.metrics.page import exposition, families
 from supervisor.control.metrics.sampling import (
     BUDGETED,
@@ -21,7 +25,7 @@ from supervisor.control.metrics.sampling import (
     ProgramSample,
     Sample,
 )
-from supervisor.control.metrics.table import JOBS, LABELLED, PROGRAMS
+from supervisor.control.metrics.table import JOBS, LABELLED, PROGRAMS, MetricType
 from supervisor.core.failures.restart import Cause
 from supervisor.core.goodput import TimeSpent
 from supervisor.core.program import effects as order
@@ -218,8 +222,40 @@ def whole_sample(programs: int) -> Sample:
     )
 
 
+@given(
+    st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.floats()), unique_by=lambda of: of[0]),
+    st.tuples(st.integers(0, 1 << 53), st.floats(0, allow_infinity=False)),
+)
+@example([('a\\n\n"b', math.inf)], (2, 0.5))
+def test_any_label_and_number_is_read_back_from_both_formats(
+    values: list[tuple[str, float]], summary: tuple[int, float]
+):
+    gauge = MetricFamily("a_gauge", MetricType.GAUGE, "One \\ of\nthem.", ("word", "other"))
+    counter = MetricFamily("a_total", MetricType.COUNTER, "Another.", ("word",))
+    times = MetricFamily("times", MetricType.SUMMARY, "How long.")
+    for word, value in values:
+        gauge.add(value, word, "same")
+        counter.add(abs(value) if math.isfinite(value) else 1.0, word)
+    gauge.add(None, "not known", "same")
+    times.add(summary)
+
+    for accept, read in (("", parse), ("application/openmetrics-text; version=1.0.0, */*", parse_openmetrics)):
+        text, content_type = encode([gauge, counter, times], accept)
+        families = {family.name.removesuffix("_total"): family for family in read(text.decode())}
+        assert families["a_gauge"].documentation == gauge.text
+        assert {name: family.type for name, family in families.items()} == KINDS
+        found = [(sample.labels["word"], repr(sample.value)) for sample in families["a_gauge"].samples]
+        assert found == [(word, repr(value)) for word, value in values]
+        assert {sample.name for sample in families["a"].samples} <= {"a_total"}
+        assert [repr(sample.value) for sample in families["times"].samples] == [repr(part) for part in summary]
+        assert ("openmetrics" in content_type) == (accept != "")
+
+
+KINDS = {"a_gauge": "gauge", "a": "counter", "times": "summary"}
+
+
 def test_series_grow_with_programs_and_by_few_each():
-    one, two = (sum(len(family.samples) for family in families(whole_sample(count))) for count in (1, 2))
+    one, two = (sum(len(family.values) for family in families(whole_sample(count))) for count in (1, 2))
 
     assert two - one <= 77
 
@@ -242,8 +278,7 @@ def test_every_metric_is_documented_with_its_labels():
         assert f"`{metric.name}`" in page
         assert metric.text.rstrip(".") in page
     for family in described.values():
-        labels = sorted({label for sample in family.samples for label in sample.labels})
-        name = f"{family.name}_total" if family.type == "counter" else family.name
+        name, labels = family.name, family.labels
         row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` ")), None)
         assert row is not None, f"docs/metrics.md has no row for {name}"
         assert all(label in row for label in labels), f"the row of {name} lacks one of {labels}"
