@@ -30,6 +30,7 @@ from supervisor.host.notices.sources import UnknownSourceError
 from supervisor.host.processes import limits
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.service import heap
 from supervisor.host.service.background import (
     Background,
     Foreground,
@@ -270,6 +271,7 @@ def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
 def _run_daemon(config: Config, read_config: Callable[[], Config], background: Background | Foreground) -> int | None:
     """Runs the daemon with its log; returns the exit status, or None for a reload."""
     settings = config.supervisord
+    heap.share_heap()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the loop handles them; threads inherit the mask
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was inherited as ignored, no exit status could be read
     daemon_log = DaemonLog(

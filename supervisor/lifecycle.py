@@ -21,6 +21,7 @@ from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.ledger.ledger import LEDGER, Ledger
 from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import orphans
+from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.protocol import allocation
@@ -175,6 +176,7 @@ class DaemonLifecycle:
         self._systemd.send_ready(status_line(runners.values()))
         self._report_status(parts.programs)
         parts.watches.exits.begin()
+        heap.return_free_memory()
 
     async def _stop_programs(self, parts: DaemonParts) -> None:
         """Flushes and stops all programs while systemd waits; each program's own limits bound how long that takes."""
