@@ -1,6 +1,7 @@
 """The command line of `supervisord`: its options, its checks before the start, and its exit status."""
 
-import supervisor.host.service.slim_imports  # noqa: F401 - has to come first
+import supervisor.host.service.frozen_classes
+import supervisor.host.service.slim_imports  # noqa: F401 - these two have to come first
 
 # isort: split
 

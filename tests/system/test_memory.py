@@ -128,3 +128,39 @@ def test_the_collector_passes_loaded_modules_over_and_no_garbage_is_kept_with_th
     found = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True, timeout=100, check=False)
 
     assert found.stdout.split() == ["True"] * 4, found.stderr
+
+
+def test_frozen_classes_of_the_daemon_refuse_what_pythons_own_refuse():
+    """In a process with our pair of functions and in one without, word for word."""
+    results = {run_python(f"{first}\n{FROZEN}") for first in ("", "import supervisor.host.service.frozen_classes")}
+
+    assert len(results) == 1, results
+    assert results.pop().count("FrozenInstanceError") == 5
+
+
+FROZEN = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Record:
+    value: int = 1
+
+class Extended(Record):
+    pass
+
+def attempt(act):
+    try:
+        act()
+    except Exception as error:
+        return type(error).__name__ + " " + str(error)
+
+record, extended = Record(), Extended()
+print(attempt(lambda: setattr(record, "value", 2)), attempt(lambda: setattr(record, "other", 2)))
+print(attempt(lambda: delattr(record, "value")), attempt(lambda: setattr(extended, "value", 2)))
+print(attempt(lambda: setattr(extended, "other", 2)), extended.other, attempt(lambda: delattr(extended, "other")))
+print(attempt(lambda: delattr(extended, "value")), record, hash(record), record == Record(), vars(extended))
+"""
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True).stdout
