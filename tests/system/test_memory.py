@@ -88,6 +88,7 @@ def test_an_idle_daemon_has_mapped_no_library_that_it_seldom_needs(daemon: Daemo
     assert mapped(daemon) == set()
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_a_daemon_loads_no_module_that_an_upgrade_may_have_replaced(tmp_path: Path):
     logging = {"PYTHONPROFILEIMPORTTIME": "1"}  # every import is a line of standard error
     programs = "[program:sleeper]\ncommand=/bin/sleep 100000\n[program:job]\ncommand=/bin/true\nautostart=false\n"
