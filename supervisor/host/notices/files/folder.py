@@ -22,10 +22,11 @@ class NoticeFileRead:
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """The notice files in the folder. `refused`: by file name, why and what to do."""
+    """The notice files in the folder. `refused`: by file name, why and what to do. `inode`: of the folder itself."""
 
     files: tuple[NoticeFileRead, ...]
     refused: dict[str, str]
+    inode: int
 
 
 class FolderError(Exception):
@@ -49,24 +50,25 @@ def read_folder(path: Path, owners: frozenset[int]) -> FolderContents:
             f"cannot read the notice folder {path}: {error.strerror or error}; create it, owned by root, mode 0750"
         ) from error
     try:
-        _check_folder(path, os.fstat(folder), owners)
-        return _read_files(folder, sorted(os.listdir(folder)), owners)  # noqa: PTH208 - of the folder checked, not of its name
+        inode = _check_folder(path, os.fstat(folder), owners)
+        return _read_files(folder, sorted(os.listdir(folder)), owners, inode)  # noqa: PTH208 - of the folder checked, not of its name
     except OSError as error:
         raise FolderError(f"cannot read the notice folder {path}: {error.strerror or error}; check its disk") from error
     finally:
         os.close(folder)
 
 
-def _check_folder(path: Path, status: os.stat_result, owners: frozenset[int]) -> None:
+def _check_folder(path: Path, status: os.stat_result, owners: frozenset[int]) -> int:
     if status.st_uid not in owners:
         raise FolderError(
             f"cannot trust the notice folder {path}: it belongs to uid {status.st_uid}; chown root {path}"
         )
     if status.st_mode & 0o022:
         raise FolderError(f"cannot trust the notice folder {path}: others may write in it; chmod go-w {path}")
+    return status.st_ino
 
 
-def _read_files(folder: int, names: list[str], owners: frozenset[int]) -> FolderContents:
+def _read_files(folder: int, names: list[str], owners: frozenset[int], inode: int) -> FolderContents:
     names = [name for name in names if not name.startswith(".")]
     files, refused = [], {}
     for name in names[:MAX_FILES]:
@@ -80,7 +82,7 @@ def _read_files(folder: int, names: list[str], owners: frozenset[int]) -> Folder
             refused[name] = f"{error.strerror or error}; let root write it"
     for name in names[MAX_FILES:]:
         refused[name] = f"the folder has more than {MAX_FILES} files; remove some"
-    return FolderContents(tuple(files), refused)
+    return FolderContents(tuple(files), refused, inode)
 
 
 def _read_file(folder: int, name: str, owners: frozenset[int]) -> NoticeFileRead:

@@ -7,16 +7,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from watchdog.events import (
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
 
 from supervisor.core.notices.notice import ClockReading, NoticeReport
 from supervisor.host.notices.files.folder import FolderContents, FolderError, read_folder
 from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.parsing import ParseError
 from supervisor.host.notices.source import NoticeSink, read_clocks
-from supervisor.host.service.file_watch import FolderWatch
 
 POLL_S = 5.0  # inotify's queue can overflow, and NFS and some overlays send no events
 ENDPOINT = "files"
+_EVENTS = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent]
 _NAMED_COUNT = 3  # bad files that one message names
 
 log = structlog.get_logger()
@@ -40,12 +50,12 @@ class NoticeFolderSource:
         self._owners = owners | {0, os.geteuid()}
         self._poll_s = poll_s
         self._clock = clock
-        self._is_watched = True
 
     async def watch(self, sink: NoticeSink) -> None:
         """Reports what lies in the folder, at once after each change, until cancelled."""
         changed = asyncio.Event()
-        with contextlib.closing(FolderWatch(self._path, changed.set)) as folder_watch:
+        loop = asyncio.get_running_loop()
+        with _FolderWatch(self._path, lambda: loop.call_soon_threadsafe(changed.set)) as folder_watch:
             while True:
                 changed.clear()  # before reading, so that a change during it is read again
                 error = await self._report(sink, folder_watch)
@@ -57,10 +67,14 @@ class NoticeFolderSource:
     async def acknowledge(self, id: str) -> None:
         """Does nothing: who writes a file does not wait."""
 
-    async def _report(self, sink: NoticeSink, folder_watch: FolderWatch) -> str | None:
+    async def _report(self, sink: NoticeSink, folder_watch: "_FolderWatch") -> str | None:
         """Reads the folder once and reports it; returns what is wrong with the folder or a file."""
         try:
-            contents = await asyncio.to_thread(self._read, folder_watch)
+            contents = await asyncio.to_thread(read_folder, self._path, self._owners)
+            if folder_watch.follow(
+                contents.inode
+            ):  # a new folder: events before it was watched are lost, so read again
+                contents = await asyncio.to_thread(read_folder, self._path, self._owners)
             report = parse_folder(contents, self._path, self._clock())
         except FolderError as error:
             return str(error)
@@ -69,21 +83,6 @@ class NoticeFolderSource:
             return f"cannot read the notice folder {self._path}: internal error {error!r:.200}; please report it"
         sink.on_report(self.name, ENDPOINT, report, self._clock())
         return report.problem or None
-
-    def _read(self, folder_watch: FolderWatch) -> FolderContents:
-        """What lies in the folder, which is watched from now on. Blocks. Raises FolderError."""
-        contents = read_folder(self._path, self._owners)
-        try:
-            is_new = folder_watch.follow()
-        except OSError as error:
-            if self._is_watched:
-                then = "polled every few seconds"
-                log.warning("notices.not_watched", folder=str(self._path), error=str(error), next=then)
-            self._is_watched = False
-            return contents
-        self._is_watched = True
-        # events before it was watched are lost, so read again
-        return read_folder(self._path, self._owners) if is_new else contents
 
 
 def parse_folder(contents: FolderContents, path: Path, now: ClockReading) -> NoticeReport:
@@ -105,3 +104,48 @@ def parse_folder(contents: FolderContents, path: Path, now: ClockReading) -> Not
 def _printable(name: str) -> str:
     """A file's name, escaped for one line of a log."""
     return name.encode("unicode_escape").decode("ascii")[:110]
+
+
+class _ChangeHandler(FileSystemEventHandler):
+    def __init__(self, on_change: Callable[[], object]) -> None:
+        self._on_change = on_change
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._on_change()
+
+
+class _FolderWatch:
+    """Calls `on_change` when something changes in the folder; follows the name when the folder is replaced."""
+
+    def __init__(self, path: Path, on_change: Callable[[], object]) -> None:
+        self._path = path
+        self._handler = _ChangeHandler(on_change)
+        self._observer = Observer()
+        self._inode: int | None = None
+
+    def __enter__(self) -> "_FolderWatch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._observer.is_alive():
+            self._observer.stop()
+            self._observer.join(1.0)
+
+    def follow(self, inode: int) -> bool:
+        """Watches the folder with this inode, if it does not yet; True if it has begun now."""
+        has_ended = any(not emitter.is_alive() for emitter in self._observer.emitters)  # its folder was removed
+        if inode == self._inode and not has_ended:  # a new folder may have the number that became free
+            return False
+        self._inode = inode
+        try:
+            if not self._observer.is_alive():
+                self._observer.start()
+            self._observer.unschedule_all()
+            self._observer.schedule(self._handler, str(self._path), event_filter=_EVENTS)
+        except OSError as error:
+            log.warning(
+                "notices.not_watched", folder=str(self._path), error=str(error), next="polled every few seconds"
+            )
+            return False
+        return True

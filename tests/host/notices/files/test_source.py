@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import watchdog.observers.inotify_c as kernel
 
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.files.source import NoticeFolderSource
 from supervisor.host.notices.parsing import ParseError, format_time
-from supervisor.host.service import file_watch
 from tests.host.notices.recorder import Recorder
 
 WALL = datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC)
@@ -184,13 +184,13 @@ async def test_file_written_in_place_is_found_by_inotify(folder: Path, heard: Re
 async def test_file_without_a_kernel_event_is_found_by_polling(
     folder: Path, heard: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's watches are used up, as far as the source can see: the operating system is what is faked."""
+    """The kernel's watches are used up, as far as the observer can see: the operating system is what is faked."""
 
     def no_watch_left(*_: object) -> int:
         ctypes.set_errno(errno.ENOSPC)
         return -1
 
-    monkeypatch.setattr(file_watch._libc, "inotify_add_watch", no_watch_left)
+    monkeypatch.setattr(kernel, "inotify_add_watch", no_watch_left)
     heard.watch(fast(folder))
     await heard.more_answers(1)
 
