@@ -24,7 +24,7 @@ import sys
 import supervisor.daemon
 left_out = {"_hashlib", "bz2", "email", "google_crc32c", "greenlet", "http.client", "http.server", "importlib.metadata"}
 left_out |= {"lzma", "multiprocessing", "prometheus_client", "pynvml", "rich", "ssl", "supervisor.prove"}
-left_out |= {"urllib.request", "watchdog", "xmlrpc", "zipfile"}
+left_out |= {"urllib.request", "xmlrpc", "zipfile"}
 print(sorted(left_out & sys.modules.keys()))
 
 import asyncio
