@@ -15,7 +15,7 @@ Place = tuple[CodeType, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning:
+class _BodyBeginning:
     """Where a body may have begun (None: it did), and the random generators there."""
 
     place: Place | None
@@ -34,7 +34,7 @@ class EpochHead:
         """`read_seeds()` where this body began, once the batches follow; None if it is not known where that was."""
         self._read_generators = read_generators
         self._read_seeds = read_seeds
-        self._beginnings: list[_Beginning] = []
+        self._beginnings: list[_BodyBeginning] = []
 
     def begin(self, frame: FrameType | None, *, is_first: bool) -> None:
         """A body begins; with `frame`, the script asks there for the epoch. `is_first`: before the first step."""
@@ -43,7 +43,9 @@ class EpochHead:
             self._beginnings = []
         elif any(beginning.place == place for beginning in self._beginnings):
             return
-        self._beginnings.append(_Beginning(place, self._read_generators() if is_first else None, self._read_seeds()))
+        self._beginnings.append(
+            _BodyBeginning(place, self._read_generators() if is_first else None, self._read_seeds())
+        )
 
     def settle(self, inside: Callable[[Sequence[Place]], Place | None]) -> None:
         """The batches follow. `inside`: the first of the places that is in a loop around them, if there is one."""

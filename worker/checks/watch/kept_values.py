@@ -4,6 +4,7 @@ Each kind of run says what its checkpoints hold, and the watch and the search le
 """
 
 import dis
+import functools
 import itertools
 import sys
 import types
@@ -166,6 +167,7 @@ def _keep_attributes(
                     _keep(kept, attribute, part, inner, seen)
 
 
+@functools.cache
 def _uses_itself(code: types.CodeType) -> bool:
     """Whether a method uses its object as a whole, and not only attributes of it."""
     itself = code.co_varnames[:1]
