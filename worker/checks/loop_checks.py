@@ -94,6 +94,10 @@ class LoopChecks:
         ]
         return next((place for place in places if any(_is_in(place, span) for span in spans)), None)
 
+    def makes_data(self, frame: FrameType | None, data: Any) -> bool:
+        """Whether the loops around `frame` make data anew in each pass."""
+        return name_made_in_loop(loop_frames(frame, self._entered), data, call="batches") is not None
+
     def data_drawn_in_head(self, frame: FrameType | None, data: Any, dataset: Any, generator: str) -> list[Finding]:
         """That the body of an epoch, in which random numbers were drawn before its batches, makes `data` itself.
         `dataset`: on which alone it depends what `data` gives. `generator`: one that the epoch can make."""

@@ -78,7 +78,10 @@ class _DatasetPerEpoch:
         self._passes.skip(self._given(position.epoch))
 
     def _given(self, epoch: int) -> Any:
-        return self._passes.make_dataset(self._data, epoch) if callable(self._data) else self._data
+        if not callable(self._data):
+            return self._data
+        self._passes.is_made_anew = True
+        return self._passes.make_dataset(self._data, epoch)
 
     def _check_workers(self, position: Position) -> None:
         workers = 1 if self._gang is None else self._gang.size

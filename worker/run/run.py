@@ -175,6 +175,8 @@ class Run(RunBase):
         self._require_with("run.batches")
         self._check_loops()
         self._check_data_of_epoch(source)
+        if self._passes.is_of_epoch_before(self._position.epoch):
+            self._passes.is_made_anew = self._loop_checks.makes_data(sys._getframe(1), source)
         batches = self._batches(source)
         return batches if self._replays is None else self._replays.watch(batches)
 

@@ -32,6 +32,8 @@ class PassLog:
         self._saved = dict(saved or {})
         self.data: Any = None
         """What the newest pass reads: a dataset, or a distributed one."""
+        self.is_made_anew = False
+        """Whether the script makes a dataset for each epoch, which has been in no pass before."""
         self.draws = False
         """Whether the script's function drew from Python's or NumPy's generators when it made a dataset."""
         self.described: Mapping[str, Any] | None = None
@@ -74,9 +76,16 @@ class PassLog:
 
     def begin(self, data: Any, epoch: int) -> None:
         """Call it before a pass over `data` begins. After a restore, it begins as it did before."""
-        if self._saved.get("epoch", epoch) != epoch:
-            self.skip(data)  # the newest checkpoint is of the end of the epoch before
+        if self.is_of_epoch_before(epoch):  # the newest checkpoint is of its end
+            if self.is_made_anew:
+                self._saved = {}
+            else:
+                self.skip(data)
         self._begin(data, epoch)
+
+    def is_of_epoch_before(self, epoch: int) -> bool:
+        """Whether the restored checkpoint is of another epoch than the one that begins now."""
+        return bool(self._saved.get("epoch", epoch) != epoch)
 
     def skip(self, data: Any) -> None:
         """Call it after a restore, if the pass over `data` was at its end: continues from there without reading it."""

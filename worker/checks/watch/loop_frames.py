@@ -50,34 +50,45 @@ def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str
 
     `call`: the name of the function that the innermost frame gives it to, for a value that has no name.
     """
-    is_named = False
-    for frame in frames:
-        names = [name for name, local in frame.frame.f_locals.items() if local is value]
-        is_named = is_named or bool(names)
-        if made := sorted(frame.made_in_loops.intersection(names)):
-            return f"{made[0]} ({frame.place(stored_names(frame.frame.f_code).get(made[0]))})"
-        if names and not set(names) <= set(frame.frame.f_code.co_varnames[: frame.frame.f_code.co_argcount]):
-            return None
-    if is_named or not frames:
+    if not frames or is_held_outside(frames, value):
         return None
+    is_named = False
+    for number, frame in enumerate(frames):
+        names = {name for name, local in frame.frame.f_locals.items() if local is value}
+        is_named = is_named or bool(names)
+        is_last = number == len(frames) - 1
+        if made := sorted(names & frame.made_in_loops if is_last else names - _parameters(frame)):
+            return f"{made[0]} ({frame.place(stored_names(frame.frame.f_code).get(made[0]))})"
     function = loop_source.function_of(frames[0].frame.f_code)
     line = frames[0].frame.f_lineno
-    is_made = any(
-        name_of_call(given) == call and given.lineno <= line <= (given.end_lineno or line)
-        and given.args and isinstance(given.args[0], ast.Call)
+    is_made = not is_named and any(
+        name_of_call(given) == call
+        and given.lineno <= line <= (given.end_lineno or line)
+        and given.args
+        and isinstance(given.args[0], ast.Call)
         for given in (calls(function) if function is not None else ())
-    )  # fmt: skip
+    )
     return f"of run.{call} ({frames[0].place(line)})" if is_made else None
 
 
-def is_held_outside(frames: Iterable[LoopFrame], value: Any) -> bool:
+def is_held_outside(frames: Sequence[LoopFrame], value: Any) -> bool:
     """Whether a value belongs to a name that the loops around `frames` don't assign, or to what that names: it is an
-    attribute or an entry of it."""
-    return any(
-        name not in frame.made_in_loops and (holder is value or any(part is value for part in _held_by(holder)))
-        for frame in frames
-        for name, holder in {**frame.frame.f_globals, **frame.frame.f_locals}.items()
-    )
+    attribute or an entry of it. What the inner frames assign, a loop around their call makes anew."""
+    for number, frame in enumerate(frames):
+        is_last = number == len(frames) - 1
+        names = {**frame.frame.f_globals, **(frame.frame.f_locals if is_last else {})}
+        for name, holder in names.items():
+            if name not in frame.made_in_loops and (holder is value or any(part is value for part in _held_by(holder))):
+                return True
+        for name in () if is_last else _parameters(frame) & frame.frame.f_locals.keys():
+            if any(part is value for part in _held_by(frame.frame.f_locals[name])):
+                return True
+    return False
+
+
+def _parameters(frame: LoopFrame) -> frozenset[str]:
+    code = frame.frame.f_code
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _held_by(holder: Any) -> Iterable[Any]:
