@@ -2,65 +2,45 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Done, Progress
+from worker.base.replayable_loop import ReplayableLoop
 from worker.base.run_settings import RunSettings
-from worker.checks.findings import Finding
-from worker.checks.loop_checks import LoopChecks
-from worker.checks.reachability import Root
-from worker.checks.watch.kept_values import Kept
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
 from worker.process.proof_mode import ProofMode
 from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
 from worker.progress.divergence import Divergence, DivergenceWatch
-from worker.progress.index_loops import IndexLoops
 from worker.progress.metrics import metric_values, replica_metrics
-from worker.progress.progress_reports import ProgressReports
 from worker.progress.tensorboard import TensorBoardWriter
-from worker.replay.replayed_run import LoopAccess, LoopState, ReplayedRun
-from worker.replay.replays import NO_BATCHES, Replays, report_no_replays
-from worker.saving.scheduler import SaveScheduler
 from worker.state.run_state import HasState, RunState
 
 
-class RunBase(IndexLoops):
+class RunBase(ReplayableLoop):
     """A training run, as a context manager. `step` of `total_steps` steps are done (None: the loop decides)."""
 
-    _checkpoints: SaveScheduler[Any, Any]
-    _why_no_replays = NO_BATCHES
-    """Why no step is trained a second time where the run does not read the batches."""
-
     def __init__(self, settings: RunSettings) -> None:
-        super().__init__(settings.total_steps, RunState(settings.state, self._adapt_state))
-        self._attempt = current_attempt()
-        self._directory = settings.directory
+        attempt = current_attempt()
+        leave_out = settings.leave_out if attempt.proof is None else attempt.proof.without_left_out(settings.leave_out)
+        super().__init__(
+            settings.total_steps, RunState(settings.state, self._adapt_state), attempt, leave_out, settings.directory
+        )
         self._strict = settings.strict
         self._on_nan = settings.on_nan
-        self._leave_out = settings.leave_out
-        if self._attempt.proof is not None:
-            self._leave_out = self._attempt.proof.without_left_out(self._leave_out)
         self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
         if settings.summaries is not None:
             self._tensorboard = TensorBoardWriter(settings.summaries, self._attempt.reporter, settings.summary_every)
             self._attempt.reporter = self._tensorboard
-        self._metrics: Mapping[str, Any] = {}  # of the newest step
         self._summary: dict[str, Any] = {}
         self._divergence = DivergenceWatch(self._attempt.launch.loss_spike)
-        self._reports = ProgressReports(self._attempt)
         self._is_open = False  # inside of `with`
-        self._is_checked = False  # the first step was looked at
-        self._replays: Replays[Any, Any] | None = None
-        self._is_replaying = False  # steps are trained a second time, and don't count
-        self._numbered = False  # the script says the place of its steps itself
-        self._loop_checks = LoopChecks(self, self._pulls, self._leave_out, self._keep, self.state.items)
 
     # --- the block of the run ---
 
@@ -227,127 +207,6 @@ class RunBase(IndexLoops):
         """Has later attempts leave out what training diverged on. Returns what to say, and the batches."""
         return divergence.text, ()
 
-    # --- replays ---
-
-    @property
-    def _reads_batches(self) -> bool:
-        """Whether the script takes its batches from this run."""
-        return False
-
-    def _replayed_run(self, loop: LoopAccess) -> ReplayedRun[Any] | None:
-        """What replays copy, put back and compare; None if this kind of run has none."""
-        return None
-
-    @property
-    def _trains_with_others(self) -> bool:
-        """Whether several processes train together."""
-        return False
-
-    def _open_replays(self) -> None:
-        """The job asks for steps to be trained a second time."""
-        loop = LoopAccess(
-            self._read_loop,
-            self._read_passes,
-            lambda: self.step,
-            self._write_loop,
-            lambda: self._consumed is None,
-            self._begin_replay,
-            self._end_replay,
-            self._on_step_boundary,
-            metric_values,
-        )
-        replayed = self._replayed_run(loop)
-        if replayed is None:
-            report_no_replays(self._attempt, self._why_no_replays)
-            return
-        self._replays = Replays(replayed, self._attempt, self._directory)
-        if self._trains_with_others:
-            self._replays.give_up("several processes train together")
-
-    def _read_passes(self) -> Mapping[str, Any]:
-        """The passes over the data that were made."""
-        return {}
-
-    def _read_loop(self) -> LoopState:
-        values, generators = self.state.copied(), self._read_generators()
-        return LoopState(self.step, self._position, values, generators, self._metrics, self._read_passes())
-
-    def _write_loop(self, loop: LoopState) -> None:
-        self.step, self._position, self._metrics, self._consumed = loop.step, loop.position, loop.metrics, None
-        self.state.put_back(loop.values)
-        self._write_generators(loop.generators)
-
-    def _begin_replay(self) -> None:
-        self._is_replaying = True
-        self._report_replay()
-
-    def _count_replayed_step(self, metrics: Mapping[str, Any]) -> None:
-        """A step was done a second time: it counts for the loop and for nobody else."""
-        self._metrics = metrics
-        self.step += 1
-        if self._consumed is not None:
-            self._position, self._consumed = self._consumed, None
-        self._report_replay()
-
-    def _report_replay(self) -> None:
-        """Reports that the loop is alive: a step was done a second time."""
-        if self._reports.is_alive_due():
-            self._report_section(None)
-
-    def _end_replay(self, took_s: float) -> None:
-        self._checkpoints.replayed_s += took_s
-        self._is_replaying = False
-        self._report_section(None)
-
-    # --- what the script's loop looks like ---
-
-    def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
-        """What of the loop around the first step, in `frame`, would not come back. From now on changes are watched."""
-        self._note_draws()  # of a body that reads nothing of the run, with its first step
-        checks = self._loop_checks
-        loops = checks.loops_around_step(frame, reads=self._reading is not None, numbered=self._numbered)
-        epoch, roots = self._position.epoch, self._watched_roots()
-        return [*loops, *checks.watch_values(self.step, epoch, frame, roots, head_draws=self._head_draws)]
-
-    def _report_changed_values(self, frame: FrameType | None) -> None:
-        """Names what changed since the last look and no checkpoint holds."""
-        self._report_findings(self._loop_checks.changed_values(self.step, self._position.epoch, frame))
-        while self._loop_checks.remarks:
-            self._attempt.reporter.show_message(self._loop_checks.remarks.pop(0))
-
-    def _keep(self, kept: Kept) -> None:
-        """Adds what this run's checkpoints hold, besides `run.state`."""
-        kept.identities.add(id(self._given_order))  # its copy is saved
-
-    def _watched_roots(self) -> list[Root]:
-        """Where the watch begins, besides the names of the loop."""
-        return []
-
-    def _report_findings(self, findings: Sequence[Finding]) -> None:
-        """Names what would not come back after a restart; ends a strict training."""
-        self._checkpoints.report_findings(findings, self.step)
-
-    def _check_loops(self) -> None:
-        if not self._in_epochs:
-            asks_where = self._reads_epoch or self.total_steps is not None
-            text = self._loop_checks.explain_loop_that_begins_again(sys._getframe(1), asks_where=asks_where)
-            if text is not None:
-                raise RuntimeError(text)
-
-    def _check_loops_behind_data(self) -> None:
-        self._report_findings(self._loop_checks.steps_behind_data(sys._getframe(1)))
-
-    def _report_reading_ahead(self) -> None:
-        self._report_findings([self._loop_checks.reading_ahead(sys._getframe(1), self._reading)])
-
-    def _explain_second_step(self, reading: str | None) -> str:
-        return self._loop_checks.explain_second_step(sys._getframe(1), reading)
-
-    def _say_other_order(self, before: int, now: int) -> None:
-        self._attempt.reporter.show_message(
-            f"training continues on other data than before: the order of run.order has {now} entries, had {before}"
-        )
-
     # --- proofs ---
 
     def _record_for_proof(self, proof: ProofMode, frame: FrameType, metrics: Mapping[str, Any]) -> None:
@@ -385,10 +244,6 @@ class RunBase(IndexLoops):
         """The number of examples in a step; None if the script does not get them from the run."""
         return None
 
-    def _pop_data_wait_s(self) -> float | None:
-        """Seconds spent waiting for data since the last report; None if the script does not get them from the run."""
-        return None
-
     def _report_progress(self) -> bool:
         """Reports a step to the daemon, if it is time. Returns whether it did."""
         checkpoints = self._checkpoints
@@ -408,8 +263,3 @@ class RunBase(IndexLoops):
             ),
             is_last=self.reached,
         )
-
-    def _report_section(self, section: str | None) -> None:
-        """Reports what the loop does from now on."""
-        section = section or ("replay" if self._is_replaying else None)
-        self._reports.send_section(section, self._pop_data_wait_s, self._checkpoints.saving_s)

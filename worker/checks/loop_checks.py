@@ -16,6 +16,7 @@ from worker.checks.pulls import Pulls
 from worker.checks.reachability import Root, roots_of_frame
 from worker.checks.value_snapshot import snapshot
 from worker.checks.watch.kept_values import Kept
+from worker.checks.watch.loop_frames import is_held_outside, loop_frames, name_made_in_loop
 from worker.checks.watch.step_watch import StepWatch
 from worker.process.reporting import describe_error
 
@@ -84,6 +85,36 @@ class LoopChecks:
             '"for epoch in run.epochs(n):" around it'
         )
 
+    def first_in_loop(self, frame: FrameType | None, places: Sequence[tuple[CodeType, int]]) -> Any:
+        """The first of the places that is in one of the loops around `frame`; None if there is none."""
+        spans = [
+            (around.frame.f_code, loop.lineno, loop.end_lineno or loop.lineno)
+            for around in script_frames(frame, self._entered)
+            for loop in around.loops
+        ]
+        return next((place for place in places if any(_is_in(place, span) for span in spans)), None)
+
+    def makes_data(self, frame: FrameType | None, data: Any) -> bool:
+        """Whether the loops around `frame` make data anew in each pass."""
+        return name_made_in_loop(loop_frames(frame, self._entered), data, call="batches") is not None
+
+    def data_drawn_in_head(self, frame: FrameType | None, data: Any, dataset: Any, generator: str) -> list[Finding]:
+        """That the body of an epoch, in which random numbers were drawn before its batches, makes `data` itself.
+        `dataset`: on which alone it depends what `data` gives. `generator`: one that the epoch can make."""
+        frames = loop_frames(frame, self._entered)
+        if dataset is not None and is_held_outside(frames, dataset):
+            return []
+        name = name_made_in_loop(frames, data, call="batches")
+        if name is None or not frozenset(map(str, self._exempt)).isdisjoint((name, name.partition(" ")[0])):
+            return []
+        return [
+            Finding(
+                f"the data {name}, which each epoch makes anew after it has drawn random numbers",
+                f"after a restart in the middle of the epoch it would draw others: draw them from {generator}, "
+                f"made from the epoch's number, or give the name of the data to leave_out= if they may differ",
+            )
+        ]
+
     def explain_second_step(self, frame: FrameType, reading: str | None) -> str:
         """See `LoopJudge`."""
         return self._judge(script_frames(frame, self._entered)).explain_second_step(reading)
@@ -149,6 +180,11 @@ class LoopChecks:
 
     def _judge(self, frames: Sequence[ScriptFrame]) -> LoopJudge:
         return LoopJudge(frames, self._run, self._pulls)
+
+
+def _is_in(place: tuple[CodeType, int], span: tuple[CodeType, int, int]) -> bool:
+    code, first, last = span
+    return place[0] is code and first <= place[1] <= last
 
 
 def _remarks_of(watch: StepWatch) -> Iterator[str]:

@@ -128,6 +128,17 @@ def function_of(code: types.CodeType) -> Function | None:
     return None
 
 
+def generator_expression_of(code: types.CodeType) -> ast.GeneratorExp | None:
+    """The source of a generator expression, or of the outermost one in its line; None if there is none."""
+    tree = _parse(code.co_filename) if code.co_name == "<genexpr>" else None
+    nodes = [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.GeneratorExp) and node.lineno == code.co_firstlineno
+    ]
+    return min(nodes, key=lambda node: node.col_offset, default=None)
+
+
 @functools.lru_cache(maxsize=16)
 def _parse(filename: str) -> ast.Module | None:
     try:

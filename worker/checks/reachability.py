@@ -29,6 +29,7 @@ as `random.gauss`."""
 _LOADS = {dis.opmap["LOAD_GLOBAL"]: 1, dis.opmap["LOAD_NAME"]: 0}
 """Instructions that look a name up in the module, and how many low bits of their argument say something else than the
 name's index (documentation of `dis`, LOAD_GLOBAL, since Python 3.11)."""
+DATA_MODULES = ("torch.utils.data", "tensorflow.python.data", "tensorflow.python.distribute.input_lib")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Root = tuple[str, Any]
@@ -111,6 +112,12 @@ def is_script_class(kind: type) -> bool:
     return not is_of_library(class_module(kind))
 
 
+def is_data(value: Any) -> bool:
+    """Whether it is a dataset, or a loader of one, and no iterator of it."""
+    kind = type(value)
+    return not hasattr(kind, "__next__") and any(base.__module__.startswith(DATA_MODULES) for base in kind.__mro__)
+
+
 def is_of_library(module: str) -> bool:
     """Whether a module belongs to a package whose objects are not searched."""
     return module.partition(".")[0] in LIBRARIES
@@ -145,19 +152,20 @@ def find_unsaved_generators(roots: Iterable[Root], saved: Iterable[Any], exempt:
     """Names of NumPy's and Python's generators that are reachable from `roots` and not saved; for programs whose other
     objects nobody knows. `exempt`: objects that need not be saved, with what they refer to."""
     visited: set[int] = set()
-    for _ in walk([("", item) for item in exempt], _parts_of_script, visited):
+    for _ in walk([("", item) for item in exempt], parts_of_script, visited):
         pass
     kept = {id(generator) for generator in (*saved, *GLOBAL_GENERATORS)}
     return abbreviate(
         [
             f"{type(item).__name__} (reached as {root})"
-            for root, item in walk(roots, _parts_of_script, visited)
+            for root, item in walk(roots, parts_of_script, visited)
             if isinstance(item, GENERATORS) and id(item) not in kept
         ]
     )
 
 
-def _parts_of_script(root: str, item: Any) -> Iterator[Root]:
+def parts_of_script(root: str, item: Any) -> Iterator[Root]:
+    """What containers, functions and objects of the script refer to, under the name of their root."""
     if isinstance(item, GENERATORS):
         return
     parts = plain_referents(item)

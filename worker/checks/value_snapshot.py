@@ -14,15 +14,9 @@ import numpy as np
 import xxhash
 
 from worker.checks.loop_source import Entered, frames_of_run, script_frame_of
-from worker.checks.reachability import (
-    closure_of,
-    globals_of,
-    is_installed_file,
-    is_of_library,
-    is_script_class,
-    roots_of_frame,
-)
+from worker.checks.reachability import is_installed_file, roots_of_frame
 from worker.checks.watch import digests
+from worker.checks.watch.referents import parts_of
 from worker.state.plain_values import is_tensorflow_tensor, is_torch_tensor
 from worker.state.random_generators import GENERATORS, read_generator
 
@@ -75,29 +69,11 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}[{key!r:.40}]", entry) for key, entry in list(value.items())[:MAX_BRANCHES])
     elif isinstance(value, list | tuple | deque):
         yield from ((f"{path}[{number}]", entry) for number, entry in enumerate(list(value)[:MAX_BRANCHES]))
-    elif isinstance(value, types.MethodType):
-        yield f"{path}.__self__", value.__self__
-    elif isinstance(value, types.FunctionType) and not is_of_library(value.__module__ or ""):
-        yield from globals_of(value)
-        yield from closure_of(value)
-    elif isinstance(value, types.ModuleType):
-        file = getattr(value, "__file__", None)
-        if file is not None and not is_installed_file(file) and not is_of_library(value.__name__):
-            yield from ((f"{path}.{name}", member) for name, member in list(vars(value).items()) if name[:1] != "_")
-    elif _is_torch_module(value):
-        yield from ((f"{path}.{name}", parameter) for name, parameter in value.named_parameters())
-        yield from ((f"{path}.{name}", buffer) for name, buffer in value.named_buffers())
-        yield from _attributes(path, value)
-    elif not isinstance(value, type) and is_script_class(type(value)):
-        yield from _attributes(path, value)
-
-
-def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Of an object whose class has a library's among its bases, only what the script has given it."""
-    is_own = all(is_script_class(kind) or kind is object for kind in type(value).__mro__)
-    for name, attribute in list(getattr(value, "__dict__", {}).items()):
-        if is_own or not name.startswith("_"):
-            yield f"{path}.{name}", attribute
+    else:
+        if _is_torch_module(value):
+            yield from ((f"{path}.{name}", parameter) for name, parameter in value.named_parameters())
+            yield from ((f"{path}.{name}", buffer) for name, buffer in value.named_buffers())
+        yield from ((name, part) for name, part, _, _ in parts_of(path, value, set()))
 
 
 def _is_torch_module(value: Any) -> bool:

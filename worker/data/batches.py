@@ -78,7 +78,10 @@ class _DatasetPerEpoch:
         self._passes.skip(self._given(position.epoch))
 
     def _given(self, epoch: int) -> Any:
-        return self._passes.make_dataset(self._data, epoch) if callable(self._data) else self._data
+        if not callable(self._data):
+            return self._data
+        self._passes.is_made_anew = True
+        return self._passes.make_dataset(self._data, epoch)
 
     def _check_workers(self, position: Position) -> None:
         workers = 1 if self._gang is None else self._gang.size
@@ -188,6 +191,8 @@ class BatchReader:
         """The data of the current epoch have ended, perhaps in another process. Reads nothing."""
         if isinstance(self._source, _DatasetPerEpoch):
             self._source.skip(self.position)
+            self._describe(self._passes.data)
+            self._passes.described_skipped = self._passes.described
 
     def pop_handed_out(self) -> list[tuple[int, int]]:
         """(epoch, batch) of the batches read since the last call."""
@@ -219,12 +224,15 @@ class BatchReader:
                 self.position = self._gang.merge_shares(self.position)
             opened = self._source.open(self.position)
             if not isinstance(opened, Iterator):
-                self._passes.described = describe_data(
-                    self.data, self._passes.data or opened, self.position.epoch, self._passes.last_described
-                )
+                self._describe(opened)
             self._iterator = iter(self._distribute(opened))
             self._passes.opened()
         return self._iterator
+
+    def _describe(self, opened: Any) -> None:
+        passes = self._passes
+        if (read := passes.data or opened) is not None:
+            passes.described = describe_data(self.data, read, self.position.epoch, passes.last_described)
 
     def _distribute(self, dataset: Any) -> Any:
         if self._strategy is not None and isinstance(dataset, tf.data.Dataset):

@@ -26,6 +26,10 @@ RANDOM_OPERATIONS = frozenset(
      "LearnedUnigramCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "FixedUnigramCandidateSampler",
      "AllCandidateSampler", "FractionalMaxPool", "FractionalAvgPool"}
 )  # fmt: skip
+_DRAWN_FOR_EPOCH = (
+    "after a restart in the middle of the epoch it would draw others: draw from numpy.random.default_rng(epoch), made "
+    "inside the function from the epoch that it is given"
+)
 _LIBRARY_FOLDERS = ("/tensorflow/", "/keras/", "/worker/state/random_operations.py")
 _ALL = (
     "set deterministic = true and call worker.strategy() at the beginning, which makes them exact, or use a "
@@ -59,6 +63,11 @@ def find_problems(
     if passes.data is None:
         findings += find_in_functions([load] if callable(load) else [])
     elif not left_out & {id(data), id(passes.data)}:
+        if passes.draws:
+            name = getattr(data, "__qualname__", type(data).__name__).replace("<locals>.", "")
+            findings.append(
+                Finding(f"the dataset that {name} makes of random numbers for each epoch", _DRAWN_FOR_EPOCH)
+            )
         findings += find_in_dataset(passes.data, _reads_again(passes.data, total_steps))
     saved = {id(descendant) for descendant in tf.train.TrackableView(tracked).descendants()}
     findings += [

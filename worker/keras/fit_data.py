@@ -5,7 +5,7 @@ another order in each, and a generator loses batches. So here each opening makes
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,9 @@ class FitData:
     def roots(self) -> list[Any]:
         """Where the search for state that is not saved begins."""
         return []
+
+    def note_trained(self, objects: Iterable[Any]) -> None:
+        """`objects`: what training changes."""
 
     def find_problems(self) -> list[Finding]:
         """What of this data can't be resumed exactly."""

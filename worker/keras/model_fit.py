@@ -74,6 +74,7 @@ def fit(
     )
     data, validation_data = make_fit_data(given, epochs)
     listed_callbacks = check_callbacks(callbacks)
+    data.note_trained([model, *listed_callbacks])
     build_from_data(model, data)
     build_with_train_step(model, data)
     options |= {"validation_data": validation_data, "validation_batch_size": validation_batch_size or batch_size}

@@ -5,7 +5,7 @@ A PyDataset is asked for the batches that are left. A generator is read on from 
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,16 @@ import xxhash
 
 from worker.checks.findings import Finding
 from worker.checks.loop_lines import calls, name_of_call
-from worker.checks.loop_source import function_of
+from worker.checks.loop_source import function_of, generator_expression_of
+from worker.checks.reachability import parts_of_script, walk
 from worker.internals import keras_data
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.keras.kept_attributes import KeptAttributes
-from worker.keras.read_ahead import LookAhead, ReadAhead
+from worker.keras.read_ahead import LookAhead, ReadAhead, generators_in, roots_of_generator
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
+_HASHED_ENTRIES = 4096  # at the beginning and at the end of each array of a batch
 _UNSEEDED = ("default_rng", "RandomState", "Random")
 
 
@@ -187,6 +189,7 @@ class GeneratorData(FitData):
         self._signature: Any = None
         self._starts: list[Any] | None = None  # the states when the current pass began
         self._first: str | None = None  # a hash of the first batch of the current pass
+        self._read: dict[int, str] = {}  # a hash of the batches before each that is not trained on yet
         self._restored: Mapping[str, Any] | None = None
         self._name = getattr(data, "__qualname__", type(data).__name__).replace("<locals>.", "")
         self._peek()
@@ -200,6 +203,19 @@ class GeneratorData(FitData):
     def find_problems(self) -> list[Finding]:
         return self._problems
 
+    def note_trained(self, objects: Iterable[Any]) -> None:
+        if not self.is_one_pass:
+            return
+        changed = {id(item): item for item in objects}
+        roots = [root for generator in generators_in(self._data) for root in roots_of_generator(generator)]
+        for name, item in walk(roots, parts_of_script):
+            if id(item) in changed:
+                self._problems.append(Finding(
+                    f"what the generator {self._data.__qualname__} reads of {name}, which training changes",
+                    "after a restart it is read from its beginning, with what training had changed by then: give fit a "
+                    "function that makes the generator of each epoch, without calling it, or a keras.utils.PyDataset",
+                ))  # fmt: skip
+
     def open(self, position: Position, model: Any, passes: PassLog) -> EpochBatches:
         self._ahead.forget()
         restored, self._restored = self._restored, None
@@ -209,22 +225,27 @@ class GeneratorData(FitData):
                 self._ahead.write(restored["starts"])
             self._starts = restored["starts"]
             batches = self._iterate(position.epoch)
-            self._skip(batches, position)
+            self._skip(batches, position, restored.get("read"))
         else:
+            self._read = {}
             self._starts = self._ahead.states()
             batches = self._iterate(position.epoch)
-        ending = LookAhead(self._hashing_first(batches, position), position.batch, self._ahead)
+        ending = LookAhead(self._hashing(batches, position), position.batch, self._ahead)
         dataset = keras_data.read_generator(iter(ending), self._signature)
         if self._class_weights is not None:
             dataset = dataset.map(self._class_weights)
         return EpochBatches(dataset, model, None, ending)
 
     def position_after(self, start: Position, batches: int) -> Position:
-        self._ahead.trained(start.batch + batches)
+        number = start.batch + batches
+        self._ahead.trained(number)
+        for read in [read for read in list(self._read) if read < number]:
+            del self._read[read]
         return super().position_after(start, batches)
 
     def save(self, position: Position) -> Any:
-        return {"draws": self._ahead.draws, "starts": self._starts, "first": self._first}, {}
+        read = self._read.get(position.batch)
+        return {"draws": self._ahead.draws, "starts": self._starts, "first": self._first, "read": read}, {}
 
     def restore(self, saved: Mapping[str, Any], arrays: Any) -> None:
         self._restored = saved
@@ -241,7 +262,7 @@ class GeneratorData(FitData):
             name = self._data.__qualname__
             if self._data.gi_frame is None:
                 raise ValueError(f"cannot train: the generator {name} has ended; give a function that makes it")
-            if _draws_unseeded(self._data):
+            if any(map(_draws_unseeded, generators_in(self._data))):
                 self._problems.append(Finding(f"a generator without a seed in {name}", "give it a seed"))
             return
         with self._ahead.undisturbed() as states:
@@ -262,20 +283,30 @@ class GeneratorData(FitData):
         batches = self._iterate(0)
         return [batch for _, batch in zip(range(2), batches, strict=False)]
 
-    def _skip(self, batches: Iterator[Any], position: Position) -> None:
+    def _skip(self, batches: Iterator[Any], position: Position, read_before: str | None) -> None:
+        """Reads the batches before a position again. `read_before`: a hash of them; None: it is not known."""
+        hashed = ""
         for number in range(position.batch):
             batch = next(batches, None)
             if number == 0 and _hash_batch(batch) != self._first:
-                raise ValueError(
-                    f"cannot resume in the middle of {self._name}: its first batch is another one than when training "
-                    f"began, so it is unknown which batches are left; make everything that it reads from inside the "
-                    f"function, give its random generators a seed, or use a keras.utils.PyDataset"
-                )
+                raise ValueError(self._other_batches("its first batch is another one"))
+            hashed = _hash_on(hashed, batch)
+        if read_before is not None and hashed != read_before:
+            raise ValueError(self._other_batches(f"not all of its first {position.batch} batches are the same"))
+        self._read = {position.batch: hashed}
 
-    def _hashing_first(self, batches: Iterator[Any], position: Position) -> Iterator[Any]:
+    def _other_batches(self, difference: str) -> str:
+        return (
+            f"cannot resume in the middle of {self._name}: {difference} than when training began, so it is unknown "
+            f"which batches are left; make everything that it reads from inside the function, give its random "
+            f"generators a seed, or use a keras.utils.PyDataset"
+        )
+
+    def _hashing(self, batches: Iterator[Any], position: Position) -> Iterator[Any]:
         for number, batch in enumerate(batches, position.batch):
             if number == 0:
                 self._first = _hash_batch(batch)
+            self._read[number + 1] = _hash_on(self._read.get(number, ""), batch)
             yield batch
 
 
@@ -291,8 +322,8 @@ def _takes_epoch(function: Any) -> bool:
 def _draws_unseeded(source: Any) -> bool:
     """Whether the source of a function or of a generator makes a random generator without a seed."""
     code = getattr(source, "__code__", getattr(source, "gi_code", None))
-    function = None if code is None else function_of(code)
-    unseeded = [call for call in calls(function) if not call.args and not call.keywords] if function else []
+    node = None if code is None else function_of(code) or generator_expression_of(code)
+    unseeded = [call for call in calls(node) if not call.args and not call.keywords] if node else []
     return any(name_of_call(call) in _UNSEEDED for call in unseeded)
 
 
@@ -302,4 +333,14 @@ def _hash_batch(batch: Any) -> str:
         array = np.ascontiguousarray(part)
         hashed.update(f"{array.dtype}{array.shape}".encode())
         hashed.update(array.tobytes())
+    return str(hashed.hexdigest())
+
+
+def _hash_on(before: str, batch: Any) -> str:
+    """A hash of the batches that `before` is one of, and of some entries of the next."""
+    hashed = xxhash.xxh3_64(before.encode())
+    for part in tf.nest.flatten(batch):
+        entries = np.ascontiguousarray(part).reshape(-1)
+        for some in (entries[:_HASHED_ENTRIES], entries[-_HASHED_ENTRIES:]):
+            hashed.update(some.tobytes())
     return str(hashed.hexdigest())

@@ -4,6 +4,7 @@ A checkpoint needs their state as it was before the first batch that is not trai
 before each batch is read, and those of that batch are saved.
 """
 
+import gc
 import random
 import threading
 import types
@@ -15,6 +16,7 @@ import numpy as np
 from worker.checks import missing_variables, reachability
 from worker.state.random_generators import read_generator, write_generator
 
+_MOST_ITERATORS = 10_000  # that are looked at, to find those that a generator reads from
 _GLOBAL: tuple[Any, ...] = (random, np.random.mtrand._rand)
 _BOUND = random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind the functions of `random`
 
@@ -25,8 +27,8 @@ class ReadAhead:
     def __init__(self, data: Any) -> None:
         """`data`: an object or a function; its own generators and the global ones are watched."""
         roots = [("", data)]
-        if isinstance(data, types.GeneratorType) and data.gi_frame is not None:
-            roots = reachability.roots_of_frame(data.gi_frame)
+        if isinstance(data, types.GeneratorType):
+            roots = [root for generator in generators_in(data) for root in roots_of_generator(generator)]
         generators = missing_variables.reachable_generators(roots)
         self._generators = [
             *_GLOBAL,
@@ -87,6 +89,29 @@ class _Undisturbed:
 
     def __exit__(self, *error: object) -> None:
         self._ahead.write(self._states)
+
+
+def generators_in(outer: "types.GeneratorType[Any, Any, Any]") -> "list[types.GeneratorType[Any, Any, Any]]":
+    """A generator and those that it reads from, also through iterators of Python such as `zip` and `islice`."""
+    generators: list[types.GeneratorType[Any, Any, Any]] = []
+    waiting: list[Any] = [outer]
+    visited: set[int] = set()
+    for item in waiting:
+        if id(item) in visited or len(waiting) > _MOST_ITERATORS:
+            continue
+        visited.add(id(item))
+        if isinstance(item, types.GeneratorType):
+            generators.append(item)
+            waiting.extend([] if item.gi_frame is None else list(item.gi_frame.f_locals.values()))
+            waiting.append(item.gi_yieldfrom)
+        elif isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools"):
+            waiting.extend(gc.get_referents(item))
+    return generators
+
+
+def roots_of_generator(generator: "types.GeneratorType[Any, Any, Any]") -> list[reachability.Root]:
+    """What the code of a generator can reach."""
+    return [] if generator.gi_frame is None else reachability.roots_of_frame(generator.gi_frame)
 
 
 class LookAhead:

@@ -5,7 +5,7 @@ So data without end are one pass, and the last epoch in a pass over other data m
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from worker.checks.findings import Finding
@@ -72,6 +72,9 @@ class StepsPerEpoch(FitData):
 
     def roots(self) -> list[Any]:
         return self._data.roots()
+
+    def note_trained(self, objects: Iterable[Any]) -> None:
+        self._data.note_trained(objects)
 
     def find_problems(self) -> list[Finding]:
         return self._data.find_problems()

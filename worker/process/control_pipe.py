@@ -8,7 +8,6 @@ thread writes into the pipe, and threads don't survive a fork: a data loader for
 import os
 import select
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,17 +33,14 @@ from supervisor.protocol.wire.messages import (
     Hello,
     Identify,
     Message,
-    Phase,
     Progress,
     Promote,
-    Restored,
-    Restoring,
     SaveFailed,
     Then,
-    WorkerStatus,
 )
 from worker.process.reporting import encode_within_limit, print_message
 from worker.process.requests import PendingRequests, SaveRequest
+from worker.process.sent_messages import SentMessages
 
 MAX_QUEUED = 1000  # lines kept while the daemon is away; the oldest are dropped first: newer commits matter more
 READ_BYTES = 64 * 1024  # what a pipe holds
@@ -76,11 +72,7 @@ class WorkerChannel:
         self._unsent_progress: Progress | None = None  # a newer one replaces it
         self._unsent = b""  # the rest of a line that did not fit into the pipe
         self.pipes = control.pipes
-        self._restoring: Restoring | None = None  # this and the next four answer `identify`
-        self._restored: Restored | None = None
-        self._committed: tuple[Committed, float] | None = None  # the newest, and when it was sent (monotonic)
-        self._last_progress: Progress | None = None
-        self._done: Done | None = None
+        self._sent = SentMessages()
         self._go: Go | None = None
         self._go_received = threading.Event()
         self._closed = False
@@ -110,7 +102,7 @@ class WorkerChannel:
             unsent = self._unsent_progress
             if unsent is not None and unsent.data_s is not None:  # time waited for data adds up
                 message = replace(message, data_s=unsent.data_s + (message.data_s or 0.0))
-            self._last_progress = self._unsent_progress = message
+            self._sent.last_progress = self._unsent_progress = message
         self._wake_thread()
 
     def show_message(self, text: str) -> None:
@@ -160,18 +152,11 @@ class WorkerChannel:
 
     def _record_sent(self, message: FromWorker) -> None:
         """Remembers what a daemon that starts later will ask for."""
+        self._sent.record(message)
         match message:
-            case Restoring():
-                self._restoring = message
-            case Restored():
-                self._restored = message
-            case Committed():
-                self._committed = message, time.monotonic()
-                self._requests.mark_answered(message.flushes)
-            case SaveFailed():
+            case Committed() | SaveFailed():
                 self._requests.mark_answered(message.flushes)
             case Done() | Failed():
-                self._done = message if isinstance(message, Done) else self._done
                 self._write_last_words(message)
 
     def _write_last_words(self, message: Done | Failed) -> None:
@@ -268,7 +253,7 @@ class WorkerChannel:
                 self._go = self._go or message
                 self._go_received.set()
             case Flush():
-                if self._restored is None:
+                if not self._sent.has_restored:
                     self._unserved_orders.append(message)
                 self.send_message(Flushing(self.attempt, message.id, self._requests.step))
                 self._requests.add_save_request(SaveRequest((message.id,), stop=message.then is Then.STOP))
@@ -289,33 +274,5 @@ class WorkerChannel:
     def _on_identify(self) -> None:
         """Sends all that a daemon which has just started needs: the newest message of each kind."""
         self.send_message(self._hello())
-        if self._restoring is not None:
-            self.send_message(self._restoring)
-        if self._restored is not None:
-            self.send_message(self._restored)
-        if (last := self._committed) is not None:
-            self._outbox.append(encode_within_limit(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
-        if self._last_progress is not None:
-            self._outbox.append(encode_within_limit(replace(self._last_progress, data_s=None)))
-        if self._done is not None:
-            self._outbox.append(encode_within_limit(self._done))
-        self.send_message(self._status())
-
-    def _status(self) -> WorkerStatus:
-        requests, restored = self._requests, self._restored
-        if self._done is not None:
-            phase = Phase.DONE
-        elif restored is not None:
-            phase = Phase.TRAINING
-        else:
-            phase = Phase.WAITING if self._go is None else Phase.RESTORING
-        return WorkerStatus(
-            self.attempt,
-            os.getpid(),
-            phase,
-            None if restored is None else max(restored.step, requests.step),
-            None if restored is None else restored.checkpoint,
-            tuple(sorted(requests.unanswered_flushes.copy())),
-            requests.last_flush_id,
-            Then.STOP if requests.stop_requested else Then.GO_ON,
-        )
+        self._outbox.extend(map(encode_within_limit, self._sent.repeated()))
+        self.send_message(self._sent.status(self.attempt, self._requests, has_go=self._go is not None))

@@ -145,3 +145,14 @@ def batch_names(batches: Iterable[tuple[int, int]]) -> tuple[str, ...]:
 def abbreviate(batches: tuple[str, ...]) -> str:
     """The batches for one line of text: of many, the first and the last."""
     return ", ".join(batches) if len(batches) <= 4 else f"{len(batches)}, from {batches[0]} to {batches[-1]}"
+
+
+def leave_out_batches(directory: Path, divergence: Divergence, attempt: int) -> tuple[str, tuple[str, ...]]:
+    """Has later attempts leave out what training diverged on. Returns what to say, and the batches."""
+    try:
+        add_skipped(directory, divergence, attempt)
+    except (OSError, ValueError) as error:
+        return f"{divergence.text}; cannot record which batches to leave out: {error}", ()
+    batches = batch_names(divergence.batches)
+    listed = abbreviate(batches) or "none, as the script does not use run.batches"
+    return f"{divergence.text}; batches left out from now on (epoch:batch, from 0): {listed}", batches

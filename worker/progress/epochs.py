@@ -15,11 +15,14 @@ body's end: what `step_done` would save, it saves when the body ends. A second s
 would tell it from the first one.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 from worker.checks.pulls import Pulls
+from worker.progress.epoch_heads import EpochHead
 from worker.state import random_generators
 from worker.state.run_state import RunState
 from worker.state.state_file import Position
@@ -48,8 +51,7 @@ class EpochLoop:
         self._resumed_within = False  # restored in the middle of an epoch's body, whose head is not done again yet
         self._put_back: Callable[[], None] | None = None
         self._put_back_generators: Callable[[], None] | None = None  # as the restored checkpoint has them
-        self._before_head: bytes | None = None  # a digest of the generators when the first body began
-        self._head_draws = False  # what stands before the batches of the first epoch drew random numbers
+        self._head = EpochHead(self._digest_generators, self._read_seed_sequence)
         self._reads_epoch = False  # the script asked where to begin
         self._reading: str | None = None  # the method over which a loop is open, such as "run.batches"
         self._readings = 0  # how many times such a loop was begun
@@ -82,7 +84,7 @@ class EpochLoop:
         if not self._in_epochs:
             if self._data_ended:
                 self._end_epoch()
-            self._begin_body()
+            self._begin_body(sys._getframe(1))
         return self._position.epoch
 
     @property
@@ -189,6 +191,8 @@ class EpochLoop:
                 f"run.step_done(loss=loss) after each training step, in the loop over {name}"
             )
         self._data_ended = self._has_read = True
+        if not self._in_epochs:  # the head of the next body is somewhere between here and its batches
+            self._head.begin(None, is_first=False)
 
     def _count_step(self) -> None:
         """One more step is done. Raises RuntimeError if no position would tell it from the step before."""
@@ -235,16 +239,17 @@ class EpochLoop:
         self._put_back_generators = self._copy_generators()
         self._resumed_within = self._is_within_epoch
 
-    def _begin_body(self) -> None:
-        """The body of an epoch begins. If a restart runs its head again, that must not change the state."""
+    def _begin_body(self, asks: FrameType | None = None) -> None:
+        """The body of an epoch begins. If a restart runs its head again, that must not change the state.
+
+        `asks`: where the script asks for the epoch, without `epochs`.
+        """
         if self._resumed_within and self._put_back is None:
             self._put_back = self._copy_saved_state()
-        if self.step == 0:
-            self._before_head = self._digest_generators()
+        self._head.begin(asks, is_first=self.step == 0)
 
     def _end_head(self) -> None:
         """The head of an epoch's body is done: its batches follow."""
-        self._note_draws()
         put_back, self._put_back, self._resumed_within = self._put_back, None, False
         if put_back is not None:
             put_back()
@@ -269,15 +274,13 @@ class EpochLoop:
         elif self._data_ended and (self._reads_epoch or self._last_epoch is not None):
             self._end_epoch()
 
-    def _note_draws(self) -> None:
-        """Notes whether the head of the first epoch's body drew random numbers."""
-        if self._before_head is not None:
-            self._head_draws = self._head_draws or self._before_head != self._digest_generators()
-            self._before_head = None
-
     def _digest_generators(self) -> bytes:
         """What changes when the script draws random numbers outside of compiled functions."""
         return repr(random_generators.read(self._own_generators)).encode()
+
+    def _read_seed_sequence(self) -> Any:
+        """Where the sequence is from which the framework takes seeds; None if it has none."""
+        return None
 
     def _copy_saved_state(self) -> Callable[[], None]:
         """Copies what code between two steps may change of the saved state. Returns what puts it back."""

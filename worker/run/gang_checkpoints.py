@@ -6,8 +6,6 @@ of them stops all. They agree about every fifth of a second, so that it costs tr
 """
 
 import json
-import platform
-import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisor.protocol import durable, layout
+from supervisor.protocol import layout
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import Committed, SaveFailed
@@ -30,6 +28,7 @@ from worker.devices.tensorflow_conditions import replica_count
 from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
+from worker.run.shared_directory import make_mark, require_shared
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import NoLock
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
@@ -37,7 +36,6 @@ from worker.state import extra_state
 from worker.state.replica_values import Place
 
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
-SHARED_S = 10.0  # until what one host has written is seen by all; network file systems take a second or three
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,9 @@ class GangCheckpoints(RunCheckpoints):
             if (started := local_processes.find_local_processes()) is not None:
                 started.require_all_alive()  # also if the script trains a second time
             restore = str(opened.restore) if opened.restore else None
-            mark = _make_mark(directory)
+            mark = make_mark(directory)
             gang.text_from_chief(json.dumps([attempt.number, restore, attempt.launch.generation, mark.name]))
-            self._require_shared(mark)
+            require_shared(mark, gang, attempt)
             return opened
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
@@ -95,28 +93,10 @@ class GangCheckpoints(RunCheckpoints):
                 f"cannot train: this worker is of generation {attempt.launch.generation} of its gang, and the chief of "
                 f"{generation}; it belongs to a gang that is over",
             )
-        self._require_shared(directory / mark_name)
+        require_shared(directory / mark_name, gang, attempt)
         if attempt.channel is None:
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
-
-    def _require_shared(self, mark: Path) -> None:
-        """Ends all workers, before the first step, if one of them has another directory under the chief's path.
-
-        Such a gang would train and save, and could not go on from what it saved.
-        """
-        is_seen = _is_seen(mark)
-        missing = self._gang.sum([int(not is_seen)])[0]
-        if self._gang.is_chief:
-            mark.unlink(missing_ok=True)
-        if missing:
-            where = "" if is_seen else f" on {platform.node()}"
-            who = f"{missing} of {self._gang.size} workers do" if is_seen else "this worker does"
-            self._attempt.exit_with_error(
-                WorkerExit.DIRECTORY_UNUSABLE,
-                f"cannot train: checkpoint_dir {mark.parent}{where} must be shared by all nodes of the gang, and {who} "
-                f"not see what the chief writes there; put it on a file system that all of them mount",
-            )
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
         checkpoint = super()._restore_from(path)
@@ -325,21 +305,3 @@ class GangCheckpoints(RunCheckpoints):
         started = local_processes.find_local_processes()
         if started is not None:
             started.allow_exits()
-
-
-def _make_mark(directory: Path) -> Path:
-    """A file of a name that nobody has looked for yet: a network file system remembers what was not there."""
-    for left in directory.glob(f"{layout.GANG_MARK}*"):
-        left.unlink(missing_ok=True)
-    mark = directory / f"{layout.GANG_MARK}{secrets.token_hex(8)}"
-    durable.write_file(mark, b"")
-    return mark
-
-
-def _is_seen(mark: Path) -> bool:
-    deadline = time.monotonic() + SHARED_S
-    while not mark.exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True

@@ -63,3 +63,17 @@ def explain(error: BaseException, strategy: tf.distribute.Strategy | None) -> st
         f"strategy.run(train_step, args=(batch,)) where the script calls train_step(batch), inside of a "
         f"tf.function, and strategy.reduce(...) for one loss of all"
     )
+
+
+def require_python_loop() -> None:
+    """Raises RuntimeError if this is called while TensorFlow traces a function: it would run once only."""
+    if tf.inside_function():
+        where, what = "a tf.function", "it would run once, when the function is traced, and count no step after that"
+    elif tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+        where, what = "strategy.run", "each replica would count every step"
+    else:
+        return
+    raise RuntimeError(
+        f"cannot count a step inside {where}: {what}; call run.step_done in the Python loop, after the function "
+        f"that trains"
+    )

@@ -29,25 +29,20 @@ from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.microbatch import parts_of
 from worker.process import local_processes
 from worker.process.startup import current_attempt
-from worker.progress.divergence import (
-    Divergence,
-    abbreviate,
-    add_skipped,
-    batch_names,
-    read_skipped,
-)
+from worker.progress.divergence import Divergence, leave_out_batches, read_skipped
 from worker.progress.metrics import metric_values, replica_metrics
 from worker.progress.progress_reports import PROGRESS_INTERVAL_S
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.replay.replayed_run import LoopAccess
 from worker.run.gang_checkpoints import GangCheckpoints
-from worker.run.misuse import check_tracked, explain
+from worker.run.misuse import check_tracked, explain, require_python_loop
 from worker.run.replayed_state import ReplayedTensorFlow, batch_bytes, copy_small_variables
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
 from worker.run.run_exports import RunExports
-from worker.state import extra_state
+from worker.state import extra_state, random_generators
 from worker.state.dataset_passes import PassLog, seed_state
 from worker.state.description import differences
+from worker.state.random_generators import GENERATORS
 from worker.state.replica_values import ALONE, MetricState, Place
 from worker.state.run_state import HasState
 from worker.state.script_conditions import SET_AT_STEP
@@ -131,9 +126,7 @@ class Run(RunBase):
         self._exports = RunExports(self._attempt, checkpoint, is_chief=gang is None or gang.is_chief)
         self._left_out: frozenset[tuple[int, int]] = frozenset()
         self._uses_microbatches = launch.microbatches <= 1
-        self._passes = PassLog()
-        self._seeds_before_head: Any = None  # until the data of an epoch are read
-        self._made_in_epoch: list[Finding] = []
+        self._passes = PassLog(digest=self._digest_generators)
         self._reader: BatchReader | None = None
         self._waited_s = 0.0  # for data, since the last report
 
@@ -149,7 +142,7 @@ class Run(RunBase):
         if restored is None and is_first_run:
             self._explain_own_restore(extra_state.optimizer_steps(self._tracked))
         if restored is not None:
-            self._passes = PassLog(restored.passes)
+            self._passes = PassLog(restored.passes, self._digest_generators)
             self.step, self._metrics = restored.step, restored.metrics
             self._continue_at(restored.position)
         self._left_out = self._read_left_out()
@@ -181,15 +174,13 @@ class Run(RunBase):
         """
         self._require_with("run.batches")
         self._check_loops()
+        self._check_data_of_epoch(source)
+        if self._passes.is_of_epoch_before(self._position.epoch):
+            self._passes.is_made_anew = self._loop_checks.makes_data(sys._getframe(1), source)
         batches = self._batches(source)
         return batches if self._replays is None else self._replays.watch(batches)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
-        if self._seeds_before_head is not None and not self._made_in_epoch:
-            self._made_in_epoch = find_made_in_epoch(source, self._seeds_before_head)
-            if self._is_checked:
-                self._report_findings(self._made_in_epoch)
-        self._seeds_before_head = None
         yield from self._over_epochs(
             "run.batches",
             lambda: self._rest_of_epoch(self._reader_of(source)),
@@ -220,7 +211,7 @@ class Run(RunBase):
         if not self._is_checked:
             require_names(unnamed)
             self._require_with("run.step_done")
-            _require_python_loop()
+            require_python_loop()
         if self._is_replaying:
             self._count_replayed_step(metrics)
             return
@@ -231,8 +222,9 @@ class Run(RunBase):
 
     def _check_first_step(self, frame: FrameType) -> None:
         self._check_complete(frame)
+        passes = self._passes
         self._checkpoints.report_first_step(
-            differences(dict(self._passes.described_before), dict(self._passes.described or {}))
+            differences(dict(self._passes.described_before), dict(passes.described_skipped or passes.described or {}))
         )
         if not self._uses_microbatches:
             self._attempt.reporter.show_message(
@@ -250,6 +242,15 @@ class Run(RunBase):
     @property
     def _trains_with_others(self) -> bool:
         return self._gang is not None or self._attempt.launch.member is not None
+
+    def _find_seeded_in_epoch(self, data: Any, seeds_before: Any) -> list[Finding]:
+        return find_made_in_epoch(data, seeds_before)
+
+    def _read_seed_sequence(self) -> Any:
+        return seed_state()
+
+    def _digest_generators(self) -> bytes:
+        return repr(random_generators.read([g for g in self._generators if isinstance(g, GENERATORS)])).encode()
 
     def _read_passes(self) -> Mapping[str, Any]:
         return self._passes.to_json()
@@ -306,14 +307,6 @@ class Run(RunBase):
                 "draw the order of run.order from a generator that has the same seed in all of them"
             )
 
-    def _begin_body(self) -> None:
-        super()._begin_body()
-        is_first = self.step == 0 and self._in_epochs
-        # of `while run.epoch < n` the second epoch shows it: what stands before the first may be outside of the loop
-        is_later = not self._in_epochs and self._reader is not None and not self._is_within_epoch
-        if is_first or is_later:
-            self._seeds_before_head = seed_state()
-
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
         means, replicas = metric_values(self._metrics), replica_metrics(self._metrics)
@@ -331,13 +324,7 @@ class Run(RunBase):
     def _leave_out_batches(self, divergence: Divergence) -> tuple[str, tuple[str, ...]]:
         if self._on_nan != "skip" or self._directory is None:
             return super()._leave_out_batches(divergence)
-        try:
-            add_skipped(self._directory, divergence, self._attempt.number)
-        except (OSError, ValueError) as error:
-            return f"{divergence.text}; cannot record which batches to leave out: {error}", ()
-        batches = batch_names(divergence.batches)
-        listed = abbreviate(batches) or "none, as the script does not use run.batches"
-        return f"{divergence.text}; batches left out from now on (epoch:batch, from 0): {listed}", batches
+        return leave_out_batches(self._directory, divergence, self._attempt.number)
 
     def _read_left_out(self) -> frozenset[tuple[int, int]]:
         """The batches that were left out before; a restart has to leave them out too, to train on the same data."""
@@ -383,7 +370,6 @@ class Run(RunBase):
         """What of the data and of the traced functions would not be the same after a restart."""
         data = self._reader.data if self._reader is not None else data
         findings = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
-        findings += self._made_in_epoch
         if self._attempt.launch.deterministic and not is_op_determinism_enabled():
             findings.append(_NOT_DETERMINISTIC)
         return findings
@@ -400,17 +386,3 @@ class Run(RunBase):
     def _export(self) -> None:
         self._exports.export_trained(self.step)
         self._exports.serve(self.step)
-
-
-def _require_python_loop() -> None:
-    """Raises RuntimeError if this is called while TensorFlow traces a function: it would run once only."""
-    if tf.inside_function():
-        where, what = "a tf.function", "it would run once, when the function is traced, and count no step after that"
-    elif tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
-        where, what = "strategy.run", "each replica would count every step"
-    else:
-        return
-    raise RuntimeError(
-        f"cannot count a step inside {where}: {what}; call run.step_done in the Python loop, after the function "
-        f"that trains"
-    )

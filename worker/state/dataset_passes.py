@@ -24,15 +24,25 @@ _LARGEST_SEED = 2**31 - 1  # as in TensorFlow's Context.internal_operation_seed
 class PassLog:
     """The passes over the data of one run: what a checkpoint has to know of them, and what brings one back."""
 
-    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """`saved`: what `to_json` returned when the restored checkpoint was written."""
+    def __init__(
+        self, saved: Mapping[str, Any] | None = None, digest: Callable[[], bytes | None] = lambda: None
+    ) -> None:
+        """`saved`: what `to_json` returned when the restored checkpoint was written. `digest`: of the generators of
+        Python and NumPy that it holds."""
         self._saved = dict(saved or {})
         self.data: Any = None
         """What the newest pass reads: a dataset, or a distributed one."""
+        self.is_made_anew = False
+        """Whether the script makes a dataset for each epoch, which has been in no pass before."""
+        self.draws = False
+        """Whether the script's function drew from Python's or NumPy's generators when it made a dataset."""
         self.described: Mapping[str, Any] | None = None
         """What this run reads, in words."""
+        self.described_skipped: Mapping[str, Any] | None = None
+        """The data of the epoch that was at its end when training went on, which were not read again, in words."""
         self.described_before: Mapping[str, Any] = self._saved.pop("data", {})
         """What it read when the restored checkpoint was written."""
+        self._digest = digest
         self._epoch: int | None = None
         self._parts: list[RandomPart] = []
         self._opened: list[int] = []
@@ -59,13 +69,23 @@ class PassLog:
             write_generator(seed_sequence(), rng["opened" if resumes else "now"])
             self._late_rng = rng["now"] if resumes else None
         self._rng = _read_seed_sequence()
-        return of_epoch(epoch)
+        before = self._digest()
+        dataset = of_epoch(epoch)
+        self.draws = self.draws or before != self._digest()
+        return dataset
 
     def begin(self, data: Any, epoch: int) -> None:
         """Call it before a pass over `data` begins. After a restore, it begins as it did before."""
-        if self._saved.get("epoch", epoch) != epoch:
-            self.skip(data)  # the newest checkpoint is of the end of the epoch before
+        if self.is_of_epoch_before(epoch):  # the newest checkpoint is of its end
+            if self.is_made_anew:
+                self._saved = {}
+            else:
+                self.skip(data)
         self._begin(data, epoch)
+
+    def is_of_epoch_before(self, epoch: int) -> bool:
+        """Whether the restored checkpoint is of another epoch than the one that begins now."""
+        return bool(self._saved.get("epoch", epoch) != epoch)
 
     def skip(self, data: Any) -> None:
         """Call it after a restore, if the pass over `data` was at its end: continues from there without reading it."""

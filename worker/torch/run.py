@@ -88,6 +88,8 @@ class Run(FilesRun):
         watched = {} if "gradients" in map(str, self._leave_out) else parts
         self._gradients = GradientWatch(watched)
 
+    _seeded_by_epoch = "torch.Generator().manual_seed(epoch) or numpy.random.default_rng(epoch)"
+
     def _read_script(self) -> dict[str, Condition]:
         files = self._torch_files
         return {**super()._read_script(), **read_conditions(files.parts, files.generators)}
@@ -107,6 +109,7 @@ class Run(FilesRun):
         refuse_loop_around(sys._getframe(1))
         self._check_loops()
         plan = plan_batches(data, batch_size, seed, options)
+        self._check_data_of_epoch(data, plan.dataset)
         self._data, self._loader = plan.describe(), data
         batches = self._over_epochs("run.batches", lambda: self._rest_of_epoch(plan))
         return batches if self._replays is None else self._replays.watch(batches)

@@ -192,3 +192,28 @@ def test_run_resumes_a_shuffled_dataset_after_any_step(stop: int, tmp_path: Path
     dataset = seeded(KINDS["shuffle"])
     expected = [values(batch) for _ in range(3) for batch in dataset]
     assert run_to(stop) + run_to(None) == expected
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_dataset_that_each_epoch_makes_begins_at_its_first_pass(is_made_anew: bool) -> None:
+    def make() -> tf.data.Dataset:
+        return tf.data.Dataset.range(40).shuffle(40, seed=3)
+
+    def read(log: PassLog, dataset: tf.data.Dataset, epoch: int) -> list[int]:
+        log.begin(dataset, epoch)
+        batches = dataset.as_numpy_iterator()
+        log.opened()
+        numbers = [int(number) for number in batches]
+        log.end()
+        return numbers
+
+    undisturbed, one_for_all = PassLog(), make()
+    first = read(undisturbed, one_for_all, 0)
+    saved = undisturbed.to_json()
+    restored = PassLog(saved)
+    restored.is_made_anew = is_made_anew
+
+    second = read(restored, make(), 1)
+
+    assert second == (first if is_made_anew else read(undisturbed, one_for_all, 1))
+    assert (second == first) == is_made_anew

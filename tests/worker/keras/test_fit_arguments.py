@@ -251,6 +251,20 @@ def unseeded() -> Iterator[Any]:
         yield X[:4] + numbers.normal(size=3).astype("float32"), Y[:4]
 
 
+class Harder(tf.keras.callbacks.Callback):
+    """Changes with the epochs."""
+
+    level = 1.0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.level += 1.0
+
+
+def scaled_by(harder: Harder) -> Iterator[Any]:
+    while True:
+        yield X[:4] * harder.level, Y[:4]
+
+
 NAMED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "workers that draw": (
         lambda: {"x": DrawsInThreads()},
@@ -269,6 +283,18 @@ NAMED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"x": unseeded(), "steps_per_epoch": 3},
         r"generator without a seed in unseeded",
     ),
+    "unseeded generator expression": (
+        lambda: {"x": ((X[:4] + np.random.default_rng().random(), Y[:4]) for _ in range(99)), "steps_per_epoch": 3},
+        r"generator without a seed in .*<genexpr>",
+    ),
+    "generator that a generator expression reads": (
+        lambda: {"x": ((x + 1.0, y) for x, y in unseeded()), "steps_per_epoch": 3},
+        r"generator without a seed in .*<genexpr>",
+    ),
+    "generator object that reads a callback": (
+        lambda: {"x": scaled_by(harder := Harder()), "callbacks": [harder], "steps_per_epoch": 3},
+        r"what the generator scaled_by reads of harder, which training changes.*a function that makes the generator",
+    ),
 }
 
 
@@ -282,6 +308,23 @@ def test_randomness_that_does_not_come_back_is_named_at_the_first_step(
 
     assert leaving.value.code == 70
     assert re.search(words, capsys.readouterr().err)
+
+
+def test_a_generator_object_whose_later_batches_differ_after_a_restart_is_refused(
+    tmp_path: Path, begin: Callable[[Launch], None]
+) -> None:
+    def numbered(second: float) -> Any:
+        return ((X[:4] + (second if number == 1 else 0.0), Y[:4]) for number in range(99))
+
+    def make(second: float) -> Callable[[], dict[str, Any]]:
+        return lambda: {"x": numbered(second), "steps_per_epoch": 6}
+
+    with pytest.raises(LookupError):
+        trained(tmp_path, make(1.0), StopsAt(4), validation_data=None)
+    begin(Launch())
+
+    with pytest.raises(ValueError, match=r"cannot resume in the middle of .*not all of its first 4 batches"):
+        trained(tmp_path, make(2.0), validation_data=None)
 
 
 @pytest.mark.parametrize("name", ["arrays", "PyDataset with noise", "generator", "endless generator"])

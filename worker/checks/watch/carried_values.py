@@ -21,7 +21,9 @@ def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
     """The findings, with one remedy for all of a kind."""
     groups: dict[tuple[bool, str], list[CarriedValue]] = {}
     for value in named:
-        kind = value.kind if value.kind in ("iterator", "drawn") else "attribute" if "." in value.path else "value"
+        kind = (
+            value.kind if value.kind in ("iterator", "drawn", "data") else "attribute" if "." in value.path else "value"
+        )
         groups.setdefault((value.is_library, kind), []).append(value)
     return [Finding(value.text, _remedy(group)) for group in groups.values() for value in group]
 
@@ -45,6 +47,12 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
             f"anew: loop over run.order({name}), which keeps the order, or keep {each} in run.state, or give the name "
             f"to leave_out= if it may differ"
+        )
+    if first.kind == "data":
+        return (
+            f"an epoch replaces {it} for those that follow, and a restart in these would begin with the first: choose "
+            f"{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
+            f"name to leave_out= if that does not matter"
         )
     kept = f'keep {each} in run.state["{name}"]'
     if "." in first.path:

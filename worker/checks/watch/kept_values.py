@@ -3,6 +3,9 @@
 Each kind of run says what its checkpoints hold, and the watch and the search leave that out. Imports no framework.
 """
 
+import dis
+import functools
+import itertools
 import sys
 import types
 from collections.abc import Collection, Iterable, Mapping
@@ -104,6 +107,7 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
     waiting = [getattr(function, "__func__", function) for function in written_by]
     holders = [method.__self__ for method in written_by if isinstance(method, types.MethodType)]
     seen: set[int] = set()
+    codes: list[types.CodeType] = []
     roots: list[tuple[str, Any]] = []
     while waiting:
         function = waiting.pop()
@@ -112,6 +116,7 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
         seen.add(id(function))
         if package_of_name(function.__module__ or "") in FRAMEWORKS | SKIPPED | sys.stdlib_module_names:
             continue
+        codes.append(function.__code__)
         code_names = names_in_code(function.__code__)
         names |= code_names
         roots += closure_of(function)
@@ -120,8 +125,14 @@ def keep_written(kept: Kept, functions: Iterable[Any]) -> None:
             waiting += [getattr(type(holder), name, None) for name in code_names]
         waiting += [value for _, value in roots]
     takes_all = not names.isdisjoint(_WHOLESALE)
-    for name, value in [*roots, *[("", holder) for holder in holders]]:
+    for name, value in roots:
         _keep(kept, name, value, None if takes_all else names, seen)
+    takes_itself = "__dict__" in names or any(map(_uses_itself, codes))
+    for holder in holders:
+        if takes_all and not takes_itself:  # as in pickle.dumps((self.params, self.state))
+            _keep_attributes(kept, holder, names, None, seen)
+        else:
+            _keep(kept, "", holder, None if takes_all else names, seen)
 
 
 def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen: set[int]) -> None:
@@ -140,16 +151,33 @@ def _keep(kept: Kept, name: str, value: Any, names: Collection[str] | None, seen
             if not isinstance(entry, digests.PLAIN):
                 _keep(kept, name, entry, names, seen)
     elif package_of(type(value)) not in SKIPPED | sys.stdlib_module_names or isinstance(value, types.SimpleNamespace):
-        for owner, attributes in [
-            (value, held_attributes(value)),
-            *((kind, vars(kind)) for kind in type(value).__mro__),
-        ]:
-            for attribute, part in attributes.items():
-                if names is None or attribute in names:
-                    if isinstance(part, digests.PLAIN):
-                        kept.attributes.add((id(owner), attribute))
-                    else:
-                        _keep(kept, attribute, part, names, seen)
+        _keep_attributes(kept, value, names, names, seen)
+
+
+def _keep_attributes(
+    kept: Kept, value: Any, names: Collection[str] | None, inner: Collection[str] | None, seen: set[int]
+) -> None:
+    """Takes as kept the attributes with these `names` (None: all), and of what they are those with `inner`."""
+    for owner, attributes in [(value, held_attributes(value)), *((kind, vars(kind)) for kind in type(value).__mro__)]:
+        for attribute, part in attributes.items():
+            if names is None or attribute in names:
+                if isinstance(part, digests.PLAIN):
+                    kept.attributes.add((id(owner), attribute))
+                else:
+                    _keep(kept, attribute, part, inner, seen)
+
+
+@functools.cache
+def _uses_itself(code: types.CodeType) -> bool:
+    """Whether a method uses its object as a whole, and not only attributes of it."""
+    itself = code.co_varnames[:1]
+    loads = [instruction for instruction in dis.get_instructions(code) if instruction.opname != "EXTENDED_ARG"]
+    return any(
+        load.opname in ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
+        and (load.argval,) == itself
+        and not following.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"))
+        for load, following in itertools.pairwise(loads)
+    )
 
 
 def keep_state_of(kept: Kept, item: Any) -> None:

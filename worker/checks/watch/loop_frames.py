@@ -5,12 +5,16 @@ Imports no framework.
 
 import ast
 import types
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from worker.checks import loop_source
+from worker.checks.loop_lines import calls, name_of_call
 from worker.checks.loop_source import Entered, RunFrame, frames_of_run
-from worker.checks.reachability import global_names
+from worker.checks.reachability import first_entries, global_names
 from worker.checks.watch.bytecode import flow_of
+from worker.checks.watch.instructions import stored_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,59 @@ def _loop_frame(frame: types.FrameType) -> LoopFrame:
     carried = {name: stored.line for name, stored in flow.carried(index, by_calls).items()}
     read = flow.names_read(index, by_calls)
     return LoopFrame(frame, carried, read, flow.made_in_loops(index), flow.attribute_targets(index))
+
+
+def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str | None:
+    """How the script calls a value that the loops around `frames` make anew in each pass; None if they don't.
+
+    `call`: the name of the function that the innermost frame gives it to, for a value that has no name.
+    """
+    if not frames or is_held_outside(frames, value):
+        return None
+    is_named = False
+    for number, frame in enumerate(frames):
+        names = {name for name, local in frame.frame.f_locals.items() if local is value}
+        is_named = is_named or bool(names)
+        is_last = number == len(frames) - 1
+        if made := sorted(names & frame.made_in_loops if is_last else names - _parameters(frame)):
+            return f"{made[0]} ({frame.place(stored_names(frame.frame.f_code).get(made[0]))})"
+    function = loop_source.function_of(frames[0].frame.f_code)
+    line = frames[0].frame.f_lineno
+    is_made = not is_named and any(
+        name_of_call(given) == call
+        and given.lineno <= line <= (given.end_lineno or line)
+        and given.args
+        and isinstance(given.args[0], ast.Call)
+        for given in (calls(function) if function is not None else ())
+    )
+    return f"of run.{call} ({frames[0].place(line)})" if is_made else None
+
+
+def is_held_outside(frames: Sequence[LoopFrame], value: Any) -> bool:
+    """Whether a value belongs to a name that the loops around `frames` don't assign, or to what that names: it is an
+    attribute or an entry of it. What the inner frames assign, a loop around their call makes anew."""
+    for number, frame in enumerate(frames):
+        is_last = number == len(frames) - 1
+        names = {**frame.frame.f_globals, **(frame.frame.f_locals if is_last else {})}
+        for name, holder in names.items():
+            if name not in frame.made_in_loops and (holder is value or any(part is value for part in _held_by(holder))):
+                return True
+        for name in () if is_last else _parameters(frame) & frame.frame.f_locals.keys():
+            if any(part is value for part in _held_by(frame.frame.f_locals[name])):
+                return True
+    return False
+
+
+def _parameters(frame: LoopFrame) -> frozenset[str]:
+    code = frame.frame.f_code
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def _held_by(holder: Any) -> Iterable[Any]:
+    if type(holder) in (list, tuple):
+        return first_entries(holder)
+    held = holder if type(holder) is dict else getattr(holder, "__dict__", None)
+    return first_entries(held.values()) if type(held) is dict else ()
 
 
 def names_put_into_state(frame: LoopFrame) -> frozenset[str]:

@@ -29,12 +29,19 @@ import numpy as np
 
 from worker.checks.findings import Finding
 from worker.checks.loop_source import Entered
+from worker.checks.reachability import is_data
 from worker.checks.watch import digests
 from worker.checks.watch.access_order import AccessOrder
 from worker.checks.watch.carried_values import CarriedValue, findings_of
 from worker.checks.watch.instructions import stored_names
 from worker.checks.watch.kept_values import Kept, Reached, digest_of, keep_deeply, keep_state_of, short_name
-from worker.checks.watch.loop_frames import LoopFrame, is_made_from_run, loop_frames, names_put_into_state
+from worker.checks.watch.loop_frames import (
+    LoopFrame,
+    is_held_outside,
+    is_made_from_run,
+    loop_frames,
+    names_put_into_state,
+)
 from worker.checks.watch.reached_values import Search, is_parameter
 
 FIRST_LOOKS = 3  # at the first steps: what changes with every step is found between two of them
@@ -160,11 +167,15 @@ class StepWatch:
                     value = frame.value_of(name)
                 except (LookupError, TypeError):
                     continue
-                if _is_carried_plainly(value) and not (
-                    self._clocks.showed(value) or self._keeps(kept, name, value) or is_made_from_run(name, frame)
-                ):
+                if is_data(value):
+                    kind, is_kept = "data", any(value is item for item in self._exempt)
+                elif _is_carried_plainly(value):
+                    kind, is_kept = "value", self._clocks.showed(value) or self._keeps(kept, name, value)
+                else:
+                    continue
+                if not is_kept and not is_made_from_run(name, frame):
                     self._named.add(name)
-                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, "value"))
+                    values.append(CarriedValue(name, f"{name} ({frame.place(line)})", frame.is_library, kind))
         return findings_of(values)
 
     def _drawn(self, frames: Sequence[LoopFrame], kept: Kept) -> list[Finding]:
@@ -181,6 +192,7 @@ class StepWatch:
                         and not self._is_exempt(name)
                         and not self._keeps(kept, name, value)
                         and _is_long(value)
+                        and not is_held_outside(frames, value)
                     ):
                         self._named.add(name)
                         values.append(CarriedValue(name, f"{name} ({frame.place(None)})", frame.is_library, "drawn"))

@@ -1,0 +1,111 @@
+"""A loop whose script is checked: what of it would not come back after a restart, and what is wrong already.
+
+`worker.checks` finds it. Here is when it is asked, and what the run knows and the checks don't. Some is refused with an
+error, the rest is named: at the first step, or later once it is seen.
+"""
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from worker.checks.findings import Finding
+from worker.checks.loop_checks import LoopChecks
+from worker.checks.reachability import Root
+from worker.checks.watch.kept_values import Kept
+from worker.process.attempt import Attempt
+from worker.progress.index_loops import IndexLoops
+from worker.saving.scheduler import SaveScheduler
+from worker.state.run_state import RunState
+
+
+class CheckedLoop(IndexLoops):
+    """The loops of a run, as the script has written them."""
+
+    _checkpoints: SaveScheduler[Any, Any]
+    _seeded_by_epoch = "numpy.random.default_rng(epoch)"
+    """A generator that each epoch can make for itself."""
+
+    def __init__(self, total_steps: int | None, state: RunState, attempt: Attempt, leave_out: tuple[Any, ...]) -> None:
+        """`leave_out`: objects and names of what may begin anew."""
+        super().__init__(total_steps, state)
+        self._attempt = attempt
+        self._leave_out = leave_out
+        self._numbered = False  # the script says the place of its steps itself
+        self._is_checked = False  # the first step was looked at
+        self._made_in_epoch: list[Finding] = []  # of the data
+        self._loop_checks = LoopChecks(self, self._pulls, leave_out, self._keep, state.items)
+
+    def _find_lost_values(self, frame: FrameType | None) -> list[Finding]:
+        """What of the loop around the first step, in `frame`, would not come back. From now on changes are watched."""
+        self._settle_head(frame)  # of a body that reads nothing of the run, with its first step
+        checks = self._loop_checks
+        loops = checks.loops_around_step(frame, reads=self._reading is not None, numbered=self._numbered)
+        epoch, roots = self._position.epoch, self._watched_roots()
+        values = checks.watch_values(self.step, epoch, frame, roots, head_draws=self._head.draws)
+        return [*self._made_in_epoch, *loops, *values]
+
+    def _report_changed_values(self, frame: FrameType | None) -> None:
+        """Names what changed since the last look and no checkpoint holds."""
+        self._report_findings(self._loop_checks.changed_values(self.step, self._position.epoch, frame))
+        while self._loop_checks.remarks:
+            self._attempt.reporter.show_message(self._loop_checks.remarks.pop(0))
+
+    def _keep(self, kept: Kept) -> None:
+        """Adds what this run's checkpoints hold, besides `run.state`."""
+        kept.identities.add(id(self._given_order))  # its copy is saved
+
+    def _watched_roots(self) -> list[Root]:
+        """Where the watch begins, besides the names of the loop."""
+        return []
+
+    def _report_findings(self, findings: Sequence[Finding]) -> None:
+        """Names what would not come back after a restart; ends a strict training."""
+        self._checkpoints.report_findings(findings, self.step)
+
+    def _check_loops(self) -> None:
+        if not self._in_epochs:
+            asks_where = self._reads_epoch or self.total_steps is not None
+            text = self._loop_checks.explain_loop_that_begins_again(sys._getframe(1), asks_where=asks_where)
+            if text is not None:
+                raise RuntimeError(text)
+        self._settle_head(sys._getframe(1))
+
+    def _settle_head(self, frame: FrameType | None) -> None:
+        self._head.settle(lambda places: self._loop_checks.first_in_loop(frame, places))
+
+    def _check_data_of_epoch(self, data: Any, dataset: Any = None) -> None:
+        """Notes what of the data, of which the script begins to read an epoch, each epoch makes anew from what a
+        restart does not bring back. Named with the first step, or at once behind it. `dataset`: on which alone it
+        depends what `data` gives."""
+        seeds_before, self._head.seeds_before = self._head.seeds_before, None
+        if self._made_in_epoch or any(data is value for value in self._leave_out):
+            return
+        if self.step == 0 and self._head.draws:
+            self._made_in_epoch = self._loop_checks.data_drawn_in_head(
+                sys._getframe(1), data, dataset, self._seeded_by_epoch
+            )
+        if not self._made_in_epoch and seeds_before is not None:
+            self._made_in_epoch = self._find_seeded_in_epoch(data, seeds_before)
+        if self._is_checked:
+            self._report_findings(self._made_in_epoch)
+
+    def _find_seeded_in_epoch(self, data: Any, seeds_before: Any) -> list[Finding]:
+        """What of the data has taken seeds from the framework's sequence since `seeds_before`, the beginning of the
+        epoch's body."""
+        del data, seeds_before
+        return []
+
+    def _check_loops_behind_data(self) -> None:
+        self._report_findings(self._loop_checks.steps_behind_data(sys._getframe(1)))
+
+    def _report_reading_ahead(self) -> None:
+        self._report_findings([self._loop_checks.reading_ahead(sys._getframe(1), self._reading)])
+
+    def _explain_second_step(self, reading: str | None) -> str:
+        return self._loop_checks.explain_second_step(sys._getframe(1), reading)
+
+    def _say_other_order(self, before: int, now: int) -> None:
+        self._attempt.reporter.show_message(
+            f"training continues on other data than before: the order of run.order has {now} entries, had {before}"
+        )

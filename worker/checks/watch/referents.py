@@ -1,0 +1,126 @@
+"""What an object of a script refers to, as far as training can change it, by the names that the user knows.
+
+Through functions and their globals, bound methods, classes, modules, and objects of the script and of other packages.
+No attribute is asked of an object that may compute it: reading a variable of several processes would make them wait for
+each other. What frameworks keep in their own objects is not followed: for an object of Keras or PyTorch, only
+attributes that its framework does not know, and its parts. Imports no framework.
+"""
+
+import functools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from worker.checks.reachability import closure_of, globals_of, is_installed_file
+from worker.checks.watch.script_objects import (
+    FRAMEWORKS,
+    SKIPPED,
+    function_of,
+    held_attributes,
+    is_installed,
+    is_scripts,
+    is_scripts_class,
+    is_searched,
+    names_in_framework,
+    package_of,
+    package_of_name,
+)
+from worker.state.random_generators import GENERATORS
+
+Part = tuple[str, Any, int | None, str | None]
+"""What something refers to: its path, itself, the id of the object that has it as an attribute, and its binding."""
+
+
+def parts_of(path: str, value: Any, codes: set[types.CodeType]) -> Iterator[Part]:
+    """What an object that is no value itself refers to, as far as training can change it. `codes` gets the code of the
+    script's functions."""
+    if isinstance(value, types.MethodType):
+        yield path.rpartition(".")[0] or path, value.__self__, None, None
+        yield path, value.__func__, None, None
+    elif isinstance(value, functools.partial):
+        yield path, value.func, None, None
+        yield path, list(value.args), None, None
+        yield path, dict(value.keywords), None, None
+    elif isinstance(value, types.FunctionType):
+        yield from _parts_of_function(path, value, codes)
+    elif hasattr(type(value), "python_function"):  # of a tf.function
+        yield path, value.python_function, None, None
+    elif isinstance(value, types.ModuleType):
+        if is_scripts(value.__name__, getattr(value, "__file__", None)):
+            yield from _attributes_of(path, value, vars(value))
+    elif isinstance(value, type):
+        if is_scripts_class(value) and not is_installed(cast("Any", value)):
+            yield from _attributes_of(path, value, vars(value))
+            yield from _methods_of(path, value)
+    elif not isinstance(value, GENERATORS):
+        yield from _parts_of_object(path, value)
+
+
+def _parts_of_function(path: str, function: types.FunctionType, codes: set[types.CodeType]) -> Iterator[Part]:
+    in_packages = FRAMEWORKS | SKIPPED | sys.stdlib_module_names
+    if package_of_name(function.__module__ or "") in in_packages or is_installed_file(function.__code__.co_filename):
+        if (inner := getattr(function, "__wrapped__", None)) is not None:
+            yield path, inner, None, None
+        return
+    codes.add(function.__code__)
+    yield from ((name, value, None, name) for name, value in closure_of(function))
+    yield from ((path, default, None, None) for default in function.__defaults__ or ())
+    yield from ((name, value, None, name) for name, value in globals_of(function))
+    if vars(function):
+        yield from _attributes_of(path, function, vars(function))
+
+
+def _methods_of(path: str, kind: type) -> Iterator[Part]:
+    for owner in kind.__mro__:
+        if is_scripts_class(owner):
+            for name, method in vars(owner).items():
+                if (function := function_of(method)) is not None:
+                    yield f"{path}.{name}", function, None, None
+
+
+def _parts_of_object(path: str, value: Any) -> Iterator[Part]:
+    kind = type(value)
+    packages = {package_of(base) for base in kind.__mro__}
+    if packages & SKIPPED - {"numpy"} or package_of(kind) in SKIPPED:
+        return
+    of_package = is_installed(cast("Any", kind))
+    if of_package and not is_searched(kind):
+        return
+    if is_scripts_class(kind) and not of_package:
+        yield kind.__name__, kind, None, None
+    if (framework := next(iter(packages & FRAMEWORKS), None)) is not None:
+        yield from _parts_in_framework(path, value, framework)
+    elif package_of(kind) not in sys.stdlib_module_names or kind is types.SimpleNamespace:
+        yield from _attributes_of(path, value, held_attributes(value))
+
+
+def _attributes_of(path: str, owner: Any, attributes: Mapping[str, Any]) -> Iterator[Part]:
+    is_module = isinstance(owner, types.ModuleType)
+    for name, value in list(attributes.items()):
+        if name.startswith("__") or (is_module and isinstance(value, types.ModuleType | type | types.FunctionType)):
+            continue
+        if isinstance(value, property | staticmethod | classmethod) or (
+            isinstance(owner, type) and isinstance(value, types.FunctionType)
+        ):
+            continue
+        yield f"{path}.{name}", value, id(owner), name
+
+
+def _parts_in_framework(path: str, value: Any, framework: str) -> Iterator[Part]:
+    """Attributes of an object of a framework that the framework does not know, and the objects that it consists of."""
+    known = names_in_framework(cast("Any", type(value)))
+    own = {name: attribute for name, attribute in held_attributes(value).items() if name not in known}
+    yield from _attributes_of(path, value, own)
+    if framework == "torch":
+        held = held_attributes(value)
+        modules = held.get("_modules")
+        if isinstance(modules, dict):
+            yield from ((f"{path}.{name}", module, None, None) for name, module in list(modules.items()))
+            buffers = held.get("_buffers", {})
+            for name in list(held.get("_non_persistent_buffers_set", ())):
+                if buffers.get(name) is not None:
+                    yield f"{path}.{name}", buffers[name], id(value), name
+    else:
+        for layer in list(held_attributes(value).get("_layers") or ()):
+            yield f"{path}.{getattr(layer, 'name', 'layer')}", layer, None, None

@@ -1,0 +1,80 @@
+"""What a daemon that starts later has to know of this attempt: the newest message of each kind."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from supervisor.protocol.wire.messages import (
+    Committed,
+    Done,
+    FromWorker,
+    Phase,
+    Progress,
+    Restored,
+    Restoring,
+    Then,
+    WorkerStatus,
+)
+from worker.process.requests import PendingRequests
+
+
+class SentMessages:
+    """The messages that this process has sent, as far as they are still of interest."""
+
+    def __init__(self) -> None:
+        self.last_progress: Progress | None = None
+        self._restoring: Restoring | None = None
+        self._restored: Restored | None = None
+        self._committed: tuple[Committed, float] | None = None  # the newest, and when it was sent (monotonic)
+        self._done: Done | None = None
+
+    @property
+    def has_restored(self) -> bool:
+        """Whether the checkpoint that the daemon selected is restored."""
+        return self._restored is not None
+
+    def record(self, message: FromWorker) -> None:
+        """A message is sent."""
+        match message:
+            case Restoring():
+                self._restoring = message
+            case Restored():
+                self._restored = message
+            case Committed():
+                self._committed = message, time.monotonic()
+            case Done():
+                self._done = message
+
+    def repeated(self) -> Iterator[FromWorker]:
+        """The messages that a daemon which has just started needs, in their order."""
+        if self._restoring is not None:
+            yield self._restoring
+        if self._restored is not None:
+            yield self._restored
+        if (last := self._committed) is not None:
+            yield replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))
+        if self.last_progress is not None:
+            yield replace(self.last_progress, data_s=None)
+        if self._done is not None:
+            yield self._done
+
+    def status(self, attempt: int, requests: PendingRequests, has_go: bool) -> WorkerStatus:
+        """What this process does now. `has_go`: whether the daemon has selected a checkpoint."""
+        restored = self._restored
+        if self._done is not None:
+            phase = Phase.DONE
+        elif restored is not None:
+            phase = Phase.TRAINING
+        else:
+            phase = Phase.RESTORING if has_go else Phase.WAITING
+        return WorkerStatus(
+            attempt,
+            os.getpid(),
+            phase,
+            None if restored is None else max(restored.step, requests.step),
+            None if restored is None else restored.checkpoint,
+            tuple(sorted(requests.unanswered_flushes.copy())),
+            requests.last_flush_id,
+            Then.STOP if requests.stop_requested else Then.GO_ON,
+        )
