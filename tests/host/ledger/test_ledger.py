@@ -434,6 +434,7 @@ def test_ledger_that_is_damaged_while_it_is_in_use_is_set_aside(ledger: Ledger, 
     assert ledger.wanted.wanted_programs() == {"digits": False}
 
 
+@pytest.mark.slow
 def test_locked_ledger_keeps_no_stop_from_being_recorded(ledger: Ledger, tmp_path: Path):
     ledger.wanted.record_wanted("digits", True)
     assert ledger.wanted.wanted_programs() == {"digits": True}
