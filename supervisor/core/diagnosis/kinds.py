@@ -1,0 +1,147 @@
+"""What each kind of death is, who has to act, and what to do: the texts that people read."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from supervisor.core.diagnosis.evidence import Kind, Who
+from supervisor.core.failures.restart import Cause
+
+
+class Meaning(NamedTuple):
+    """`what` says what happened; empty if the evidence says it all. `is_transient`: it may well not happen again, so
+    nothing is ever given up because of it alone. `cause`: what it certainly is, for the decision what follows."""
+
+    what: str
+    who: Who
+    advice: str
+    is_transient: bool = False
+    cause: Cause | None = None
+
+
+YOU, OPERATOR, NOBODY = Who.YOU, Who.OPERATOR, Who.NOBODY
+TRANSIENT = True
+RETRIED = "nothing: it is started again"
+MEMORY = Cause.OUT_OF_MEMORY
+
+# fmt: off
+MEANINGS: Mapping[Kind, Meaning] = {
+    # --- memory ---
+    Kind.HOST_MEMORY: Meaning(
+        "the kernel killed it: the host ran out of memory", OPERATOR,
+        "give the host more memory, run less on it, or set memory_limit for each program", TRANSIENT, MEMORY),
+    Kind.CGROUP_MEMORY: Meaning(
+        "the kernel killed it: its control group ran out of memory", YOU,
+        "use less memory (batch size, prefetching, DataLoader workers), or raise the limit of the group", False, MEMORY),
+    Kind.GPU_MEMORY: Meaning(
+        "out of GPU memory", YOU,
+        "set on_oom = microbatch, use a smaller batch, or look who else uses the GPU", False, MEMORY),
+    Kind.MEMORY_ERROR: Meaning(
+        "an allocation was refused: out of memory or above a limit", YOU,
+        "ask for less memory, or raise the limit of its address space", False, MEMORY),
+    Kind.SHARED_MEMORY: Meaning(
+        "shared memory (/dev/shm) is full", OPERATOR,
+        "make /dev/shm larger (docker run --shm-size, a memory volume of the pod), or use fewer DataLoader workers"),
+    # --- disks and limits ---
+    Kind.DISK_FULL: Meaning("a disk is full", OPERATOR, "free space on the disk that the line names"),
+    Kind.INODES: Meaning("a file system has no inodes left", OPERATOR, "delete many small files there"),
+    Kind.QUOTA: Meaning("the user's disk quota is used up", OPERATOR, "free space, or raise the quota"),
+    Kind.READ_ONLY: Meaning(
+        "a file system is read-only", OPERATOR,
+        "see the kernel's log for errors of its disk, then mount it for writing again"),
+    Kind.IO_ERROR: Meaning(
+        "a disk or file server gave an input/output error", OPERATOR,
+        "check the disk or the file server that the line names", TRANSIENT),
+    Kind.OPEN_FILES: Meaning(
+        "too many open files", OPERATOR, "raise LimitNOFILE of the daemon's unit, or close files in the script"),
+    Kind.PROCESSES: Meaning(
+        "no more processes or threads could be started", OPERATOR,
+        "raise the limit of processes (TasksMax, ulimit -u), or start fewer", TRANSIENT),
+    Kind.CPU_TIME: Meaning("its limit of CPU time was used up", OPERATOR, "raise the limit (ulimit -t, LimitCPU)"),
+    Kind.FILE_SIZE: Meaning("a file grew beyond its limit", OPERATOR, "raise the limit (ulimit -f, LimitFSIZE)"),
+    Kind.HUNG_TASK: Meaning(
+        "it was stuck in the kernel, which waited for a disk or a driver", OPERATOR,
+        "check the disk, file server or GPU that it waited for", TRANSIENT),
+    # --- signals ---
+    Kind.SEGFAULT: Meaning(
+        "segmentation fault in native code", YOU,
+        "update or rebuild the library that the line names; run with python -X faulthandler", TRANSIENT),
+    Kind.ILLEGAL_INSTRUCTION: Meaning(
+        "the processor lacks an instruction that a library uses", OPERATOR,
+        "install a build for this processor, or use another host"),
+    Kind.BUS_ERROR: Meaning(
+        "bus error: a mapped file was cut, or its disk or shared memory failed", YOU,
+        "look who truncates the file while it is read, and at the space in /dev/shm", TRANSIENT),
+    Kind.ARITHMETIC: Meaning("division by zero or overflow in native code", YOU, "find it with a debugger"),
+    Kind.STACK_OVERFLOW: Meaning(
+        "stack overflow", YOU, "less recursion in native code, or a larger stack (ulimit -s)"),
+    Kind.ABORT: Meaning("it aborted itself", YOU, "the line says why, or a core dump does", TRANSIENT),
+    Kind.ASSERTION: Meaning("an assertion failed in native code", YOU, "see the condition in the line"),
+    Kind.KILLED: Meaning(
+        "killed by somebody: neither by this daemon nor, as far as is known, for lack of memory", NOBODY,
+        f"{RETRIED}; if it goes on, look for who sends SIGKILL (systemd-oomd, a batch system, a person)", TRANSIENT),
+    Kind.TERMINATED: Meaning("somebody sent it SIGTERM", NOBODY, RETRIED, TRANSIENT),
+    Kind.HANGUP: Meaning("somebody sent it SIGHUP, or its terminal closed", NOBODY, RETRIED, TRANSIENT),
+    Kind.INTERRUPTED: Meaning("interrupted (SIGINT)", NOBODY, RETRIED, TRANSIENT),
+    Kind.BROKEN_PIPE: Meaning(
+        "what read its output or its connection is gone", NOBODY, RETRIED, TRANSIENT),
+    Kind.OTHER_SIGNAL: Meaning("", NOBODY, RETRIED, TRANSIENT),
+    # --- the script ---
+    Kind.EXCEPTION: Meaning("", YOU, "see the traceback in its standard error"),
+    Kind.RECURSION: Meaning("", YOU, "end the recursion that the traceback shows"),
+    Kind.MISSING_MODULE: Meaning("", YOU, "install it in the environment that the job runs in"),
+    Kind.MISSING_FILE: Meaning("", YOU, "check the path, and that its disk is mounted"),
+    Kind.PERMISSION: Meaning("", OPERATOR, "give the job's user access to it"),
+    Kind.DATA: Meaning("its data is damaged", YOU, "make the file again that holds the record"),
+    Kind.USAGE: Meaning("", YOU, "correct the arguments of its command"),
+    Kind.EXIT_TEXT: Meaning("", YOU, "the line is what it said itself"),
+    Kind.COMMAND: Meaning("its command can't be run", YOU, "correct the path or the rights of the command"),
+    # --- its helpers ---
+    Kind.DATA_WORKER: Meaning(
+        "a DataLoader worker died", YOU, "look above for why; fewer workers need less memory", TRANSIENT),
+    Kind.CHILD: Meaning("a process that it had started died", YOU, "see what that one printed above", TRANSIENT),
+    # --- GPUs ---
+    Kind.GPU_LOST: Meaning(
+        "a GPU fell off the bus", OPERATOR, "restart the host; if it happens again, have the GPU replaced", TRANSIENT),
+    Kind.GPU_FAULT: Meaning(
+        "a GPU has a hardware fault", OPERATOR,
+        "leave the GPU out, reset it when it is idle, and watch whether it happens again", TRANSIENT),
+    Kind.GPU_PROGRAM: Meaning(
+        "the program made an invalid access on the GPU", YOU,
+        "look for indices and labels out of range; CUDA_LAUNCH_BLOCKING=1 shows the true line", TRANSIENT),
+    Kind.GPU_LAUNCH: Meaning(
+        "a GPU computation failed", NOBODY, f"{RETRIED}; if it goes on, look for an Xid in the kernel's log", TRANSIENT),
+    Kind.GPU_BUSY: Meaning(
+        "the GPU is busy or waits for a reset", OPERATOR,
+        "end what uses it, or reset it (nvidia-smi -r)", TRANSIENT),
+    Kind.GPU_FABRIC: Meaning(
+        "the GPUs' fabric is not ready", OPERATOR,
+        "start nvidia-fabricmanager, in the version of the driver", TRANSIENT),
+    Kind.GPU_DRIVER: Meaning(
+        "the GPU driver and its library do not match, or it is too old", OPERATOR,
+        "restart the host after the driver's update, or install a driver that fits"),
+    Kind.GPU_NONE: Meaning(
+        "no GPU can be seen", OPERATOR, "check the driver (nvidia-smi), CUDA_VISIBLE_DEVICES and the container's GPUs"),
+    Kind.GPU_LIBRARY: Meaning(
+        "cuDNN or cuBLAS could not start: no GPU memory left, or versions that do not fit", YOU,
+        "look who uses the GPU's memory, then at the versions that the lines above name", TRANSIENT),
+    Kind.GPU_ARCHITECTURE: Meaning(
+        "the library was not built for this GPU", YOU, "install a build that supports the GPU's compute capability"),
+    Kind.MISSING_LIBRARY: Meaning(
+        "a shared library is missing or does not fit", OPERATOR,
+        "install it, or correct LD_LIBRARY_PATH of the job's environment"),
+    # --- others ---
+    Kind.PEER: Meaning(
+        "another process of the training went away first", NOBODY, f"{RETRIED}; the other one's end says why", TRANSIENT),
+    Kind.COLLECTIVE_TIMEOUT: Meaning(
+        "the other processes did not come to a collective operation in time", NOBODY,
+        f"{RETRIED}; if it goes on, look which rank is slow or stuck", TRANSIENT),
+    Kind.COLLECTIVE: Meaning(
+        "communication between GPUs failed", NOBODY, f"{RETRIED}; NCCL_DEBUG=WARN prints the cause", TRANSIENT),
+    Kind.ADDRESS_IN_USE: Meaning(
+        "a port is in use", YOU, "use another port, or end what listens there", TRANSIENT),
+    Kind.NETWORK: Meaning("a network connection failed", NOBODY, f"{RETRIED}; check the address in the line", TRANSIENT),
+    # --- nothing more is known ---
+    Kind.STATUS: Meaning("", YOU, "it printed nothing that says why"),
+    Kind.UNKNOWN: Meaning("", NOBODY, RETRIED, TRANSIENT),
+}
+# fmt: on
