@@ -35,7 +35,7 @@ _SHELL_PID = re.compile(r"line \d{1,6}: +(\d{1,10}) (?:Killed|Segmentation fault
 _CHILD_KINDS = frozenset(
     {Kind.CHILD, Kind.DATA_WORKER, Kind.PEER, Kind.COLLECTIVE, Kind.COLLECTIVE_TIMEOUT, Kind.STATUS, Kind.UNKNOWN}
 )
-_GPU_WORDS = ("GPU", "gpu", "CUDA", "cuda", "NCCL", "nccl", "device")
+_GPU_WORDS = ("GPU", "gpu", "CUDA", "cuda", "NCCL", "nccl")
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -181,7 +181,7 @@ def _by_signal(evidence: Evidence, output: Output, signal: int, how: str) -> Dia
     last = output.lines[-LAST_LINES:]
     rule, line = _first_match(TEXT_RULES, last)
     if rule is not None and not rule.is_vague and line is not None:
-        return _of_line(evidence, rule.kind, line, Source.STDERR)
+        return _of_line(evidence, output, rule.kind, line, Source.STDERR)
     if kind is Kind.ABORT:
         abort, its_line = _first_match(ABORTS, last)
         if abort is not None and its_line is not None:
@@ -209,11 +209,11 @@ def _by_exception(evidence: Evidence, output: Output, exception: RaisedException
             break
     if (rule is not None and rule.is_vague) or (rule is None and _names_gpu(exception)):
         above, its_line = _first_match([each for each in TEXT_RULES if each.is_anywhere], output.lines)
-        if above is not None and not (above.is_vague and rule is not None):
+        if above is not None and not above.is_vague:
             rule, line, source = above, its_line, Source.STDERR
     if rule is not None and line is not None:
         told = exception.headline if line in exception.lines[:1] else line
-        return _of_line(evidence, rule.kind, told, source)
+        return _of_line(evidence, output, rule.kind, told, source)
     kind = EXCEPTIONS.get(exception.name, Kind.EXCEPTION)
     return diagnosis_of(kind, exception.headline, source)
 
@@ -229,7 +229,7 @@ def _by_last_lines(evidence: Evidence, output: Output, how: str) -> Diagnosis:
     last = output.lines[-LAST_LINES:]
     rule, line = _first_match(TEXT_RULES, [text for text in last[-8:] if text.strip()])
     if rule is not None and line is not None and not (evidence.code in (126, 127) and rule.kind is Kind.PERMISSION):
-        return _of_line(evidence, rule.kind, line, Source.STDERR)
+        return _of_line(evidence, output, rule.kind, line, Source.STDERR)
     if evidence.code == 2 and all(any(word in text for text in last) for word in USAGE):
         return diagnosis_of(Kind.USAGE, output.last, Source.STDERR)
     if evidence.code == 126 or (evidence.code == 127 and any(word in output.last for word in NOT_FOUND)):
@@ -239,7 +239,7 @@ def _by_last_lines(evidence: Evidence, output: Output, how: str) -> Diagnosis:
     return diagnosis_of(Kind.EXIT_TEXT, output.last, Source.STDERR)
 
 
-def _of_line(evidence: Evidence, kind: Kind, line: str, source: Source) -> Diagnosis:
+def _of_line(evidence: Evidence, output: Output, kind: Kind, line: str, source: Source) -> Diagnosis:
     """What a line shows; for a full disk, by the state of the disk, whether it lacks bytes or inodes, or is in memory."""
     if kind is not Kind.DISK_FULL:
         return diagnosis_of(kind, line, source)
@@ -249,6 +249,8 @@ def _of_line(evidence: Evidence, kind: Kind, line: str, source: Source) -> Diagn
     if any(disk.use == "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks) and not any(
         disk.use != "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks
     ):
+        return diagnosis_of(Kind.SHARED_MEMORY, line, source)
+    if any("/dev/shm" in text for text in output.lines[-12:]):
         return diagnosis_of(Kind.SHARED_MEMORY, line, source)
     full = [disk for disk in evidence.disks if disk.free_bytes < NO_BYTES]
     return diagnosis_of(kind, f"{line} ({full[0].path}, {full[0].use})" if full else line, source)

@@ -17,7 +17,7 @@ LINKS = ("During handling of the above exception", "The above exception was the 
 IGNORED = ("Exception ignored ", "--- Logging error ---")
 _SUFFIXES = ("Error", "Exception", "Interrupt", "Warning", "Exit", "Group", "Iteration")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,20}[@-~]")
-_NUMBERED = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.")  # absl, with severity
+_NUMBERED = re.compile(r"[IW]\d{4} \d\d:\d\d:\d{2,10}\.")  # absl, with severity
 _DATED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: [IW] ")  # TensorFlow's
 _NOISE = (
     "Unable to register cu",  # of libraries that are linked twice
@@ -126,8 +126,10 @@ def _exceptions(lines: list[str]) -> list[_Place]:
             header, number = number, number + 1
             while number < len(lines) and _is_of_traceback(lines[number]):
                 number += 1
-            if number < len(lines) and HEADER not in lines[number] and not _is_ignored(lines, header):
-                places.append(_Place(header, number, "Exception Group" in lines[header]))
+            if number < len(lines) and HEADER not in lines[number]:
+                if not _is_ignored(lines, header):
+                    places.append(_Place(header, number, "Exception Group" in lines[header]))
+                number += 1
         elif number and lines[number - 1].startswith(" ") and is_exception(lines[number]):
             places.append(_Place(number, number))  # a SyntaxError has no header
             number += 1

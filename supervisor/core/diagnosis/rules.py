@@ -117,7 +117,7 @@ TEXT_RULES = (
         "No visible GPU devices", "Torch not compiled with CUDA enabled", "invalid device ordinal",
         "CUDA_ERROR_INVALID_DEVICE", "no supported devices found for platform CUDA", "Unknown backend: 'gpu'",
         "Unknown backend cuda", "Couldn't communicate with the NVIDIA driver",
-        "couldn't communicate with the NVIDIA driver"), is_anywhere=True),
+        "couldn't communicate with the NVIDIA driver"), is_vague=True),
     TextRule(Kind.GPU_BUSY, (
         "busy or unavailable", "CUDA_ERROR_DEVICES_UNAVAILABLE", "cudaErrorDevicesUnavailable"), is_anywhere=True),
     TextRule(Kind.GPU_ARCHITECTURE, (

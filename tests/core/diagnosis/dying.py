@@ -1,17 +1,14 @@
 """Programs that really die (dying.toml): runs one, and gives what its death leaves behind, as the daemon would gather it.
 
-    python -m tests.core.diagnosis.dying            runs all, as root, and writes corpus/recorded.json
-    python -m tests.core.diagnosis.dying NAME ...   runs these, and prints what is diagnosed
+    python -m tests.core.diagnosis.dying [NAME ...]     as root: runs these (or all) and writes corpus/recorded.json
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import importlib.util
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.core.diagnosis.diagnose import diagnose
 from supervisor.core.diagnosis.evidence import Disk, Evidence, KernelLine
+from supervisor.core.diagnosis.kernel_lines import may_matter
 from supervisor.host.resources.kernel_log import KernelLog
 from tests.waiting import wait_until
 
@@ -121,6 +120,7 @@ def _run(death: Death, scratch: Path, cgroup: Path | None) -> Evidence:
         kernel=tuple(
             KernelLine(round(max(0.0, died_at - record.at_s), 3), record.text)
             for record in (log.read() if log else [])
+            if may_matter(record.text)
         ),
         pids=(process.pid,),
         cgroup=f"/{cgroup.name}" if cgroup else None,
@@ -144,7 +144,7 @@ def _command(death: Death, scratch: Path) -> list[str]:
         source.write_text(text)
         language = "c" if kind == "c" else "c++"
         compiler = "gcc" if kind == "c" else "g++"
-        options = ["-O1", "-fstack-protector-all", "-U_FORTIFY_SOURCE", "-w", "-x", language]
+        options = ["-O0", "-fstack-protector-all", "-U_FORTIFY_SOURCE", "-w", "-x", language]
         subprocess.run([compiler, *options, str(source), "-o", str(scratch / "program")], check=True)
         return ["./program"]
     if kind == "so":
@@ -243,24 +243,19 @@ def evidence_of(values: dict[str, Any]) -> Evidence:
 
 
 def main(names: list[str]) -> None:
-    """Records all, or shows some."""
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what they leave is reaped here
-    wanted = [death for death in deaths() if not names or death.name in names]
-    records = []
-    for death in wanted:
-        if death.obstacle is not None:
-            print(f"{death.name}: left out, {death.obstacle}", file=sys.stderr)
+    """Records some, or all."""
+    records = {record["name"]: record for record in json.loads(RECORDED.read_text())} if RECORDED.exists() else {}
+    for death in deaths():
+        if death.obstacle is not None or (names and death.name not in names):
             continue
         evidence = die(death)
-        records.append({"name": death.name, "kind": death.kind, **as_json(evidence)})
-        print(death.name, death.kind, evidence.code, evidence.signal, *evidence.stderr.splitlines()[-1:], file=sys.stderr)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-    if not names:
-        RECORDED.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+        records[death.name] = {"name": death.name, "kind": death.kind, **as_json(evidence)}
+        diagnosis = diagnose(evidence)
+        print(f"{death.name}: {death.kind}, diagnosed as {diagnosis.kind}: {diagnosis.line} [{diagnosis.source}]")
+    names_in_order = [death.name for death in deaths() if death.name in records]
+    kept = [records[name] for name in names_in_order]
+    RECORDED.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(sys.argv[1:])
