@@ -1,7 +1,7 @@
 """How often is the cause of a death named rightly? Prints the wrong ones, the shares, and the matrix (label x diagnosis).
 
-    python -m bench.deaths              all deaths of the corpus
-    python -m bench.deaths --first      only those that were written down before there was a rule
+python -m bench.deaths              all deaths of the corpus
+python -m bench.deaths --first      only those that were written down before there was a rule
 """
 
 import argparse
@@ -40,8 +40,10 @@ def main() -> int:
     if arguments.matrix:
         for (label, found), count in sorted(pairs.items()):
             print(f"{label:24} {found:24} {count:4}{'' if label == found else '  WRONG'}")
-    print(f"{right} of {len(deaths)} right ({right / len(deaths):.1%}); {final} transient ones called final; "
-          f"{1000 * elapsed_s / len(deaths):.2f} ms each")
+    print(
+        f"{right} of {len(deaths)} right ({right / len(deaths):.1%}); {final} transient ones called final; "
+        f"{1000 * elapsed_s / len(deaths):.2f} ms each"
+    )
     return 0 if right >= REQUIRED * len(deaths) and final == 0 else 1
 
 

@@ -35,6 +35,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import record_failed_step
 from supervisor.core.actions.exit_causes import classify_exit
 from supervisor.core.actions.exits import follow_exit
+from supervisor.core.actions.explaining import explain
 from supervisor.core.actions.intents import close, record_start_request, record_stop
 from supervisor.core.actions.notices import flush_for_notice
 from supervisor.core.actions.stopping import restart_flushing, stop_now
@@ -217,7 +218,7 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
         record = RecordEnd(facts.attempt, cause, text)
         return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
     _restore_reports(facts, event)
-    exit_ = WorkerExited(facts.attempt, event.code, None, event.oom)
+    exit_ = explain(facts, WorkerExited(facts.attempt, event.code, None, event.oom))
     cause, text = classify_exit(facts, exit_)
     return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
 

@@ -30,7 +30,9 @@ from signal import SIGTERM
 from typing import NamedTuple
 
 from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.actions.explaining import is_certainly
 from supervisor.core.actions.transitions import USE_WORKER
+from supervisor.core.diagnosis.evidence import Source
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.storage import is_waited_for
@@ -118,7 +120,8 @@ def training_diverged(facts: ProgramFacts, event: WorkerExited) -> bool:
 
 
 def memory_ran_out(facts: ProgramFacts, event: WorkerExited) -> bool:
-    return facts.current.out_of_memory or event.oom is not None
+    is_shown = event.code != 0 and is_certainly(event, Cause.OUT_OF_MEMORY)
+    return facts.current.out_of_memory or event.oom is not None or is_shown
 
 
 def nobody_knows_how_it_ended(facts: ProgramFacts, event: WorkerExited) -> bool:
@@ -160,11 +163,25 @@ def is_left_unsaved(facts: ProgramFacts) -> bool:
 
 
 def as_it_ended(facts: ProgramFacts, event: WorkerExited) -> str:
-    """What it reported, else the last line that it wrote, with the exit status or signal."""
+    """Why it died, if that is known; else what it reported, or the last line that it wrote, with the exit status."""
     how = restart.describe_exit(event.code, event.signal)
+    if (why := _as_diagnosed(event, how)) is not None:
+        return why
     if facts.current.reported_error is not None:
         return f"{facts.current.reported_error} ({how})"
     return how if event.error_line is None else f"{how}: {event.error_line}"
+
+
+def _as_diagnosed(event: WorkerExited, how: str) -> str | None:
+    """What the diagnosis says beyond the exit; None if it says no more, or nobody has looked for more."""
+    diagnosis = event.diagnosis
+    if diagnosis is None or diagnosis.source is Source.CGROUP:
+        return None
+    if diagnosis.source is Source.STATUS:
+        return f"{how}: {diagnosis.what}" if diagnosis.what and event.evidence is not None else None
+    if diagnosis.what:
+        return f"{diagnosis.what}: {diagnosis.line} ({how})"
+    return f"{how}: {diagnosis.line}" if diagnosis.source is Source.STDERR and event.evidence is not None else None
 
 
 def before_run(facts: ProgramFacts, event: WorkerExited) -> str:
@@ -203,7 +220,15 @@ def as_its_gang(facts: ProgramFacts, event: WorkerExited) -> str:
 
 def killed_for_memory(facts: ProgramFacts, event: WorkerExited) -> str:
     text = as_it_ended(facts, event)
-    return text if event.oom is None else f"{text}, sent by the kernel because memory ran out ({event.oom})"
+    return (
+        text
+        if event.oom is None or _is_of_kernel(event)
+        else f"{text}, sent by the kernel because memory ran out ({event.oom})"
+    )
+
+
+def _is_of_kernel(event: WorkerExited) -> bool:
+    return event.diagnosis is not None and event.diagnosis.source is Source.KERNEL
 
 
 def as_its_storage_failed(facts: ProgramFacts, event: WorkerExited) -> str:
@@ -216,6 +241,8 @@ def without_training(facts: ProgramFacts, event: WorkerExited) -> str:
 
 
 def out_of_memory(facts: ProgramFacts, event: WorkerExited) -> str:
+    if event.diagnosis is not None and event.diagnosis.what and event.diagnosis.source is not Source.CGROUP:
+        return as_it_ended(facts, event)
     sender = f", sent by the kernel ({event.oom})" if event.oom else ""
     return f"out of memory: {as_it_ended(facts, event)}{sender}"
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
 from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
+from supervisor.core.actions.explaining import explain, with_consequence
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
 from supervisor.core.actions.transitions import (
     enter,
@@ -35,11 +36,17 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
     """
     if _has_outlived(facts, now):
         plain_program_started(facts, now)
+    event = explain(facts, event)
     cause, text = classify_exit(facts, event)
     return follow_exit(facts, event, cause, text, now)
 
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+    """Does what follows from an end, and records it with why and with what follows."""
+    return with_consequence(facts, _follow_exit(facts, event, cause, text, now), event.diagnosis, now)
+
+
+def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
     """Records why the attempt ended and how far it had come, and does what follows from that."""
     how = restart.describe_exit(event.code, event.signal)
     facts.ended = account.saved_progress(facts, f"the worker ended first ({how})")

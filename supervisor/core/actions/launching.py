@@ -2,6 +2,7 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.actions.explaining import diagnose_safely, with_consequence
 from supervisor.core.actions.intents import start_with_full_budgets
 from supervisor.core.actions.training import record_step
 from supervisor.core.actions.transitions import (
@@ -19,6 +20,7 @@ from supervisor.core.actions.transitions import (
     wait_for_start_paths,
     wait_for_storage,
 )
+from supervisor.core.diagnosis.evidence import Evidence
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.start_paths import waits_for_disk
@@ -69,6 +71,11 @@ def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STARTING, State.STOPPED, State.FAILED, State.BACKOFF)
 def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
+    """Records why there is no process, and does what follows."""
+    return with_consequence(facts, _spawn_failed(facts, event, now), diagnose_safely(Evidence(error=event.error)), now)
+
+
+def _spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
     """Follows a failed spawn like any other death, but gives up at once if the cause is permanent.
 
     If the host could not take the attempt, or the disk that it is started from is away, that counts against no budget.

@@ -31,7 +31,9 @@ LAST_LINES = 60  # of what was printed before a fatal signal
 NO_BYTES = 1 << 20  # a disk with less than that is full
 SHELL_SIGNAL = 128  # a shell's status for a command that a signal ended is this and the signal's number
 _NAMED_PID = re.compile(r"\bpid[^\w]{0,4}(\d{1,10})\b")
-_SHELL_PID = re.compile(r"line \d{1,6}: +(\d{1,10}) (?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)")
+_SHELL_PID = re.compile(
+    r"line \d{1,6}: +(\d{1,10}) (?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)"
+)
 _CHILD_KINDS = frozenset(
     {Kind.CHILD, Kind.DATA_WORKER, Kind.PEER, Kind.COLLECTIVE, Kind.COLLECTIVE_TIMEOUT, Kind.STATUS, Kind.UNKNOWN}
 )
@@ -82,7 +84,7 @@ def _by_kernel(evidence: Evidence, output: Output, said: Diagnosis) -> Diagnosis
 def _by_xid(
     evidence: Evidence, said: Diagnosis, own: Sequence[KernelLine], lines: Sequence[KernelLine]
 ) -> Diagnosis | None:
-    if said.kind in FROM_OUTSIDE or said.kind not in GPU_KINDS and not _is_about_gpus(evidence, said):
+    if said.kind in FROM_OUTSIDE or (said.kind not in GPU_KINDS and not _is_about_gpus(evidence, said)):
         return None
     near = [line for line in _near(lines) if "pid=" not in line.text] if _is_about_gpus(evidence, said) else []
     for kind, numbers in XIDS.items():
@@ -191,7 +193,9 @@ def _by_signal(evidence: Evidence, output: Output, signal: int, how: str) -> Dia
             return diagnosis_of(kind, line, Source.STDERR)
     if rule is not None and line is not None:
         return diagnosis_of(rule.kind, line, Source.STDERR)
-    if kind is Kind.BUS_ERROR and any(disk.use == "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks):
+    if kind is Kind.BUS_ERROR and any(
+        disk.use == "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks
+    ):
         disk = next(disk for disk in evidence.disks if disk.use == "shared memory")
         return diagnosis_of(Kind.SHARED_MEMORY, f"{disk.path} has {disk.free_bytes} bytes left", Source.DISK)
     if output.fatal is not None:

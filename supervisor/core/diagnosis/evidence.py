@@ -1,6 +1,6 @@
 """What a death leaves behind: the exit, what it printed, the kernel's log, its control group, disks and GPUs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -120,16 +120,16 @@ class Evidence:
     `stderr`: the end of what it printed, as it is. `reported`: the error that it sent itself. `pids`: its process and
     what it started. `cgroup`: its control group, as the kernel names it. `oom`: that a counter of out-of-memory kills
     rose, in words. `gpu`: what the GPU guard found, worst first. `error`: why there is no process at all.
-    `is_ours`: this daemon sent the signal.
+    `is_ours`: this daemon sent the signal. `kernel`: None if its log can't be read.
     """
 
     code: int | None = None
     signal: int | None = None
     is_ours: bool = False
-    stderr: str = ""
+    stderr: str = field(default="", repr=False)
     reported: str | None = None
     error: str | None = None
-    kernel: tuple[KernelLine, ...] = ()
+    kernel: tuple[KernelLine, ...] | None = ()
     pids: tuple[int, ...] = ()
     cgroup: str | None = None
     oom: str | None = None
@@ -139,7 +139,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why it died. `line`: the very line that shows it, from `source`; `advice`: what whoever has to act should do."""
+    """Why it died. `what`: in words, empty if the line says it all; `line`: the very line that shows it, from `source`;
+    `advice`: what whoever has to act (`who`) should do; `follows`: what this daemon does now.
+    """
 
     kind: Kind
     what: str
@@ -147,3 +149,4 @@ class Diagnosis:
     source: Source
     who: Who
     advice: str
+    follows: str | None = None

@@ -31,7 +31,9 @@ def names_one_of(text: str, pids: Iterable[int]) -> bool:
 
 def is_of_cgroup(text: str, cgroup: str | None) -> bool:
     """Whether the line says that a process of this control group was killed."""
-    return cgroup is not None and len(cgroup) > 1 and (f"task_memcg={cgroup}," in text or f"task_memcg={cgroup}/" in text)
+    return (
+        cgroup is not None and len(cgroup) > 1 and (f"task_memcg={cgroup}," in text or f"task_memcg={cgroup}/" in text)
+    )
 
 
 def killed_pid(text: str) -> int | None:

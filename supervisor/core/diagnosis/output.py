@@ -199,7 +199,11 @@ def _fatal(lines: list[str]) -> str | None:
         if lines[number].startswith("Fatal Python error: "):
             frames = lines[number + 1 :]
             at = next((n for n, line in enumerate(frames) if line.startswith("Current thread")), -1)
-            frame = next((line.strip() for line in frames[at + 1 :] if line.startswith("  File ")), None) if at >= 0 else None
+            frame = (
+                next((line.strip() for line in frames[at + 1 :] if line.startswith("  File ")), None)
+                if at >= 0
+                else None
+            )
             return lines[number] if frame is None else f"{lines[number]}, in {frame}"
     return None
 

@@ -1,7 +1,8 @@
 """What is to be done: the only output of the core. The runner executes effects in the order they are given."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from supervisor.core.diagnosis.evidence import Diagnosis
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.wire.messages import Then
@@ -129,13 +130,15 @@ class RecordWanted:
 class RecordEnd:
     """Store how the attempt ended: its cause, and a text for people.
 
-    `unsaved`: it was to save before it ended, and its last steps are in no checkpoint.
+    `unsaved`: it was to save before it ended, and its last steps are in no checkpoint. `diagnosis`: why it died; None
+    if it was meant to end; it is for people, and no part of the decision.
     """
 
     attempt: int
     cause: str
     text: str
     unsaved: SavedProgress | None = None
+    diagnosis: Diagnosis | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ the current one are dropped (`job.Job.handle`).
 
 from dataclasses import dataclass
 
+from supervisor.core.diagnosis.evidence import Diagnosis, Evidence
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.start_paths import UnreachablePath
@@ -282,7 +283,8 @@ class WorkerExited:
     """The process is gone: its exit status, or the signal that killed it; neither if the kernel does not tell.
 
     `oom`: the evidence that the kernel killed it for lack of memory, in words. `error_line`: the last line that it
-    wrote to standard error.
+    wrote to standard error. `evidence`: all that was found of its death, None if nobody looked; `diagnosis`: what the
+    core makes of that.
     """
 
     attempt: int
@@ -290,6 +292,8 @@ class WorkerExited:
     signal: int | None = None
     oom: str | None = None
     error_line: str | None = None
+    evidence: Evidence | None = None
+    diagnosis: Diagnosis | None = None
 
 
 # --- an attempt that an earlier daemon started ---

@@ -1,6 +1,6 @@
 """Programs that really die (dying.toml): runs one, and gives what its death leaves behind, as the daemon would gather it.
 
-    python -m tests.core.diagnosis.dying [NAME ...]     as root: runs these (or all) and writes corpus/recorded.json
+python -m tests.core.diagnosis.dying [NAME ...]     as root: runs these (or all) and writes corpus/recorded.json
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def _run(death: Death, scratch: Path, cgroup: Path | None) -> Evidence:
     kills = _kills(cgroup)
     log = _kernel_log()
     with (scratch / "stderr").open("wb") as stderr:
-        limits = f"ulimit -c 0; {f'ulimit {death.limits};' if death.limits else ''} exec \"$@\""
+        limits = f'ulimit -c 0; {f"ulimit {death.limits};" if death.limits else ""} exec "$@"'
         enter = f"echo $$ > {cgroup}/cgroup.procs; " if cgroup else ""
         process = subprocess.Popen(
             ["bash", "-c", enter + limits, "bash", *command],
@@ -124,7 +124,9 @@ def _run(death: Death, scratch: Path, cgroup: Path | None) -> Evidence:
         ),
         pids=(process.pid,),
         cgroup=f"/{cgroup.name}" if cgroup else None,
-        oom=f"its cgroup /{cgroup.name} counts one more out-of-memory kill" if cgroup and _kills(cgroup) > kills else None,
+        oom=f"its cgroup /{cgroup.name} counts one more out-of-memory kill"
+        if cgroup and _kills(cgroup) > kills
+        else None,
         disks=_disks(death, scratch),
     )
 
@@ -236,7 +238,9 @@ def as_json(evidence: Evidence) -> dict[str, Any]:
 
 def evidence_of(values: dict[str, Any]) -> Evidence:
     """The opposite of `as_json`; a kernel line may be text alone."""
-    kernel = tuple(KernelLine(0.1, line) if isinstance(line, str) else KernelLine(**line) for line in values.get("kernel", ()))
+    kernel = tuple(
+        KernelLine(0.1, line) if isinstance(line, str) else KernelLine(**line) for line in values.get("kernel", ())
+    )
     disks = tuple(Disk(**disk) for disk in values.get("disks", ()))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return Evidence(**{**plain, "kernel": kernel, "disks": disks})
