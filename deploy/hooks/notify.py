@@ -44,6 +44,7 @@ WHAT = {
     "notice": "is on a host that goes away",
 }
 SHOWN = (
+    *("what", "line", "line_from", "who", "advice", "follows"),
     *("text", "reason", "cause", "checkpoint", "source", "kind", "certainty", "deadline_s"),
     *("state", "step", "attempt"),
 )

@@ -66,16 +66,25 @@ def _description(runner: Runner) -> str:
             return f"{pid}, started by an earlier daemon, waiting for its answer"
         case State.BACKOFF | State.FAILED:
             reason = ", at ".join([runner.reason or "unknown error", *_innermost_frame(runner)])
-            return ", ".join([reason, *_awaited_upload(runner)])
+            return "; ".join([", ".join([reason, *_awaited_upload(runner)]), *advice(runner)])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
             ended = (
                 _local_time(runner.records.process.ended_wall_at)
                 if runner.records.process.ended_wall_at is not None
                 else "Not started"
             )
-            return ", ".join(filter(None, [ended, *(_training(runner) or _awaited_upload(runner)), runner.reason]))
+            parts = [ended, *(_training(runner) or _awaited_upload(runner)), runner.reason or ""]
+            return "; ".join([", ".join(filter(None, parts)), *advice(runner)])
         case _:
             return ""
+
+
+def advice(runner: Runner) -> list[str]:
+    """Who has to act after a death, and what to do, where its reason alone does not say it."""
+    diagnosis = runner.records.process.diagnosis
+    if diagnosis is None or not diagnosis.what or runner.state is State.STOPPED:
+        return []
+    return [f"to be done ({diagnosis.who}): {diagnosis.advice}"]
 
 
 def _innermost_frame(runner: Runner) -> list[str]:

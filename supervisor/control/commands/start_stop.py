@@ -6,7 +6,7 @@ from typing import Annotated
 
 from supervisor.control.base.context import CommandContext, ProgramName, find_job, find_program, require_recorded
 from supervisor.control.base.errors import Code, CommandError
-from supervisor.control.commands.descriptions import mirror_activity
+from supervisor.control.commands.descriptions import advice, mirror_activity
 from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.runner.fleet.ordering import StartTurn
@@ -165,7 +165,7 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
         return CommandError(code or Code.SPAWN_ERROR, reason)
     if runner.state is State.BACKOFF and (runner.facts.waits_for_storage or runner.facts.waits_for_host):
         return CommandError(Code.WAITING, reason)
-    return CommandError(Code.ABNORMAL_TERMINATION, reason)
+    return CommandError(Code.ABNORMAL_TERMINATION, "; ".join([reason, *advice(runner)]))
 
 
 def _mirror_silence(runner: Runner) -> str | None:

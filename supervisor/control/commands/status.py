@@ -14,6 +14,7 @@ from supervisor.control.commands import groups
 from supervisor.control.commands.descriptions import full_description, wire_state, wire_state_or_unknown
 from supervisor.control.commands.notices import NoticeStatus, notice_status, slow_flush_warning
 from supervisor.control.commands.prove import ProofStatus, ProvingNow, difference_found, proof_status, proving_now
+from supervisor.core.diagnosis.evidence import Diagnosis
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
@@ -103,7 +104,8 @@ class ProgramStatus:
     `wire_state` and `wire_code` are the state in Supervisor's words and numbers. `wanted`: whether it should run;
     `cgroup`: the control group that holds all its processes, null where there is none and its descendants are only
     watched; `can_outlive`: which of them can outlive a program that they are to end with, in words; `says`: the status
-    text it sent itself; `durable_s`: how long a job's flush is expected to take; `not_applied`: why the last
+    text it sent itself; `diagnosis`: why its last attempt died, until the next one begins, null if it was meant to end;
+    `durable_s`: how long a job's flush is expected to take; `not_applied`: why the last
     update left it as it was, though its section has changed.
     """
 
@@ -124,6 +126,7 @@ class ProgramStatus:
     exit_code: int | None
     signal: int | None
     reason: str | None
+    diagnosis: Diagnosis | None
     says: str | None
     wanted: bool
     warning: str | None
@@ -191,6 +194,7 @@ def _status_or_line(
             exit_code=None,
             signal=None,
             reason=None,
+            diagnosis=None,
             says=None,
             wanted=runner.wanted,
             warning=None,
@@ -236,6 +240,7 @@ def _status(
         exit_code=last_exit.code if last_exit else None,
         signal=last_exit.signal if last_exit else None,
         reason=runner.reason,
+        diagnosis=runner.records.process.diagnosis,
         says=runner.records.process.status_text,
         wanted=runner.wanted,
         warning=warning,

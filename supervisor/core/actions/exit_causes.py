@@ -181,7 +181,10 @@ def _as_diagnosed(event: WorkerExited, how: str) -> str | None:
         return f"{how}: {diagnosis.what}" if diagnosis.what and event.evidence is not None else None
     if diagnosis.what:
         return f"{diagnosis.what}: {diagnosis.line} ({how})"
-    return f"{how}: {diagnosis.line}" if diagnosis.source is Source.STDERR and event.evidence is not None else None
+    if diagnosis.source is not Source.STDERR or event.evidence is None:
+        return None
+    is_last = event.error_line is not None and diagnosis.line in event.error_line  # which may have a remedy
+    return f"{how}: {event.error_line if is_last else diagnosis.line}"
 
 
 def before_run(facts: ProgramFacts, event: WorkerExited) -> str:

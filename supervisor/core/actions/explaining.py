@@ -25,7 +25,7 @@ def explain(facts: ProgramFacts, event: WorkerExited) -> WorkerExited:
         signal=event.signal,
         oom=event.oom or found.oom,
         reported=facts.current.reported_error,
-        is_ours=found.is_ours or facts.current.decided_end is not None,
+        decided=None if facts.current.decided_end is None else facts.current.decided_end[1],
     )
     return replace(event, diagnosis=diagnose_safely(evidence))
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from signal import Signals
 
 from supervisor.core.diagnosis import kernel_lines
 from supervisor.core.diagnosis.evidence import Diagnosis, Evidence, KernelLine, Kind, Source
@@ -30,6 +29,8 @@ CHILD_S = 30.0  # so long after a child was killed for memory, the end of its pa
 LAST_LINES = 60  # of what was printed before a fatal signal
 NO_BYTES = 1 << 20  # a disk with less than that is full
 SHELL_SIGNAL = 128  # a shell's status for a command that a signal ended is this and the signal's number
+WHY_IT_HUNG = frozenset({Kind.HUNG_TASK, Kind.GPU_LOST})
+"""What of the kernel's log explains why this daemon had to end a process."""
 _NAMED_PID = re.compile(r"\bpid[^\w]{0,4}(\d{1,10})\b")
 _SHELL_PID = re.compile(
     r"line \d{1,6}: +(\d{1,10}) (?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)"
@@ -58,11 +59,13 @@ def diagnosis_of(kind: Kind, line: str, source: Source) -> Diagnosis:
 
 def _by_kernel(evidence: Evidence, output: Output, said: Diagnosis) -> Diagnosis | None:
     lines = tuple(line for line in evidence.kernel or () if kernel_lines.may_matter(line.text))
-    if not lines or evidence.is_ours:
+    if not lines:
         return None
     own = [line for line in lines if kernel_lines.names_one_of(line.text, evidence.pids)]
     of_children = _of_children(evidence, output, lines) if _may_follow_from_child(evidence, said) else []
     for rule in KERNEL_RULES:
+        if evidence.decided is not None and rule.kind not in WHY_IT_HUNG:
+            continue
         match rule.about:
             case About.PROCESS:
                 candidates = [*own, *of_children]
@@ -128,7 +131,7 @@ def _is_about_gpus(evidence: Evidence, said: Diagnosis) -> bool:
 
 def _by_gpus(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
     """What the GPU guard found, if the program's words are about GPUs, or a signal ended it that nobody sent."""
-    if not evidence.gpu or evidence.is_ours or said.kind in FROM_OUTSIDE or said.kind is Kind.GPU_MEMORY:
+    if not evidence.gpu or said.kind in FROM_OUTSIDE or said.kind is Kind.GPU_MEMORY:
         return None
     if said.kind not in GPU_KINDS and evidence.signal is None:
         return None
@@ -137,7 +140,7 @@ def _by_gpus(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
 
 
 def _by_cgroup(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
-    if evidence.oom is None or evidence.is_ours or not _may_follow_from_child(evidence, said):
+    if evidence.oom is None or not _may_follow_from_child(evidence, said):
         return None
     kind = Kind.CGROUP_MEMORY if "cgroup" in evidence.oom else Kind.HOST_MEMORY
     return diagnosis_of(kind, evidence.oom, Source.CGROUP)
@@ -150,6 +153,8 @@ def _by_its_words(evidence: Evidence, output: Output) -> Diagnosis:
     how = describe_exit(evidence.code, evidence.signal)
     if evidence.error is not None:
         return _by_error(evidence.error)
+    if evidence.decided is not None:
+        return diagnosis_of(Kind.BY_DAEMON, evidence.decided, Source.DAEMON)
     signal = evidence.signal or _signal_of_shell(evidence)
     if signal is not None:
         return _by_signal(evidence, output, signal, how)
@@ -178,7 +183,7 @@ def _signal_of_shell(evidence: Evidence) -> int | None:
 
 def _by_signal(evidence: Evidence, output: Output, signal: int, how: str) -> Diagnosis:
     kind = SIGNALS.get(signal, Kind.OTHER_SIGNAL)
-    if kind in FROM_OUTSIDE or evidence.is_ours:
+    if kind in FROM_OUTSIDE:
         return diagnosis_of(kind, how, Source.STATUS)
     last = output.lines[-LAST_LINES:]
     rule, line = _first_match(TEXT_RULES, last)
@@ -282,11 +287,3 @@ def _has(line: str, piece: str) -> bool:
             return False
         at += len(part)
     return True
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL for 9."""
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -13,6 +13,7 @@ class Source(StrEnum):
     REPORT = "what it reported"
     STDERR = "its standard error"
     DISK = "the state of the disk"
+    DAEMON = "this daemon"
     STATUS = "how it ended"
 
 
@@ -89,7 +90,8 @@ class Kind(StrEnum):
     COLLECTIVE = "collective"
     ADDRESS_IN_USE = "address-in-use"
     NETWORK = "network"
-    # nothing more is known
+    # nothing more is known, or nothing more is to be known
+    BY_DAEMON = "by-this-daemon"
     STATUS = "exit-status"
     UNKNOWN = "unknown"
 
@@ -120,12 +122,12 @@ class Evidence:
     `stderr`: the end of what it printed, as it is. `reported`: the error that it sent itself. `pids`: its process and
     what it started. `cgroup`: its control group, as the kernel names it. `oom`: that a counter of out-of-memory kills
     rose, in words. `gpu`: what the GPU guard found, worst first. `error`: why there is no process at all.
-    `is_ours`: this daemon sent the signal. `kernel`: None if its log can't be read.
+    `decided`: why this daemon ended it, in words. `kernel`: None if its log can't be read.
     """
 
     code: int | None = None
     signal: int | None = None
-    is_ours: bool = False
+    decided: str | None = None
     stderr: str = field(default="", repr=False)
     reported: str | None = None
     error: str | None = None
@@ -150,3 +152,16 @@ class Diagnosis:
     who: Who
     advice: str
     follows: str | None = None
+
+
+def flat(diagnosis: Diagnosis) -> dict[str, str | int | float | bool | None]:
+    """A diagnosis as single facts, for hooks and events."""
+    return {
+        "diagnosis": str(diagnosis.kind),
+        "what": diagnosis.what,
+        "line": diagnosis.line,
+        "line_from": str(diagnosis.source),
+        "who": str(diagnosis.who),
+        "advice": diagnosis.advice,
+        "follows": diagnosis.follows,
+    }

@@ -141,6 +141,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "a port is in use", YOU, "use another port, or end what listens there", TRANSIENT),
     Kind.NETWORK: Meaning("a network connection failed", NOBODY, f"{RETRIED}; check the address in the line", TRANSIENT),
     # --- nothing more is known ---
+    Kind.BY_DAEMON: Meaning("", NOBODY, "the line says why this daemon ended it", TRANSIENT),
     Kind.STATUS: Meaning("", YOU, "it printed nothing that says why"),
     Kind.UNKNOWN: Meaning("", NOBODY, RETRIED, TRANSIENT),
 }

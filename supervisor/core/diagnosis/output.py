@@ -10,7 +10,7 @@ from dataclasses import dataclass
 MAX_CHARACTERS = 65_536
 MAX_LINES = 400
 MAX_LINE = 2000  # characters that are looked at
-MAX_SHOWN = 300  # characters of a line that people read
+MAX_SHOWN = 200  # characters of a line that people read
 MAX_BLOCK = 60  # lines of the message of an exception
 HEADER = "Traceback (most recent call last):"
 LINKS = ("During handling of the above exception", "The above exception was the direct cause")

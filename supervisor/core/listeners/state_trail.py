@@ -1,7 +1,7 @@
 """A program's state changes as Supervisor's listeners expect them, with every state that Supervisor would pass."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.core.listeners.event_types import EventValue, PublishedEvent
 from supervisor.core.listeners.wire_states import WireState
@@ -34,6 +34,7 @@ class SupervisorStateTrail:
     _attempt: int = 0
     _tries: int = 0
     _pid: int = 0
+    _death: Mapping[str, EventValue] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:
@@ -41,18 +42,27 @@ class SupervisorStateTrail:
         return self._pid
 
     def state_changed(
-        self, to: WireState, attempt: int, pid: int | None, *, expected: bool, state: str, reason: str | None
+        self,
+        to: WireState,
+        attempt: int,
+        pid: int | None,
+        *,
+        expected: bool,
+        state: str,
+        reason: str | None,
+        death: Mapping[str, EventValue] | None = None,
     ) -> list[PublishedEvent]:
         """The events of a change to state `to`; none if listeners would see no difference.
 
         `pid`: of its process, None if there is none. `expected`: it ended as expected. `state` and `reason` are for
-        watchers, in stepkeeper's own words.
+        watchers, in stepkeeper's own words; `death`: why it died, if it has.
         """
         again = to is self.state is WireState.STARTING and self._pid != 0 and self._attempt != attempt
         was, self._attempt = self._attempt or attempt, attempt
         self._pid = self._pid if pid is None else pid
         if to is self.state and not again:
             return []
+        self._death = death or {}
         between = _BETWEEN.get((self.state, to))
         first: dict[str, EventValue] = {"attempt": was, "reason": reason}
         then: dict[str, EventValue] = {"attempt": attempt, "reason": reason, "state": state}
@@ -78,7 +88,8 @@ class SupervisorStateTrail:
         if to in (WireState.BACKOFF, WireState.EXITED, WireState.STOPPED, WireState.FATAL):
             self._pid = 0
         words = {"processname": self.process, "groupname": self.group, "from_state": self.state.name, **said}
-        fields = {"process": self.process, "from_state": self.state.name, **said, **facts}
+        why = self._death if to in (WireState.BACKOFF, WireState.EXITED, WireState.FATAL) else {}
+        fields = {"process": self.process, "from_state": self.state.name, **said, **facts, **why}
         self.state = to
         payload = " ".join(f"{key}:{value}" for key, value in words.items())
         return PublishedEvent(_NAMES[to], payload, fields, self.program, self.group)

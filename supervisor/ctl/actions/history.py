@@ -39,7 +39,8 @@ def history(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 def _attempt_rows(attempt: dict[str, Any]) -> list[tuple[str, ...]]:
     """A row for the attempt; above it, one for each checkpoint that was refused at its start, one if it began from an
-    older checkpoint than the newest, and one for each condition that had changed since the checkpoint it began from."""
+    older checkpoint than the newest, and one for each condition that had changed since the checkpoint it began from;
+    below it, where the reason of its end is from, who has to act, and what followed."""
     remarks = [f"refused {name}: {reason}" for name, reason in attempt["refused"]]
     remarks += [f"{attempt['older_because']}: {attempt['older_text']}"] if attempt["older_because"] is not None else []
     remarks += [f"conditions changed: {text}" for text in attempt["changed"]]
@@ -53,7 +54,14 @@ def _attempt_rows(attempt: dict[str, Any]) -> list[tuple[str, ...]]:
         "-" if attempt["lost_steps"] is None else str(attempt["lost_steps"]),
         attempt["text"] or attempt["cause"] or "",
     )
-    return [*(("",) * 7 + (remark,) for remark in remarks), row]
+    diagnosis = attempt["diagnosis"]
+    after = [] if diagnosis is None or not diagnosis["what"] else [_consequence(diagnosis)]
+    return [*(("",) * 7 + (remark,) for remark in remarks), row, *(("",) * 7 + (remark,) for remark in after)]
+
+
+def _consequence(diagnosis: dict[str, Any]) -> str:
+    parts = [f"from {diagnosis['source']}", f"to be done ({diagnosis['who']}): {diagnosis['advice']}"]
+    return "; ".join([*parts, *filter(None, [diagnosis["follows"]])])
 
 
 def timeline(terminal: Terminal, arguments: Arguments) -> ExitStatus:

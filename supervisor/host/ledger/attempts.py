@@ -2,8 +2,11 @@
 
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
 
+from supervisor.core.diagnosis.evidence import Diagnosis
 from supervisor.host.ledger.writer import LedgerWriter, Select, Statement
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
 MAX_TEXT = 4000  # characters of one text: a thousand attempts of a program take some megabytes at most
 
@@ -49,7 +52,8 @@ class AttemptRecord:
     attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
     its start. `checkpoints`: how many it committed. `ran_s`: how long it ran, whatever the clock was set to meanwhile.
     `changed`: what the bits depend on and is another than when the job trained last, in words. `older_because`: why it
-    began from an older checkpoint than the newest one, and `older_text` in words; None if it did not.
+    began from an older checkpoint than the newest one, and `older_text` in words; None if it did not. `diagnosis`: why
+    it died; None if it was meant to end, or runs.
     """
 
     attempt: int
@@ -69,6 +73,7 @@ class AttemptRecord:
     ran_s: float | None = None
     older_because: str | None = None
     older_text: str | None = None
+    diagnosis: Diagnosis | None = None
 
 
 def statements_of_open(connection: sqlite3.Connection) -> dict[str, Statement]:
@@ -151,15 +156,19 @@ class AttemptTable:
         last_step: int | None,
         at: float,
         ran_s: float | None = None,
+        diagnosis: Diagnosis | None = None,
     ) -> None:
-        """Records the end of an attempt, also of one that never became a process. `ran_s`: None if not measured."""
+        """Records the end of an attempt, also of one that never became a process. `ran_s`: None if not measured.
+
+        `diagnosis`: why it died; None if it was meant to end.
+        """
         if program in self._open and self._open[program][1][1] == attempt:
             del self._open[program]
         self._writer.enqueue(
             "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
-            " ran_s) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (program, attempt) DO UPDATE SET"
-            " cause = ?3, text = ?4, exit_code = ?5, signal = ?6, to_step = coalesce(?7, to_step), ended_at = ?8,"
-            " ran_s = ?9",
+            " ran_s, diagnosis) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+            " ON CONFLICT (program, attempt) DO UPDATE SET cause = ?3, text = ?4, exit_code = ?5, signal = ?6,"
+            " to_step = coalesce(?7, to_step), ended_at = ?8, ran_s = ?9, diagnosis = ?10",
             program,
             attempt,
             cause,
@@ -169,6 +178,7 @@ class AttemptTable:
             last_step,
             at,
             ran_s,
+            None if diagnosis is None else encode_record(diagnosis),
         )
 
     def last_attempts(self) -> dict[str, int]:
@@ -221,7 +231,7 @@ class AttemptTable:
         rows = self._select(
             "SELECT attempt, started_at AS started_wall_at, ended_at AS ended_wall_at,"
             " coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
-            " from_step, to_step, cause, text, exit_code, signal, changed, older_because, older_text,"
+            " from_step, to_step, cause, text, exit_code, signal, changed, older_because, older_text, diagnosis,"
             " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
             " + checkpoints_pruned AS checkpoints"
             " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",
@@ -242,6 +252,17 @@ class AttemptTable:
             lost = None if resumed_at is None or row["to_step"] is None else max(0, row["to_step"] - resumed_at)
             refusals = tuple(refused.get(row["attempt"], ()))
             changed = tuple((row["changed"] or "").splitlines())
-            records.append(AttemptRecord(**{**dict(row), "changed": changed}, lost_steps=lost, refused=refusals))
+            decoded = {"changed": changed, "diagnosis": _diagnosis_in(row["diagnosis"])}
+            records.append(AttemptRecord(**{**dict(row), **decoded}, lost_steps=lost, refused=refusals))
             resumed_at = resumed_at if row["from_step"] is None else row["from_step"]
         return records[::-1]
+
+
+def _diagnosis_in(content: Any) -> Diagnosis | None:
+    """The diagnosis of a row; None if there is none, or it is damaged, or of a kind that this version does not know."""
+    if not isinstance(content, str):
+        return None
+    try:
+        return decode_record(parse_object(content), Diagnosis, "diagnosis")
+    except ProtocolError:
+        return None

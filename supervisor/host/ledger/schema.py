@@ -13,7 +13,7 @@ from supervisor.host.ledger.migrations import OLDEST, migrate
 from supervisor.protocol import durable
 from supervisor.protocol.layout import MAX_TRACED_ATTEMPT
 
-SCHEMA = 15  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
+SCHEMA = 16  # PRAGMA user_version in the file; raised with every change of the tables (`migrations/`)
 INCREMENTAL = 2  # PRAGMA auto_vacuum: free pages can be given back to the disk piece by piece
 WAL_KEPT_BYTES = 1 << 20  # of the journal's file, once its content is in the ledger; it grows while one reads for long
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
@@ -26,7 +26,7 @@ CREATE TABLE attempts (
     restored TEXT, from_step INTEGER, to_step INTEGER,
     ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
     microbatches INTEGER, changed TEXT, ran_s REAL, checkpoints_pruned INTEGER NOT NULL DEFAULT 0,
-    older_because TEXT, older_text TEXT,
+    older_because TEXT, older_text TEXT, diagnosis TEXT,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
@@ -69,8 +69,8 @@ _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
     "SELECT program FROM removed_programs LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id, microbatches, changed, ran_s, checkpoints_pruned, older_because, older_text"
-    " FROM attempts LIMIT 0",
+    " exit_code, signal, boot_id, microbatches, changed, ran_s, checkpoints_pruned, older_because, older_text,"
+    " diagnosis FROM attempts LIMIT 0",
     "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
     " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",

@@ -10,6 +10,9 @@ GPU is the kernel's own.
 
 import os
 import re
+import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ KMSG = Path("/dev/kmsg")
 MAX_RECORD_BYTES = 8192  # of one read; the kernel cuts records at 1 KiB and escapes them to at most four times that
 MAX_TEXT = 1000  # characters kept of a record
 MAX_RECORDS = 20_000  # read at once: the largest usual ring (CONFIG_LOG_BUF_SHIFT=20) holds about as many
+MAX_KEPT = 1000  # records that matter; a broken disk logs some a second
 _FACILITY_SHIFT = 3  # of prio; the lower bits are the severity
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
@@ -78,6 +82,32 @@ class KernelLog:
     def close(self) -> None:
         """Ends it."""
         os.close(self._file)
+
+
+class KernelReports:
+    """What the kernel logged lately of what `matters`. Nothing polls: each look reads what is new since the one before.
+
+    For any thread. The first look reads the whole log, which takes milliseconds.
+    """
+
+    def __init__(self, matters: Callable[[str], bool], path: Path = KMSG) -> None:
+        self._matters = matters
+        self._path = path
+        self._lock = threading.Lock()
+        self._log: KernelLog | None = None
+        self._records: deque[KernelRecord] = deque(maxlen=MAX_KEPT)
+
+    def since(self, at_s: float) -> list[KernelRecord] | None:
+        """Those since `at_s` (seconds since the boot), oldest first; None if the log can't be read."""
+        with self._lock:
+            try:
+                if self._log is None:
+                    self._log = KernelLog(self._path)
+                new = self._log.read()
+            except OSError:
+                return None
+            self._records.extend(record for record in new if self._matters(record.text))
+            return [record for record in self._records if record.at_s >= at_s]
 
 
 def read_since(at_s: float, path: Path = KMSG) -> list[KernelRecord]:

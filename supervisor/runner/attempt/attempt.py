@@ -41,7 +41,8 @@ KILL_AGAIN_S = 5.0  # what survives SIGKILL is in the kernel, and has to come ba
 class LiveAttempt:
     """A process and all that leads to it. `mark`: of all its processes; `began_at`: monotonic.
 
-    `has_last_message`: it sent `done` or `failed`; `reported_done`: it said that training is complete.
+    `has_last_message`: it sent `done` or `failed`; `reported_done`: it said that training is complete;
+    `is_told_to_end`: it was sent the stop signal or SIGKILL.
     """
 
     number: int
@@ -55,6 +56,7 @@ class LiveAttempt:
     cgroup: Cgroup | None = None
     has_last_message: bool = False
     reported_done: bool = False
+    is_told_to_end: bool = False
 
     def learn(self, message: messages.FromWorker) -> None:
         """Remembers what its last messages say of its end."""
@@ -83,6 +85,7 @@ class LiveAttempt:
 
     def kill(self, *, with_descendants: bool) -> None:
         """SIGKILL to the process, or to all that it started, too."""
+        self.is_told_to_end = True
         if not with_descendants:
             self.process.send_signal(signal.SIGKILL, group=False)
             return

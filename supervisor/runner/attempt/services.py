@@ -5,6 +5,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.core.diagnosis.kernel_lines import may_matter
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
@@ -13,6 +14,7 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources import usage
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
+from supervisor.host.resources.kernel_log import KernelReports
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.listeners.hub import ListenerHub
@@ -58,6 +60,7 @@ class Services:
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     listeners: ListenerHub = field(default_factory=ListenerHub)
     log_reads: BlockingCalls = field(default_factory=BlockingCalls)
+    kernel_reports: KernelReports = field(default_factory=lambda: KernelReports(may_matter))
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
     available_memory: Callable[[], tuple[int, int]] = usage.available_memory

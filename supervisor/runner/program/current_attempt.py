@@ -19,7 +19,8 @@ from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
-from supervisor.runner.attempt.last_output import is_unexplained, last_error_line, last_error_lines
+from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
+from supervisor.runner.attempt.last_output import last_error_lines
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
@@ -268,11 +269,13 @@ class CurrentAttempt:
         self._requests.on_worker_gone(number)
         self._records.process.ended(exit_)
         self._log_exit(attempt, exit_)
-        oom = attempt.memory.evidence() if exit_.signal == SIGKILL else None
-        exited = events.WorkerExited(number, exit_.code, exit_.signal, oom)
-        if not attempt.has_last_message and is_unexplained(self._config, exit_):
+        oom = attempt.memory.evidence() if exit_.code != 0 else None
+        exited = events.WorkerExited(number, exit_.code, exit_.signal, oom if exit_.signal == SIGKILL else None)
+        if is_unexplained(self._config, exit_) and not attempt.is_told_to_end:
             since = self._records.process.started_wall_at
-            self._mailbox.post_exit(exited, partial(last_error_line, self._config, self._services, since))
+            deceased = Deceased(attempt.process.pid, since, oom, attempt.cgroup)
+            look = partial(gather, config=self._config, services=self._services, deceased=deceased)
+            self._mailbox.post_exit(exited, look)
         else:
             self._post(exited)
         if self._config.ends_all_processes:

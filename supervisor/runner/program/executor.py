@@ -117,4 +117,5 @@ class EffectExecutor:
             self._records.training.step,
             process.ended_wall_at or time.time(),
             process.run_time_s,
+            effect.diagnosis,
         )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from supervisor.config import ProgramConfig
+from supervisor.core.diagnosis.evidence import flat
 from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
 from supervisor.core.program import effects, events
@@ -52,7 +53,8 @@ class HookNotifier(ProgramObserver):
                     self._run_hook("unsaved", **steps, checkpoint=lost.checkpoint, text=lost.describe_end())
             case effects.Spawn() if self._ended is not None:
                 if self._ended.cause not in (Cause.DONE, Cause.STOPPED):
-                    self._run_hook("relaunched", cause=str(self._ended.cause), text=self._ended.text)
+                    cause, text = str(self._ended.cause), self._ended.text
+                    self._run_hook("relaunched", cause=cause, text=text, **self._diagnosis())
                 self._ended = None
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
@@ -60,7 +62,7 @@ class HookNotifier(ProgramObserver):
             return
         if facts.state is State.FAILED:
             cause = str(self._ended.cause) if self._ended is not None else None
-            self._run_hook("failed", cause=cause)
+            self._run_hook("failed", cause=cause, **self._diagnosis())
         if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED, State.EXITED):
             self._ended = None  # the next start is no relaunch
 
@@ -70,6 +72,11 @@ class HookNotifier(ProgramObserver):
 
     def on_checkpoint_refused(self, checkpoint: str, reason: str) -> None:
         self._run_hook("refused", checkpoint=checkpoint, text=reason)
+
+    def _diagnosis(self) -> dict[str, HookFact]:
+        """Why the last attempt died, if it did."""
+        diagnosis = self._ended.diagnosis if self._ended is not None else None
+        return {} if diagnosis is None else flat(diagnosis)
 
     def _run_hook(self, event: str, **more: HookFact) -> None:
         facts = self._job.facts

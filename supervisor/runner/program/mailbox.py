@@ -1,17 +1,16 @@
 """The mailbox of one program: what happens to it, one event after another, and its one timer.
 
 **An exit may wait.** The text of an end ("exit status 1: ValueError: ...") is said once to each who is told: the
-ledger, hooks, event listeners, whoever waits for a start. So it has to be whole when the core decides, and an exit that
-only the last line of standard error explains waits here until that is read: at most 0.5 s, 1 s while the logger starts
-(`runner/attempt/last_output.py`). Whatever happens meanwhile happened later and is not kept waiting; it releases the
-exit, without its line, and comes after it. A deadline does the same, and so does the end of the daemon: the next one
-could not know the exit status.
+ledger, hooks, event listeners, whoever waits for a start. So it has to be whole when the core decides, and an end that
+was not meant waits here until what it left behind is read: at most 0.5 s, 1 s while the logger starts
+(`runner/attempt/death_evidence.py`). Whatever happens meanwhile happened later and is not kept waiting; it releases the
+exit, without its evidence, and comes after it. A deadline does the same, and so does the end of the daemon: the next
+one could not know the exit status.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 
 from supervisor.core.job import Job
@@ -58,26 +57,29 @@ class Mailbox:
         self._release_exit()
         self._put(event, partial(self._job.handle, event))
 
-    def post_exit(self, exited: WorkerExited, read_last_line: Callable[[], Awaitable[str | None]]) -> None:
-        """The process is gone, and the line that `read_last_line` gives may say why."""
+    def post_exit(self, exited: WorkerExited, gather: Callable[[WorkerExited], Awaitable[WorkerExited]]) -> None:
+        """The process is gone; `gather` gives the exit with what was found of why."""
         self._release_exit()
         self._waiting_exit = exited
-        self._tasks.start(self._explain_exit(exited, read_last_line))
+        self._tasks.start(self._explain_exit(exited, gather))
 
-    async def _explain_exit(self, exited: WorkerExited, read_last_line: Callable[[], Awaitable[str | None]]) -> None:
-        line = None
+    async def _explain_exit(
+        self, exited: WorkerExited, gather: Callable[[WorkerExited], Awaitable[WorkerExited]]
+    ) -> None:
+        explained = exited
         try:
-            line = await read_last_line()
+            explained = await gather(exited)
         finally:
             if self._waiting_exit is exited:  # else it was posted without
-                self._release_exit(line)
+                self._waiting_exit = explained
+                self._release_exit()
 
-    def _release_exit(self, error_line: str | None = None) -> bool:
+    def _release_exit(self) -> bool:
         """Posts the exit that waits; False if none does."""
         exited, self._waiting_exit = self._waiting_exit, None
         if exited is None:
             return False
-        self.post(replace(exited, error_line=error_line))
+        self.post(exited)
         return True
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.config import ProgramConfig
+from supervisor.core.diagnosis.evidence import flat
 from supervisor.core.listeners import event_types
 from supervisor.core.listeners.event_types import EventValue, PublishedEvent, program_event
 from supervisor.core.listeners.state_trail import SupervisorStateTrail
@@ -19,6 +20,12 @@ from supervisor.runner.records.program import ProgramRecords
 
 NAMED = 10  # tensors in an event; the log has more
 COMMITS_A_SECOND, COMMITS_AT_ONCE = 1.0, 100  # published; all programs share the buffers of those who read
+
+
+def _death_in(decided: list[effects.Effect]) -> dict[str, EventValue] | None:
+    """Why an attempt died, if one did."""
+    ends = [effect for effect in decided if isinstance(effect, effects.RecordEnd)]
+    return flat(ends[0].diagnosis) if ends and ends[0].diagnosis is not None else None
 
 
 class EventPublisher(ProgramObserver):
@@ -72,6 +79,7 @@ class EventPublisher(ProgramObserver):
             expected=ended_well or facts.state is State.SUCCEEDED,
             state=facts.state.value,
             reason=facts.reason,
+            death=_death_in(decided),
         )
         match event:
             case events.CheckpointCommitted() if self._commits is None or self._commits.take(time.monotonic()):

@@ -62,6 +62,7 @@ class AttemptStopper:
         if attempt is not None and attempt.number == number:
             self._current.note_descendants()
             self._log.info("worker.told_to_stop", attempt=number, signal=self._config.stopsignal.name)
+            attempt.is_told_to_end = True
             attempt.process.send_signal(self._config.stopsignal, group=self._config.stopasgroup)
 
     def abort(self, effect: effects.Abort) -> None:

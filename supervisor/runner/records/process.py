@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from supervisor.core.diagnosis.evidence import Diagnosis
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.oom_kills import OomKillCounter
@@ -14,7 +15,8 @@ class ProcessRecord:
     the name says `wall`. None: not known, or it has not happened.
 
     `pid`: until its exit is posted. `status_text`: what it said last of what it is doing (STATUS= of a notification).
-    `oom_counters`: of kills for lack of memory, as of when it was last seen to move to another cgroup.
+    `diagnosis`: why it died, until the next attempt begins. `oom_counters`: of kills for lack of memory, as of when it
+    was last seen to move to another cgroup.
     """
 
     pid: int | None = None
@@ -25,6 +27,7 @@ class ProcessRecord:
     last_exit: Exit | None = None
     spawn_error: SpawnError | None = None
     status_text: str | None = None
+    diagnosis: Diagnosis | None = None
     oom_counters: tuple[OomKillCounter, ...] = ()
 
     @property
@@ -36,7 +39,7 @@ class ProcessRecord:
 
     def reset_for_attempt(self) -> None:
         """Another attempt begins."""
-        self.spawn_error = self.last_exit = self.status_text = None
+        self.spawn_error = self.last_exit = self.status_text = self.diagnosis = None
 
     def started(self, pid: int, started_at: float) -> None:
         """The process runs since then; that of an earlier daemon does for longer than this daemon."""

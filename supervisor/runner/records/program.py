@@ -76,8 +76,10 @@ class ProgramRecords(ProgramObserver):
         match effect:
             case Spawn():
                 self.reset_for_attempt()
-            case RecordEnd() if self.training.step is not None and (ran_s := self.process.run_time_s) is not None:
-                self.reliability = self.reliability.with_attempt(ran_s, effect.cause)
+            case RecordEnd():
+                self.process.diagnosis = effect.diagnosis
+                if self.training.step is not None and (ran_s := self.process.run_time_s) is not None:
+                    self.reliability = self.reliability.with_attempt(ran_s, effect.cause)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         if isinstance(message, messages.Committed):

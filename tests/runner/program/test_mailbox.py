@@ -1,6 +1,7 @@
 """The mailbox of one program: which of an exit and what comes after it is handled first, and with which line."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
@@ -23,6 +24,15 @@ def mailbox() -> tuple[Mailbox, list[Event]]:
     ), handled
 
 
+def given(line: asyncio.Future[str | None]) -> Callable[[WorkerExited], Awaitable[WorkerExited]]:
+    """Gives an exit the line, once that is known."""
+
+    async def gather(exited: WorkerExited) -> WorkerExited:
+        return replace(exited, error_line=await line)
+
+    return gather
+
+
 async def read(line: asyncio.Future[str | None], text: str) -> None:
     """The line is read, and whoever waits for it goes on."""
     line.set_result(text)
@@ -34,7 +44,7 @@ async def test_an_exit_waits_for_its_line():
     made, handled = mailbox()
     line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-    made.post_exit(FIRST, lambda: line)
+    made.post_exit(FIRST, given(line))
     await asyncio.sleep(0)
     waited = list(handled)
     await read(line, "ValueError")
@@ -45,7 +55,7 @@ async def test_an_exit_waits_for_its_line():
 async def test_what_comes_while_an_exit_waits_is_handled_after_it():
     made, handled = mailbox()
     line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-    made.post_exit(FIRST, lambda: line)
+    made.post_exit(FIRST, given(line))
 
     made.post(StopRequested())
     await asyncio.sleep(0)
@@ -57,9 +67,9 @@ async def test_what_comes_while_an_exit_waits_is_handled_after_it():
 async def test_a_line_that_is_read_late_is_not_given_to_the_next_exit():
     made, handled = mailbox()
     lines = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    made.post_exit(FIRST, lambda: lines[0])
+    made.post_exit(FIRST, given(lines[0]))
     made.post(StopRequested())
-    made.post_exit(SECOND, lambda: lines[1])
+    made.post_exit(SECOND, given(lines[1]))
     await asyncio.sleep(0)
 
     await read(lines[0], "of the first")
@@ -71,7 +81,7 @@ async def test_a_line_that_is_read_late_is_not_given_to_the_next_exit():
 async def test_the_end_of_the_daemon_does_not_wait_for_a_line():
     made, handled = mailbox()
     line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-    made.post_exit(FIRST, lambda: line)
+    made.post_exit(FIRST, given(line))
     await asyncio.sleep(0)
 
     made.close()

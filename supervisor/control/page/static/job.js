@@ -69,6 +69,11 @@ export class Job {
       facts.push(["To write", job.proof?.verdict === "different" ? job.proof.remedy : ""]);
       facts.push(["Storage", (job.storage_remarks ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
     }
+    if (program.diagnosis) {
+      const why = program.diagnosis;
+      const shown = why.what ? `${why.what}: ${why.line}` : why.line;
+      facts.unshift(["Why it died", `${shown} (${why.source})`], ["To be done", `${why.who}: ${why.advice}`], ["What follows", why.follows]);
+    }
     if (program.notice) facts.push(["Notice", [program.notice.kind, program.notice.source, moment(program.notice.deadline_wall_at), program.notice.doing].filter(Boolean).join(", ")]);
     const shown = facts.filter(([, text]) => text);
     const key = JSON.stringify(shown);

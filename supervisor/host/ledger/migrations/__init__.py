@@ -16,12 +16,17 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from supervisor.host.ledger.migrations import v13_progress, v14_names, v15_proofs
+from supervisor.host.ledger.migrations import v13_progress, v14_names, v15_proofs, v16_diagnoses
 from supervisor.protocol import durable
 
 Step = Callable[[sqlite3.Connection], None]
 
-STEPS: Mapping[int, Step] = {13: v13_progress.apply, 14: v14_names.apply, 15: v15_proofs.apply}
+STEPS: Mapping[int, Step] = {
+    13: v13_progress.apply,
+    14: v14_names.apply,
+    15: v15_proofs.apply,
+    16: v16_diagnoses.apply,
+}
 """By the version that each leads to."""
 
 OLDEST = min(STEPS) - 1
