@@ -10,6 +10,7 @@ from pathlib import Path
 
 from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands.notices import notice_description
+from supervisor.core.diagnosis.evidence import describe_remedy
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyStage
@@ -84,7 +85,7 @@ def advice(runner: Runner) -> list[str]:
     diagnosis = runner.records.process.diagnosis
     if diagnosis is None or not diagnosis.what or runner.state is State.STOPPED:
         return []
-    return [f"to be done ({diagnosis.who}): {diagnosis.advice}"]
+    return [describe_remedy(diagnosis)]
 
 
 def _innermost_frame(runner: Runner) -> list[str]:

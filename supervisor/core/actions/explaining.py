@@ -67,7 +67,7 @@ def describe_consequence(facts: ProgramFacts, now: float) -> str:
         case State.BACKOFF if facts.waits_for_host:
             return "it waits for what becomes of the host"
         case State.BACKOFF:
-            return f"it is started again in {max(0.0, (facts.deadline_at or now) - now):.0f} s"
+            return f"it is started again in {max(1.0, (facts.deadline_at or now) - now):.0f} s"
         case State.FAILED:
             return "it is not started again until somebody starts it"
         case State.EXITED | State.SUCCEEDED:

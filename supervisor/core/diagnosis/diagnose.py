@@ -171,7 +171,7 @@ def _by_its_words(evidence: Evidence, output: Output) -> Diagnosis:
 def _by_error(error: str) -> Diagnosis:
     """There is no process: it could not be started."""
     rule, line = _first_match(TEXT_RULES, [error])
-    return diagnosis_of(rule.kind if rule else Kind.COMMAND, line or error, Source.REPORT)
+    return diagnosis_of(rule.kind if rule else Kind.COMMAND, line or error, Source.DAEMON)
 
 
 def _signal_of_shell(evidence: Evidence) -> int | None:

@@ -20,8 +20,8 @@ class Source(StrEnum):
 class Who(StrEnum):
     """Who has to act so that it does not happen again."""
 
-    YOU = "the script"
-    OPERATOR = "the host"
+    AUTHOR = "the script's author"
+    OPERATOR = "the host's operator"
     NOBODY = "nobody"
 
 
@@ -142,7 +142,7 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why it died. `what`: in words, empty if the line says it all; `line`: the very line that shows it, from `source`;
-    `advice`: what whoever has to act (`who`) should do; `follows`: what this daemon does now.
+    `advice`: what whoever has to act (`who`) should do, or nobody if it does not go on; `follows`: what this daemon does now.
     """
 
     kind: Kind
@@ -152,6 +152,13 @@ class Diagnosis:
     who: Who
     advice: str
     follows: str | None = None
+
+
+def describe_remedy(diagnosis: Diagnosis) -> str:
+    """Who has to act, and how, in words."""
+    if diagnosis.who is Who.NOBODY:
+        return "; ".join(filter(None, ["nobody has to act", diagnosis.advice]))
+    return f"to be done by {diagnosis.who}: {diagnosis.advice}"
 
 
 def flat(diagnosis: Diagnosis) -> dict[str, str | int | float | bool | None]:

@@ -18,9 +18,8 @@ class Meaning(NamedTuple):
     cause: Cause | None = None
 
 
-YOU, OPERATOR, NOBODY = Who.YOU, Who.OPERATOR, Who.NOBODY
+AUTHOR, OPERATOR, NOBODY = Who.AUTHOR, Who.OPERATOR, Who.NOBODY
 TRANSIENT = True
-RETRIED = "nothing: it is started again"
 MEMORY = Cause.OUT_OF_MEMORY
 
 # fmt: off
@@ -30,13 +29,13 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "the kernel killed it: the host ran out of memory", OPERATOR,
         "give the host more memory, run less on it, or set memory_limit for each program", TRANSIENT, MEMORY),
     Kind.CGROUP_MEMORY: Meaning(
-        "the kernel killed it: its control group ran out of memory", YOU,
+        "the kernel killed it: its control group ran out of memory", AUTHOR,
         "use less memory (batch size, prefetching, DataLoader workers), or raise the limit of the group", False, MEMORY),
     Kind.GPU_MEMORY: Meaning(
-        "out of GPU memory", YOU,
+        "out of GPU memory", AUTHOR,
         "set on_oom = microbatch, use a smaller batch, or look who else uses the GPU", False, MEMORY),
     Kind.MEMORY_ERROR: Meaning(
-        "an allocation was refused: out of memory or above a limit", YOU,
+        "an allocation was refused: out of memory or above a limit", AUTHOR,
         "ask for less memory, or raise the limit of its address space", False, MEMORY),
     Kind.SHARED_MEMORY: Meaning(
         "shared memory (/dev/shm) is full", OPERATOR,
@@ -63,42 +62,42 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "check the disk, file server or GPU that it waited for", TRANSIENT),
     # --- signals ---
     Kind.SEGFAULT: Meaning(
-        "segmentation fault in native code", YOU,
+        "segmentation fault in native code", AUTHOR,
         "update or rebuild the library that the line names; run with python -X faulthandler", TRANSIENT),
     Kind.ILLEGAL_INSTRUCTION: Meaning(
         "the processor lacks an instruction that a library uses", OPERATOR,
         "install a build for this processor, or use another host"),
     Kind.BUS_ERROR: Meaning(
-        "bus error: a mapped file was cut, or its disk or shared memory failed", YOU,
+        "bus error: a mapped file was cut, or its disk or shared memory failed", AUTHOR,
         "look who truncates the file while it is read, and at the space in /dev/shm", TRANSIENT),
-    Kind.ARITHMETIC: Meaning("division by zero or overflow in native code", YOU, "find it with a debugger"),
+    Kind.ARITHMETIC: Meaning("division by zero or overflow in native code", AUTHOR, "find it with a debugger"),
     Kind.STACK_OVERFLOW: Meaning(
-        "stack overflow", YOU, "less recursion in native code, or a larger stack (ulimit -s)"),
-    Kind.ABORT: Meaning("it aborted itself", YOU, "the line says why, or a core dump does", TRANSIENT),
-    Kind.ASSERTION: Meaning("an assertion failed in native code", YOU, "see the condition in the line"),
+        "stack overflow", AUTHOR, "less recursion in native code, or a larger stack (ulimit -s)"),
+    Kind.ABORT: Meaning("it aborted itself", AUTHOR, "the line says why, or a core dump does", TRANSIENT),
+    Kind.ASSERTION: Meaning("an assertion failed in native code", AUTHOR, "see the condition in the line"),
     Kind.KILLED: Meaning(
         "killed by somebody: neither by this daemon nor, as far as is known, for lack of memory", NOBODY,
-        f"{RETRIED}; if it goes on, look for who sends SIGKILL (systemd-oomd, a batch system, a person)", TRANSIENT),
-    Kind.TERMINATED: Meaning("somebody sent it SIGTERM", NOBODY, RETRIED, TRANSIENT),
-    Kind.HANGUP: Meaning("somebody sent it SIGHUP, or its terminal closed", NOBODY, RETRIED, TRANSIENT),
-    Kind.INTERRUPTED: Meaning("interrupted (SIGINT)", NOBODY, RETRIED, TRANSIENT),
+        "if it goes on, look for who sends SIGKILL (systemd-oomd, a batch system, a person)", TRANSIENT),
+    Kind.TERMINATED: Meaning("somebody sent it SIGTERM", NOBODY, "", TRANSIENT),
+    Kind.HANGUP: Meaning("somebody sent it SIGHUP, or its terminal closed", NOBODY, "", TRANSIENT),
+    Kind.INTERRUPTED: Meaning("interrupted (SIGINT)", NOBODY, "", TRANSIENT),
     Kind.BROKEN_PIPE: Meaning(
-        "what read its output or its connection is gone", NOBODY, RETRIED, TRANSIENT),
-    Kind.OTHER_SIGNAL: Meaning("", NOBODY, RETRIED, TRANSIENT),
+        "what read its output or its connection is gone", NOBODY, "", TRANSIENT),
+    Kind.OTHER_SIGNAL: Meaning("", NOBODY, "", TRANSIENT),
     # --- the script ---
-    Kind.EXCEPTION: Meaning("", YOU, "see the traceback in its standard error"),
-    Kind.RECURSION: Meaning("", YOU, "end the recursion that the traceback shows"),
-    Kind.MISSING_MODULE: Meaning("", YOU, "install it in the environment that the job runs in"),
-    Kind.MISSING_FILE: Meaning("", YOU, "check the path, and that its disk is mounted"),
+    Kind.EXCEPTION: Meaning("", AUTHOR, "see the traceback in its standard error"),
+    Kind.RECURSION: Meaning("", AUTHOR, "end the recursion that the traceback shows"),
+    Kind.MISSING_MODULE: Meaning("", AUTHOR, "install it in the environment that the job runs in"),
+    Kind.MISSING_FILE: Meaning("", AUTHOR, "check the path, and that its disk is mounted"),
     Kind.PERMISSION: Meaning("", OPERATOR, "give the job's user access to it"),
-    Kind.DATA: Meaning("its data is damaged", YOU, "make the file again that holds the record"),
-    Kind.USAGE: Meaning("", YOU, "correct the arguments of its command"),
-    Kind.EXIT_TEXT: Meaning("", YOU, "the line is what it said itself"),
-    Kind.COMMAND: Meaning("its command can't be run", YOU, "correct the path or the rights of the command"),
+    Kind.DATA: Meaning("its data is damaged", AUTHOR, "make the file again that holds the record"),
+    Kind.USAGE: Meaning("", AUTHOR, "correct the arguments of its command"),
+    Kind.EXIT_TEXT: Meaning("", AUTHOR, "the line is what it said itself"),
+    Kind.COMMAND: Meaning("its command can't be run", AUTHOR, "correct the path or the rights of the command"),
     # --- its helpers ---
     Kind.DATA_WORKER: Meaning(
-        "a DataLoader worker died", YOU, "look above for why; fewer workers need less memory", TRANSIENT),
-    Kind.CHILD: Meaning("a process that it had started died", YOU, "see what that one printed above", TRANSIENT),
+        "a DataLoader worker died", AUTHOR, "look above for why; fewer workers need less memory", TRANSIENT),
+    Kind.CHILD: Meaning("a process that it had started died", AUTHOR, "see what that one printed above", TRANSIENT),
     # --- GPUs ---
     Kind.GPU_LOST: Meaning(
         "a GPU fell off the bus", OPERATOR, "restart the host; if it happens again, have the GPU replaced", TRANSIENT),
@@ -106,10 +105,10 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "a GPU has a hardware fault", OPERATOR,
         "leave the GPU out, reset it when it is idle, and watch whether it happens again", TRANSIENT),
     Kind.GPU_PROGRAM: Meaning(
-        "the program made an invalid access on the GPU", YOU,
+        "the program made an invalid access on the GPU", AUTHOR,
         "look for indices and labels out of range; CUDA_LAUNCH_BLOCKING=1 shows the true line", TRANSIENT),
     Kind.GPU_LAUNCH: Meaning(
-        "a GPU computation failed", NOBODY, f"{RETRIED}; if it goes on, look for an Xid in the kernel's log", TRANSIENT),
+        "a GPU computation failed", NOBODY, "if it goes on, look for an Xid in the kernel's log", TRANSIENT),
     Kind.GPU_BUSY: Meaning(
         "the GPU is busy or waits for a reset", OPERATOR,
         "end what uses it, or reset it (nvidia-smi -r)", TRANSIENT),
@@ -122,27 +121,27 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.GPU_NONE: Meaning(
         "no GPU can be seen", OPERATOR, "check the driver (nvidia-smi), CUDA_VISIBLE_DEVICES and the container's GPUs"),
     Kind.GPU_LIBRARY: Meaning(
-        "cuDNN or cuBLAS could not start: no GPU memory left, or versions that do not fit", YOU,
+        "cuDNN or cuBLAS could not start: no GPU memory left, or versions that do not fit", AUTHOR,
         "look who uses the GPU's memory, then at the versions that the lines above name", TRANSIENT),
     Kind.GPU_ARCHITECTURE: Meaning(
-        "the library was not built for this GPU", YOU, "install a build that supports the GPU's compute capability"),
+        "the library was not built for this GPU", AUTHOR, "install a build that supports the GPU's compute capability"),
     Kind.MISSING_LIBRARY: Meaning(
         "a shared library is missing or does not fit", OPERATOR,
         "install it, or correct LD_LIBRARY_PATH of the job's environment"),
     # --- others ---
     Kind.PEER: Meaning(
-        "another process of the training went away first", NOBODY, f"{RETRIED}; the other one's end says why", TRANSIENT),
+        "another process of the training went away first", NOBODY, "the other one's end says why", TRANSIENT),
     Kind.COLLECTIVE_TIMEOUT: Meaning(
         "the other processes did not come to a collective operation in time", NOBODY,
-        f"{RETRIED}; if it goes on, look which rank is slow or stuck", TRANSIENT),
+        "if it goes on, look which rank is slow or stuck", TRANSIENT),
     Kind.COLLECTIVE: Meaning(
-        "communication between GPUs failed", NOBODY, f"{RETRIED}; NCCL_DEBUG=WARN prints the cause", TRANSIENT),
+        "communication between GPUs failed", NOBODY, "NCCL_DEBUG=WARN prints the cause", TRANSIENT),
     Kind.ADDRESS_IN_USE: Meaning(
-        "a port is in use", YOU, "use another port, or end what listens there", TRANSIENT),
-    Kind.NETWORK: Meaning("a network connection failed", NOBODY, f"{RETRIED}; check the address in the line", TRANSIENT),
+        "a port is in use", AUTHOR, "use another port, or end what listens there", TRANSIENT),
+    Kind.NETWORK: Meaning("a network connection failed", NOBODY, "if it goes on, check the address in the line", TRANSIENT),
     # --- nothing more is known ---
     Kind.BY_DAEMON: Meaning("", NOBODY, "the line says why this daemon ended it", TRANSIENT),
-    Kind.STATUS: Meaning("", YOU, "it printed nothing that says why"),
-    Kind.UNKNOWN: Meaning("", NOBODY, RETRIED, TRANSIENT),
+    Kind.STATUS: Meaning("", AUTHOR, "it printed nothing that says why"),
+    Kind.UNKNOWN: Meaning("", NOBODY, "", TRANSIENT),
 }
 # fmt: on

@@ -60,8 +60,9 @@ def _attempt_rows(attempt: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _consequence(diagnosis: dict[str, Any]) -> str:
-    parts = [f"from {diagnosis['source']}", f"to be done ({diagnosis['who']}): {diagnosis['advice']}"]
-    return "; ".join([*parts, *filter(None, [diagnosis["follows"]])])
+    is_theirs = diagnosis["who"] != "nobody"
+    remedy = f"to be done by {diagnosis['who']}: {diagnosis['advice']}" if is_theirs else diagnosis["advice"]
+    return "; ".join(filter(None, [f"from {diagnosis['source']}", remedy, diagnosis["follows"]]))
 
 
 def timeline(terminal: Terminal, arguments: Arguments) -> ExitStatus:

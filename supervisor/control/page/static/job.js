@@ -72,7 +72,7 @@ export class Job {
     if (program.diagnosis) {
       const why = program.diagnosis;
       const shown = why.what ? `${why.what}: ${why.line}` : why.line;
-      facts.unshift(["Why it died", `${shown} (${why.source})`], ["To be done", `${why.who}: ${why.advice}`], ["What follows", why.follows]);
+      facts.unshift(["Why it died", `${shown} (${why.source})`], ["To be done", why.who === "nobody" ? why.advice : `by ${why.who}: ${why.advice}`], ["What follows", why.follows]);
     }
     if (program.notice) facts.push(["Notice", [program.notice.kind, program.notice.source, moment(program.notice.deadline_wall_at), program.notice.doing].filter(Boolean).join(", ")]);
     const shown = facts.filter(([, text]) => text);
