@@ -188,7 +188,7 @@ TEXT_RULES = (
         "NCCL WARN", "unhandled system error", "unhandled cuda error"), is_vague=True),
     # --- memory of the host, after that of GPUs ---
     TextRule(Kind.MEMORY_ERROR, (
-        "MemoryError", "std::bad_alloc", "Cannot allocate memory", "[Errno 12]", "OOM when allocating tensor",
+        "std::bad_alloc", "Cannot allocate memory", "[Errno 12]", "OOM when allocating tensor",
         "DefaultCPUAllocator: can't allocate memory", "Unable to allocate", "ResourceExhaustedError…OOM")),
     # --- the script ---
     TextRule(Kind.DATA, (
