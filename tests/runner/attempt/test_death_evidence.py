@@ -11,6 +11,7 @@ from supervisor.config import load_config
 from supervisor.core.diagnosis.evidence import Diagnosis, Kind, Source
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
+from supervisor.host.logs.files.positions import position_in
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
@@ -24,17 +25,26 @@ ENDED = (State.EXITED, State.FAILED, State.BACKOFF)
 
 
 async def diagnosis_of(tmp_path: Path, services: Services, *scripts: str) -> tuple[Diagnosis, str]:
-    """Runs these Python scripts one after the other as one program; gives the last diagnosis, and the reason."""
+    """Runs these Python scripts one after the other as one program; gives the last diagnosis, and the reason.
+
+    The logger's word on where the output of an attempt begins is given in its place.
+    """
     path, source = tmp_path / "test.conf", tmp_path / "script.py"
     path.write_text(
         f"[supervisord]\nstate_dir={tmp_path}/state\nchildlogdir={tmp_path}\n"
         f"[program:main]\ncommand={sys.executable} {source}\nautorestart=false\nstartsecs=0\nexitcodes=0\n"
+        f"stderr_logfile={tmp_path}/main-stderr.log\n"
     )
     await logger_runs(tmp_path, services)
     runner = Runner(load_config(path, os.environ).programs["main"], services)
     runner.takeover.advance(TakeoverStage.STARTABLE)
+    log = tmp_path / "main-stderr.log"
     for script in scripts:
         source.write_text(script)
+        if log.exists():
+            with log.open("rb") as written:
+                begin = position_in(written.fileno(), log.stat().st_size)
+            services.ledger.output_begins.store("main", runner.attempt + 1, "stderr", begin)
         runner.post(events.StartRequested())
         attempt = runner.attempt
         await asyncio.wait_for(
@@ -86,3 +96,12 @@ async def test_a_message_is_shown_printable(tmp_path: Path, services: Services):
 
     assert diagnosis.line.isprintable()
     assert len(diagnosis.line) <= 200
+
+
+async def test_what_the_attempt_before_printed_explains_nothing(tmp_path: Path, services: Services):
+    first = "raise OSError(28, 'No space left on device')"
+    second = "import os, sys\nprint('the dataset is empty', file=sys.stderr, flush=True)\nos._exit(3)"
+
+    diagnosis, reason = await diagnosis_of(tmp_path, services, first, second)
+
+    assert (diagnosis.kind, reason) == (Kind.EXIT_TEXT, "exit status 3: the dataset is empty")
