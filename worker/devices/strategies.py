@@ -10,6 +10,7 @@ import tensorflow as tf
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.launch import STRATEGIES, Launch
 from worker.devices import conditions, tpu
+from worker.devices.gpu_check import missing_gpus
 from worker.internals.tensorflow_internals import is_default_strategy, is_onednn_enabled
 from worker.process import local_processes
 from worker.process.reporting import print_message
@@ -79,6 +80,8 @@ def _build_strategy(
     if name == "tpu":
         return tpu.tpu_strategy()
     gpus = tf.config.list_physical_devices("GPU")
+    if not gpus and launch.replicas_min is not None and (missing := missing_gpus()) is not None:
+        raise RuntimeError(f"cannot train: {missing}; replicas_min is {launch.replicas_min}: mend that, or remove it")
     if name == "one-device":
         return _one_device(gpus)
     if name not in ("auto", "mirrored"):

@@ -18,6 +18,7 @@ from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, T
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
 from worker.devices import conditions, tensorflow_conditions
+from worker.devices.gpu_check import missing_gpus
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.saving.commit import CheckpointOrigin
@@ -88,7 +89,10 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             unmatched=checkpoint.unmatched if checkpoint is not None else (),
             changed=(*self._changed, *self._script.said),
             replicas=None if self._state.strategy is None else self._state.strategy.num_replicas_in_sync,
+            gpus_missing=missing_gpus(),
         )
+        if restored.gpus_missing is not None:
+            self._attempt.reporter.show_message(restored.gpus_missing)
         self._attempt.reporter.send_message(restored)
         self._restored = restored
         return state

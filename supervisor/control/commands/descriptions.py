@@ -196,6 +196,8 @@ def _devices(runner: Runner) -> list[str]:
         parts.append(f"on {training.replicas} of {wanted} devices")
     if training.gpus_left_out is not None:
         parts.append(f"without {training.gpus_left_out}")
+    if training.gpus_missing is not None:
+        parts.append(training.gpus_missing)
     return parts
 
 

@@ -94,6 +94,7 @@ class JobStatus:
     replicas: int | None
     replicas_wanted: int | None
     gpus_left_out: str | None
+    gpus_missing: str | None
     is_imported: bool
 
 

@@ -162,7 +162,7 @@ class Restored:
     `unmatched`: what the program wanted and the checkpoint does not hold, or the other way round. `changed`: conditions
     of bit-exact training that differ from the last attempt, in words. Sent once more, with all of `changed`, if
     the data turn out to differ too, which the worker knows at its first step. `replicas`: over how many devices it
-    trains.
+    trains. `gpus_missing`: that it sees none of the GPUs it was meant to use, and why.
     """
 
     rate: ClassVar[Rate] = Rate(1, 20)
@@ -175,6 +175,7 @@ class Restored:
     unmatched: Names = ()
     changed: Names = ()
     replicas: Annotated[int, Range(0, 1_000_000)] | None = None
+    gpus_missing: Annotated[str, Text(500)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ class TrainingStatus(ProgramObserver):
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
-    over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without. `is_imported`: its
-    libraries are loaded.
+    over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without; `gpus_missing`:
+    that its library sees none, and why. `is_imported`: its libraries are loaded.
     """
 
     step: int | None = None
@@ -46,12 +46,13 @@ class TrainingStatus(ProgramObserver):
     left_out: tuple[str, ...] = ()
     replicas: int | None = None
     gpus_left_out: str | None = None
+    gpus_missing: str | None = None
     is_imported: bool = False
 
     def reset_for_attempt(self) -> None:
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
-        self.interval_s = self.replicas = None
+        self.interval_s = self.replicas = self.gpus_missing = None
         self.is_imported = False
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
@@ -68,6 +69,7 @@ class TrainingStatus(ProgramObserver):
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint
                 self.total_steps, self.changed, self.replicas = message.total_steps, message.changed, message.replicas
+                self.gpus_missing = message.gpus_missing
                 if self.checkpoint is not None and self.checkpoint.step > message.step:
                     self.checkpoint = None  # it begins from an older one, or anew: a newer one is given up
             case messages.Progress():
