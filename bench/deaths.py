@@ -1,4 +1,4 @@
-"""How often is the cause of a death named rightly? Prints the wrong ones, the shares, and the matrix (label x diagnosis).
+"""How often is the cause of a death named rightly? Prints the wrong ones, the shares, the matrix (label, diagnosis).
 
 python -m bench.deaths              all deaths of the corpus
 python -m bench.deaths --first      only those that were written down before there was a rule

@@ -223,15 +223,13 @@ def as_its_gang(facts: ProgramFacts, event: WorkerExited) -> str:
 
 def killed_for_memory(facts: ProgramFacts, event: WorkerExited) -> str:
     text = as_it_ended(facts, event)
-    return (
-        text
-        if event.oom is None or _is_of_kernel(event)
-        else f"{text}, sent by the kernel because memory ran out ({event.oom})"
-    )
+    if event.oom is None or (event.diagnosis is not None and event.diagnosis.source is Source.KERNEL):
+        return _with_counter(text, event)
+    return f"{text}, sent by the kernel because memory ran out ({event.oom})"
 
 
-def _is_of_kernel(event: WorkerExited) -> bool:
-    return event.diagnosis is not None and event.diagnosis.source is Source.KERNEL
+def _with_counter(text: str, event: WorkerExited) -> str:
+    return text if event.oom is None else f"{text}; {event.oom}"
 
 
 def as_its_storage_failed(facts: ProgramFacts, event: WorkerExited) -> str:
@@ -245,7 +243,7 @@ def without_training(facts: ProgramFacts, event: WorkerExited) -> str:
 
 def out_of_memory(facts: ProgramFacts, event: WorkerExited) -> str:
     if event.diagnosis is not None and event.diagnosis.what and event.diagnosis.source is not Source.CGROUP:
-        return as_it_ended(facts, event)
+        return _with_counter(as_it_ended(facts, event), event)
     sender = f", sent by the kernel ({event.oom})" if event.oom else ""
     return f"out of memory: {as_it_ended(facts, event)}{sender}"
 

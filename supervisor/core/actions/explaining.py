@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from supervisor.core.actions.base import Effects
 from supervisor.core.diagnosis.diagnose import diagnose
-from supervisor.core.diagnosis.evidence import Diagnosis, Evidence, Kind, Source
+from supervisor.core.diagnosis.evidence import DeathKind, Diagnosis, Evidence, Source
 from supervisor.core.diagnosis.kinds import MEANINGS
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RecordEnd
@@ -41,7 +41,7 @@ def diagnose_safely(evidence: Evidence) -> Diagnosis | None:
 def is_certainly(event: WorkerExited, cause: Cause) -> bool:
     """Whether the diagnosis leaves no doubt that it ended for this cause."""
     diagnosis = event.diagnosis
-    if diagnosis is None or diagnosis.source not in CERTAIN or diagnosis.kind is Kind.MEMORY_ERROR:
+    if diagnosis is None or diagnosis.source not in CERTAIN or diagnosis.kind is DeathKind.MEMORY_ERROR:
         return False
     return MEANINGS[diagnosis.kind].cause is cause
 

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from supervisor.core.diagnosis import kernel_lines
-from supervisor.core.diagnosis.evidence import Diagnosis, Evidence, KernelLine, Kind, Source
+from supervisor.core.diagnosis.evidence import DeathKind, Diagnosis, Evidence, KernelLine, Source
 from supervisor.core.diagnosis.kinds import MEANINGS
 from supervisor.core.diagnosis.output import Output, RaisedException, read_output, shown
 from supervisor.core.diagnosis.rules import (
@@ -27,16 +26,26 @@ from supervisor.core.failures.restart import describe_exit
 NEAR_S = 60.0  # a line of the kernel that names no process counts for so long
 CHILD_S = 30.0  # so long after a child was killed for memory, the end of its parent may follow from it
 LAST_LINES = 60  # of what was printed before a fatal signal
+SHARED_MEMORY = "shared memory"
+"""The use of the disk that is none (`Disk.use`)."""
 NO_BYTES = 1 << 20  # a disk with less than that is full
 SHELL_SIGNAL = 128  # a shell's status for a command that a signal ended is this and the signal's number
-WHY_IT_HUNG = frozenset({Kind.HUNG_TASK, Kind.GPU_LOST})
+WHY_IT_HUNG = frozenset({DeathKind.HUNG_TASK, DeathKind.GPU_LOST})
 """What of the kernel's log explains why this daemon had to end a process."""
 _NAMED_PID = re.compile(r"\bpid[^\w]{0,4}(\d{1,10})\b")
 _SHELL_PID = re.compile(
     r"line \d{1,6}: +(\d{1,10}) (?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)"
 )
 _CHILD_KINDS = frozenset(
-    {Kind.CHILD, Kind.DATA_WORKER, Kind.PEER, Kind.COLLECTIVE, Kind.COLLECTIVE_TIMEOUT, Kind.STATUS, Kind.UNKNOWN}
+    {
+        DeathKind.CHILD,
+        DeathKind.DATA_WORKER,
+        DeathKind.PEER,
+        DeathKind.COLLECTIVE,
+        DeathKind.COLLECTIVE_TIMEOUT,
+        DeathKind.STATUS,
+        DeathKind.UNKNOWN,
+    }
 )
 _GPU_WORDS = ("GPU", "gpu", "CUDA", "cuda", "NCCL", "nccl")
 
@@ -48,7 +57,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     return _by_kernel(evidence, output, said) or _by_gpus(evidence, said) or _by_cgroup(evidence, said) or said
 
 
-def diagnosis_of(kind: Kind, line: str, source: Source) -> Diagnosis:
+def diagnosis_of(kind: DeathKind, line: str, source: Source) -> Diagnosis:
     """A diagnosis with the texts of its kind."""
     meaning = MEANINGS[kind]
     return Diagnosis(kind, meaning.what, shown(line), source, meaning.who, meaning.advice)
@@ -76,9 +85,9 @@ def _by_kernel(evidence: Evidence, output: Output, said: Diagnosis) -> Diagnosis
         for line in candidates:
             if not any(_has(line.text, piece) for piece in rule.pieces):
                 continue
-            if rule.kind is Kind.STACK_OVERFLOW and not kernel_lines.is_stack_overflow(line.text):
+            if rule.kind is DeathKind.STACK_OVERFLOW and not kernel_lines.is_stack_overflow(line.text):
                 continue
-            if rule.kind is Kind.SEGFAULT and said.kind is Kind.STACK_OVERFLOW:
+            if rule.kind is DeathKind.SEGFAULT and said.kind is DeathKind.STACK_OVERFLOW:
                 return said
             return diagnosis_of(rule.kind, _telling_line(line, candidates).text, Source.KERNEL)
     return _by_xid(evidence, said, own, lines)
@@ -102,7 +111,7 @@ def _near(lines: Iterable[KernelLine]) -> list[KernelLine]:
 
 
 def _may_follow_from_child(evidence: Evidence, said: Diagnosis) -> bool:
-    return said.kind in _CHILD_KINDS or said.kind is Kind.KILLED or "SIGKILL" in said.line or "Killed" in said.line
+    return said.kind in _CHILD_KINDS or said.kind is DeathKind.KILLED or "SIGKILL" in said.line or "Killed" in said.line
 
 
 def _of_children(evidence: Evidence, output: Output, lines: Sequence[KernelLine]) -> list[KernelLine]:
@@ -131,18 +140,18 @@ def _is_about_gpus(evidence: Evidence, said: Diagnosis) -> bool:
 
 def _by_gpus(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
     """What the GPU guard found, if the program's words are about GPUs, or a signal ended it that nobody sent."""
-    if not evidence.gpu or said.kind in FROM_OUTSIDE or said.kind is Kind.GPU_MEMORY:
+    if not evidence.gpu or said.kind in FROM_OUTSIDE or said.kind is DeathKind.GPU_MEMORY:
         return None
     if said.kind not in GPU_KINDS and evidence.signal is None:
         return None
-    kind = Kind.GPU_LOST if "fallen off" in evidence.gpu[0] or "lost" in evidence.gpu[0] else Kind.GPU_FAULT
+    kind = DeathKind.GPU_LOST if "fallen off" in evidence.gpu[0] or "lost" in evidence.gpu[0] else DeathKind.GPU_FAULT
     return diagnosis_of(kind, evidence.gpu[0], Source.GPU)
 
 
 def _by_cgroup(evidence: Evidence, said: Diagnosis) -> Diagnosis | None:
     if evidence.oom is None or not _may_follow_from_child(evidence, said):
         return None
-    kind = Kind.CGROUP_MEMORY if "cgroup" in evidence.oom else Kind.HOST_MEMORY
+    kind = DeathKind.CGROUP_MEMORY if "cgroup" in evidence.oom else DeathKind.HOST_MEMORY
     return diagnosis_of(kind, evidence.oom, Source.CGROUP)
 
 
@@ -154,7 +163,7 @@ def _by_its_words(evidence: Evidence, output: Output) -> Diagnosis:
     if evidence.error is not None:
         return _by_error(evidence.error)
     if evidence.decided is not None:
-        return diagnosis_of(Kind.BY_DAEMON, evidence.decided, Source.DAEMON)
+        return diagnosis_of(DeathKind.BY_DAEMON, evidence.decided, Source.DAEMON)
     signal = evidence.signal or _signal_of_shell(evidence)
     if signal is not None:
         return _by_signal(evidence, output, signal, how)
@@ -162,7 +171,7 @@ def _by_its_words(evidence: Evidence, output: Output) -> Diagnosis:
         reported = RaisedException(tuple(evidence.reported.split("\n")))
         return _by_exception(evidence, output, reported, Source.REPORT)
     if evidence.code in (0, None):
-        return diagnosis_of(Kind.UNKNOWN if evidence.code is None else Kind.STATUS, how, Source.STATUS)
+        return diagnosis_of(DeathKind.UNKNOWN if evidence.code is None else DeathKind.STATUS, how, Source.STATUS)
     if output.exception is not None:
         return _by_exception(evidence, output, output.exception, Source.STDERR)
     return _by_last_lines(evidence, output, how)
@@ -171,7 +180,7 @@ def _by_its_words(evidence: Evidence, output: Output) -> Diagnosis:
 def _by_error(error: str) -> Diagnosis:
     """There is no process: it could not be started."""
     rule, line = _first_match(TEXT_RULES, [error])
-    return diagnosis_of(rule.kind if rule else Kind.COMMAND, line or error, Source.DAEMON)
+    return diagnosis_of(rule.kind if rule else DeathKind.COMMAND, line or error, Source.DAEMON)
 
 
 def _signal_of_shell(evidence: Evidence) -> int | None:
@@ -182,14 +191,14 @@ def _signal_of_shell(evidence: Evidence) -> int | None:
 
 
 def _by_signal(evidence: Evidence, output: Output, signal: int, how: str) -> Diagnosis:
-    kind = SIGNALS.get(signal, Kind.OTHER_SIGNAL)
+    kind = SIGNALS.get(signal, DeathKind.OTHER_SIGNAL)
     if kind in FROM_OUTSIDE:
         return diagnosis_of(kind, how, Source.STATUS)
     last = output.lines[-LAST_LINES:]
     rule, line = _first_match(TEXT_RULES, last)
     if rule is not None and not rule.is_vague and line is not None:
         return _of_line(evidence, output, rule.kind, line, Source.STDERR)
-    if kind is Kind.ABORT:
+    if kind is DeathKind.ABORT:
         abort, its_line = _first_match(ABORTS, last)
         if abort is not None and its_line is not None:
             kind, line = (abort.kind, its_line) if rule is None else (rule.kind, line or its_line)
@@ -198,14 +207,14 @@ def _by_signal(evidence: Evidence, output: Output, signal: int, how: str) -> Dia
             return diagnosis_of(kind, line, Source.STDERR)
     if rule is not None and line is not None:
         return diagnosis_of(rule.kind, line, Source.STDERR)
-    if kind is Kind.BUS_ERROR and any(
-        disk.use == "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks
+    if kind is DeathKind.BUS_ERROR and any(
+        disk.use == SHARED_MEMORY and disk.free_bytes < NO_BYTES for disk in evidence.disks
     ):
-        disk = next(disk for disk in evidence.disks if disk.use == "shared memory")
-        return diagnosis_of(Kind.SHARED_MEMORY, f"{disk.path} has {disk.free_bytes} bytes left", Source.DISK)
+        disk = next(disk for disk in evidence.disks if disk.use == SHARED_MEMORY)
+        return diagnosis_of(DeathKind.SHARED_MEMORY, f"{disk.path} has {disk.free_bytes} bytes left", Source.DISK)
     if output.fatal is not None:
         overflow = "stack overflow" in output.fatal
-        return diagnosis_of(Kind.STACK_OVERFLOW if overflow else kind, output.fatal, Source.STDERR)
+        return diagnosis_of(DeathKind.STACK_OVERFLOW if overflow else kind, output.fatal, Source.STDERR)
     return diagnosis_of(kind, how, Source.STATUS)
 
 
@@ -223,7 +232,7 @@ def _by_exception(evidence: Evidence, output: Output, exception: RaisedException
     if rule is not None and line is not None:
         told = exception.headline if line in exception.lines[:1] else line
         return _of_line(evidence, output, rule.kind, told, source)
-    kind = EXCEPTIONS.get(exception.name, Kind.EXCEPTION)
+    kind = EXCEPTIONS.get(exception.name, DeathKind.EXCEPTION)
     return diagnosis_of(kind, exception.headline, source)
 
 
@@ -234,34 +243,35 @@ def _names_gpu(exception: RaisedException) -> bool:
 def _by_last_lines(evidence: Evidence, output: Output, how: str) -> Diagnosis:
     """No signal and no traceback: the last lines, or nothing."""
     if output.last is None:
-        return diagnosis_of(Kind.STATUS, how, Source.STATUS)
+        return diagnosis_of(DeathKind.STATUS, how, Source.STATUS)
     last = output.lines[-LAST_LINES:]
     rule, line = _first_match(TEXT_RULES, [text for text in last[-8:] if text.strip()])
-    if rule is not None and line is not None and not (evidence.code in (126, 127) and rule.kind is Kind.PERMISSION):
+    if (
+        rule is not None
+        and line is not None
+        and not (evidence.code in (126, 127) and rule.kind is DeathKind.PERMISSION)
+    ):
         return _of_line(evidence, output, rule.kind, line, Source.STDERR)
     if evidence.code == 2 and all(any(word in text for text in last) for word in USAGE):
-        return diagnosis_of(Kind.USAGE, output.last, Source.STDERR)
+        return diagnosis_of(DeathKind.USAGE, output.last, Source.STDERR)
     if evidence.code == 126 or (evidence.code == 127 and any(word in output.last for word in NOT_FOUND)):
-        return diagnosis_of(Kind.COMMAND, output.last, Source.STDERR)
+        return diagnosis_of(DeathKind.COMMAND, output.last, Source.STDERR)
     if ": can't open file " in output.last:
-        return diagnosis_of(Kind.COMMAND, output.last, Source.STDERR)
-    return diagnosis_of(Kind.EXIT_TEXT, output.last, Source.STDERR)
+        return diagnosis_of(DeathKind.COMMAND, output.last, Source.STDERR)
+    return diagnosis_of(DeathKind.EXIT_TEXT, output.last, Source.STDERR)
 
 
-def _of_line(evidence: Evidence, output: Output, kind: Kind, line: str, source: Source) -> Diagnosis:
-    """What a line shows; for a full disk, by the state of the disk, whether it lacks bytes or inodes, or is in memory."""
-    if kind is not Kind.DISK_FULL:
+def _of_line(evidence: Evidence, output: Output, kind: DeathKind, line: str, source: Source) -> Diagnosis:
+    """What a line shows; of a full disk, its state tells whether it lacks bytes or inodes, or is in memory."""
+    if kind is not DeathKind.DISK_FULL:
         return diagnosis_of(kind, line, source)
     for disk in evidence.disks:
         if disk.free_inodes == 0 and disk.free_bytes >= NO_BYTES // 4:
-            return replace(diagnosis_of(Kind.INODES, f"{line} ({disk.path} has no inodes left)", source))
-    if any(disk.use == "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks) and not any(
-        disk.use != "shared memory" and disk.free_bytes < NO_BYTES for disk in evidence.disks
-    ):
-        return diagnosis_of(Kind.SHARED_MEMORY, line, source)
-    if any("/dev/shm" in text for text in output.lines[-12:]):
-        return diagnosis_of(Kind.SHARED_MEMORY, line, source)
+            return diagnosis_of(DeathKind.INODES, f"{line} ({disk.path} has no inodes left)", source)
     full = [disk for disk in evidence.disks if disk.free_bytes < NO_BYTES]
+    is_memory = bool(full) and all(disk.use == SHARED_MEMORY for disk in full)
+    if is_memory or any("/dev/shm" in text for text in output.lines[-12:]):  # noqa: S108 - a name in its source
+        return diagnosis_of(DeathKind.SHARED_MEMORY, line, source)
     return diagnosis_of(kind, f"{line} ({full[0].path}, {full[0].use})" if full else line, source)
 
 

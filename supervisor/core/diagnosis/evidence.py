@@ -25,7 +25,7 @@ class Who(StrEnum):
     NOBODY = "nobody"
 
 
-class Kind(StrEnum):
+class DeathKind(StrEnum):
     """What a death was, in a word; the key of docs/why-it-died.md."""
 
     # memory
@@ -142,10 +142,10 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why it died. `what`: in words, empty if the line says it all; `line`: the very line that shows it, from `source`;
-    `advice`: what whoever has to act (`who`) should do, or nobody if it does not go on; `follows`: what this daemon does now.
+    `advice`: what whoever has to act (`who`) should do, or if it goes on; `follows`: what this daemon does now.
     """
 
-    kind: Kind
+    kind: DeathKind
     what: str
     line: str
     source: Source

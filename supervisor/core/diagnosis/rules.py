@@ -30,7 +30,7 @@ from enum import StrEnum
 from signal import Signals
 from typing import NamedTuple
 
-from supervisor.core.diagnosis.evidence import Kind
+from supervisor.core.diagnosis.evidence import DeathKind
 
 
 class About(StrEnum):
@@ -42,12 +42,12 @@ class About(StrEnum):
 
 
 class KernelRule(NamedTuple):
-    """A line of the kernel with one of these pieces. `fits`: kinds of death, by the program's words, that it explains."""
+    """A line of the kernel with one of these pieces. `fits`: kinds of death, by its words, that it explains."""
 
-    kind: Kind
+    kind: DeathKind
     about: About
     pieces: tuple[str, ...]
-    fits: frozenset[Kind] = frozenset()
+    fits: frozenset[DeathKind] = frozenset()
 
 
 class TextRule(NamedTuple):
@@ -56,144 +56,152 @@ class TextRule(NamedTuple):
     `is_vague`: what stands above may say more. `is_anywhere`: may be found above, where the last exception is vague.
     """
 
-    kind: Kind
+    kind: DeathKind
     pieces: tuple[str, ...]
     is_vague: bool = False
     is_anywhere: bool = False
 
 
-DISK_KINDS = frozenset({Kind.IO_ERROR, Kind.READ_ONLY, Kind.BUS_ERROR, Kind.HUNG_TASK})
+DISK_KINDS = frozenset({DeathKind.IO_ERROR, DeathKind.READ_ONLY, DeathKind.BUS_ERROR, DeathKind.HUNG_TASK})
 
 KERNEL_RULES = (
-    KernelRule(Kind.CGROUP_MEMORY, About.PROCESS, ("Memory cgroup out of memory: ", "CONSTRAINT_MEMCG")),
-    KernelRule(Kind.HOST_MEMORY, About.PROCESS, ("Out of memory: ", "oom-kill:constraint=", "Killed process ")),
-    KernelRule(Kind.STACK_OVERFLOW, About.PROCESS, ("segfault at ",)),  # if the address is of the stack
-    KernelRule(Kind.SEGFAULT, About.PROCESS, ("segfault at ", " general protection ")),
-    KernelRule(Kind.ILLEGAL_INSTRUCTION, About.PROCESS, (" trap invalid opcode ",)),
-    KernelRule(Kind.ARITHMETIC, About.PROCESS, (" trap divide error ",)),
-    KernelRule(Kind.HUNG_TASK, About.PROCESS, (" blocked for more than ",)),
-    KernelRule(Kind.GPU_LOST, About.GPU, ("fallen off the bus",)),
-    KernelRule(Kind.READ_ONLY, About.HOST, ("emounting filesystem read-only",), DISK_KINDS),
+    KernelRule(DeathKind.CGROUP_MEMORY, About.PROCESS, ("Memory cgroup out of memory: ", "CONSTRAINT_MEMCG")),
+    KernelRule(DeathKind.HOST_MEMORY, About.PROCESS, ("Out of memory: ", "oom-kill:constraint=", "Killed process ")),
+    KernelRule(DeathKind.STACK_OVERFLOW, About.PROCESS, ("segfault at ",)),  # if the address is of the stack
+    KernelRule(DeathKind.SEGFAULT, About.PROCESS, ("segfault at ", " general protection ")),
+    KernelRule(DeathKind.ILLEGAL_INSTRUCTION, About.PROCESS, (" trap invalid opcode ",)),
+    KernelRule(DeathKind.ARITHMETIC, About.PROCESS, (" trap divide error ",)),
+    KernelRule(DeathKind.HUNG_TASK, About.PROCESS, (" blocked for more than ",)),
+    KernelRule(DeathKind.GPU_LOST, About.GPU, ("fallen off the bus",)),
+    KernelRule(DeathKind.READ_ONLY, About.HOST, ("emounting filesystem read-only",), DISK_KINDS),
     KernelRule(
-        Kind.IO_ERROR,
+        DeathKind.IO_ERROR,
         About.HOST,
         ("I/O error", "EXT4-fs error", "XFS (…Shutting down", "BTRFS error", "nfs: server…not responding"),
         DISK_KINDS,
     ),
 )
 
-XIDS: dict[Kind, frozenset[int]] = {
-    Kind.GPU_LOST: frozenset({79}),
-    Kind.GPU_FAULT: frozenset({48, 62, 64, 74, 94, 95, 110, 119, 120, 136, 140, 143, 158, 171, 172}),
-    Kind.GPU_PROGRAM: frozenset({13, 31, 32, 39, 40, 41, 68, 69}),
-    Kind.GPU_LAUNCH: frozenset({38, 44, 46, 66, 67, 109, 121, 137, 141}),
+XIDS: dict[DeathKind, frozenset[int]] = {
+    DeathKind.GPU_LOST: frozenset({79}),
+    DeathKind.GPU_FAULT: frozenset({48, 62, 64, 74, 94, 95, 110, 119, 120, 136, 140, 143, 158, 171, 172}),
+    DeathKind.GPU_PROGRAM: frozenset({13, 31, 32, 39, 40, 41, 68, 69}),
+    DeathKind.GPU_LAUNCH: frozenset({38, 44, 46, 66, 67, 109, 121, 137, 141}),
 }
 """The numbers of Xids, worst first; the others explain nothing by themselves."""
 
-GPU_KINDS = frozenset(kind for kind in Kind if kind.startswith("gpu-")) | {Kind.COLLECTIVE, Kind.COLLECTIVE_TIMEOUT}
+GPU_KINDS = frozenset(kind for kind in DeathKind if kind.startswith("gpu-")) | {
+    DeathKind.COLLECTIVE,
+    DeathKind.COLLECTIVE_TIMEOUT,
+}
 
 # fmt: off
 TEXT_RULES = (
     # --- shared memory, before disks and NCCL ---
-    TextRule(Kind.SHARED_MEMORY, (
-        "DataLoader worker…Bus error", "insufficient shared memory (shm)", "/dev/shm…No space left on device",
+    TextRule(DeathKind.SHARED_MEMORY, (
+        "DataLoader worker…Bus error", "insufficient shared memory (shm)", "/dev/shm…No space left on device",  # noqa: S108
         "No space left on device…/dev/shm", "shm…posix_fallocate failed : No space left",
         "Error while creating shared memory segment…(28)", "unable to write to file </torch_",
         "unable to allocate shared memory(shm)", "unable to mmap…Cannot allocate memory"), is_anywhere=True),
     # --- GPUs ---
-    TextRule(Kind.GPU_LOST, ("CUDA_ERROR_DEVICE_UNAVAILABLE", "fallen off the bus", "GPU is lost"), is_anywhere=True),
-    TextRule(Kind.GPU_FAULT, (
+    TextRule(DeathKind.GPU_LOST, (
+        "CUDA_ERROR_DEVICE_UNAVAILABLE", "fallen off the bus", "GPU is lost"), is_anywhere=True),
+    TextRule(DeathKind.GPU_FAULT, (
         "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error", "CUDA_ERROR_NVLINK_UNCORRECTABLE",
         "uncorrectable NVLink error", "CUDA_ERROR_CONTAINED", "hardware stack error"), is_anywhere=True),
-    TextRule(Kind.GPU_FABRIC, (
+    TextRule(DeathKind.GPU_FABRIC, (
         "system not yet initialized", "CUDA_ERROR_SYSTEM_NOT_READY", "cudaErrorSystemNotReady"), is_anywhere=True),
-    TextRule(Kind.GPU_DRIVER, (
+    TextRule(DeathKind.GPU_DRIVER, (
         "does not match DSO version", "Driver/library version mismatch", "NVIDIA driver on your system is too old",
         "CUDA driver version is insufficient", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "cudaErrorInsufficientDriver",
         "system has unsupported display driver / cuda driver combination", "forward compatibility was attempted"),
         is_anywhere=True),
-    TextRule(Kind.GPU_NONE, (
-        "Found no NVIDIA driver", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected", "No CUDA GPUs are available",
+    TextRule(DeathKind.GPU_NONE, (
+        "Found no NVIDIA driver", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected",
+        "No CUDA GPUs are available",
         "No visible GPU devices", "Torch not compiled with CUDA enabled", "invalid device ordinal",
         "CUDA_ERROR_INVALID_DEVICE", "no supported devices found for platform CUDA", "Unknown backend: 'gpu'",
         "Unknown backend cuda", "Couldn't communicate with the NVIDIA driver",
         "couldn't communicate with the NVIDIA driver"), is_vague=True),
-    TextRule(Kind.GPU_BUSY, (
+    TextRule(DeathKind.GPU_BUSY, (
         "busy or unavailable", "CUDA_ERROR_DEVICES_UNAVAILABLE", "cudaErrorDevicesUnavailable"), is_anywhere=True),
-    TextRule(Kind.GPU_ARCHITECTURE, (
+    TextRule(DeathKind.GPU_ARCHITECTURE, (
         "no kernel image is available", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         "the provided PTX was compiled with an unsupported toolchain"), is_anywhere=True),
-    TextRule(Kind.GPU_PROGRAM, (
+    TextRule(DeathKind.GPU_PROGRAM, (
         "device-side assert", "illegal memory access", "CUDA_ERROR_ILLEGAL_ADDRESS", "misaligned address",
         "CUDA_ERROR_MISALIGNED_ADDRESS", "illegal instruction was encountered", "CUDA_ERROR_ASSERT",
         "CUDA_ERROR_ILLEGAL_INSTRUCTION", "block: […thread: […Assertion `"), is_anywhere=True),
-    TextRule(Kind.GPU_MEMORY, (
+    TextRule(DeathKind.GPU_MEMORY, (
         "CUDA out of memory", "CUDA error: out of memory", "OOM when allocating tensor…GPU",
         "RESOURCE_EXHAUSTED: Out of memory", "Resource exhausted: Out of memory", "CUDA_ERROR_OUT_OF_MEMORY",
         "Failed to allocate…GPU", "torch.OutOfMemoryError", "HIP out of memory", "cuda runtime error (2)",
         "NCCL…Cuda failure…out of memory", "RESOURCE_EXHAUSTED: Attempting to allocate",
         "RESOURCE_EXHAUSTED: Attempting to reserve", "HBM…exceeded", "OOM when allocating tensor…gpu"),
         is_anywhere=True),
-    TextRule(Kind.GPU_LIBRARY, (
+    TextRule(DeathKind.GPU_LIBRARY, (
         "Could not create cudnn handle", "Loaded runtime CuDNN library", "failed to create cublas handle",
         "CUDNN_STATUS_", "CUBLAS_STATUS_NOT_INITIALIZED", "CUBLAS_STATUS_ALLOC_FAILED",
         "DNN library is not found", "DNN library initialization failed", "cuDNN failed to initialize",
         "Failed to get convolution algorithm", "no BLAS support for stream", "Fail to find the dnn implementation",
         "Failed to create cuSolverDN", "No algorithm worked!"), is_anywhere=True),
-    TextRule(Kind.GPU_LAUNCH, (
+    TextRule(DeathKind.GPU_LAUNCH, (
         "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUBLAS_STATUS_",
         "CUDA_ERROR_UNKNOWN", "Unexpected Event status", "CUDA error: unknown error", "CUDA error: an internal",
         "CUDA_ERROR_", "CUDA error:", "CUDA Error:", "cuda runtime error"), is_vague=True, is_anywhere=True),
     # --- several processes ---
-    TextRule(Kind.COLLECTIVE_TIMEOUT, (
+    TextRule(DeathKind.COLLECTIVE_TIMEOUT, (
         "Watchdog caught collective operation timeout", "collective operation timeout",
         "Timed out waiting…for recv", "Timed out waiting…for send", "DEADLINE_EXCEEDED…Barrier",
         "Collective ops…timed out"), is_anywhere=True),
-    TextRule(Kind.PEER, (
+    TextRule(DeathKind.PEER, (
         "ncclRemoteError", "remote process exited", "Connection closed by remote peer", "Connection closed by peer",
         "socketPollConnect", "Gloo connectFullMesh failed", "gloo…Connection reset by peer",
-        "NCCL…Connection reset by peer", "NCCL…Broken pipe", "heartbeat timeout", "has failed, got preempted, or crashed",
+        "NCCL…Connection reset by peer", "NCCL…Broken pipe", "heartbeat timeout",
+        "has failed, got preempted, or crashed",
         "Collective ops is aborted", "UNAVAILABLE…Socket closed", "another task died", "peer is down",
         "Barrier failed because", "shutdown barrier has failed"), is_anywhere=True),
     # --- libraries, before exceptions ---
-    TextRule(Kind.MISSING_LIBRARY, (
+    TextRule(DeathKind.MISSING_LIBRARY, (
         "cannot open shared object file", "error while loading shared libraries", "symbol lookup error",
         "undefined symbol", "version `GLIBC", "version `CXXABI", "version `", "invalid ELF header", "file too short",
         "cannot allocate memory in static TLS block", "wrong ELF class"), is_anywhere=True),
-    TextRule(Kind.ILLEGAL_INSTRUCTION, (
+    TextRule(DeathKind.ILLEGAL_INSTRUCTION, (
         "instructions, but these aren't available on your machine", "Illegal instruction")),
     # --- limits and disks ---
-    TextRule(Kind.OPEN_FILES, ("Too many open files", "[Errno 24]", "[Errno 23]"), is_anywhere=True),
-    TextRule(Kind.QUOTA, ("Disk quota exceeded", "[Errno 122]"), is_anywhere=True),
-    TextRule(Kind.DISK_FULL, (
+    TextRule(DeathKind.OPEN_FILES, ("Too many open files", "[Errno 24]", "[Errno 23]"), is_anywhere=True),
+    TextRule(DeathKind.QUOTA, ("Disk quota exceeded", "[Errno 122]"), is_anywhere=True),
+    TextRule(DeathKind.DISK_FULL, (
         "No space left on device", "[Errno 28]", "database or disk is full", "not enough space on disk",
         "PytorchStreamWriter failed writing file"), is_anywhere=True),
-    TextRule(Kind.READ_ONLY, ("Read-only file system", "[Errno 30]")),
-    TextRule(Kind.IO_ERROR, (
+    TextRule(DeathKind.READ_ONLY, ("Read-only file system", "[Errno 30]")),
+    TextRule(DeathKind.IO_ERROR, (
         "Input/output error", "[Errno 5]", "Stale file handle", "[Errno 116]", "Remote I/O error", "[Errno 121]",
-        "Transport endpoint is not connected", "[Errno 107]", "Structure needs cleaning", "[Errno 117]"), is_anywhere=True),
-    TextRule(Kind.FILE_SIZE, ("[Errno 27]", "File too large")),
-    TextRule(Kind.PROCESSES, (
+        "Transport endpoint is not connected", "[Errno 107]", "Structure needs cleaning", "[Errno 117]"),
+        is_anywhere=True),
+    TextRule(DeathKind.FILE_SIZE, ("[Errno 27]", "File too large")),
+    TextRule(DeathKind.PROCESSES, (
         "can't start new thread", "Resource temporarily unavailable", "pthread_create failed",
         "failed to create thread", "std::system_error…Resource temporarily", "cannot fork"), is_anywhere=True),
-    TextRule(Kind.ADDRESS_IN_USE, ("ddress already in use", "EADDRINUSE", "[Errno 98]"), is_anywhere=True),
-    TextRule(Kind.PERMISSION, ("NCCL…Permission denied",), is_anywhere=True),
+    TextRule(DeathKind.ADDRESS_IN_USE, ("ddress already in use", "EADDRINUSE", "[Errno 98]"), is_anywhere=True),
+    TextRule(DeathKind.PERMISSION, ("NCCL…Permission denied",), is_anywhere=True),
     # --- helpers ---
-    TextRule(Kind.DATA_WORKER, ("DataLoader worker (pid", "DataLoader worker exited"), is_vague=True, is_anywhere=True),
-    TextRule(Kind.CHILD, (
+    TextRule(DeathKind.DATA_WORKER, (
+        "DataLoader worker (pid", "DataLoader worker exited"), is_vague=True, is_anywhere=True),
+    TextRule(DeathKind.CHILD, (
         "ChildFailedError", "BrokenProcessPool", "terminated abruptly", "ProcessExitedException",
         "CalledProcessError", "A worker process managed by the executor was unexpectedly terminated",
         "TerminatedWorkerError"), is_vague=True),
-    TextRule(Kind.COLLECTIVE, ("NCCL error", "ncclInternalError", "ncclSystemError", "ncclUnhandledCudaError",
+    TextRule(DeathKind.COLLECTIVE, ("NCCL error", "ncclInternalError", "ncclSystemError", "ncclUnhandledCudaError",
         "NCCL WARN", "unhandled system error", "unhandled cuda error"), is_vague=True),
     # --- memory of the host, after that of GPUs ---
-    TextRule(Kind.MEMORY_ERROR, (
+    TextRule(DeathKind.MEMORY_ERROR, (
         "std::bad_alloc", "Cannot allocate memory", "[Errno 12]", "OOM when allocating tensor",
         "DefaultCPUAllocator: can't allocate memory", "Unable to allocate", "ResourceExhaustedError…OOM")),
     # --- the script ---
-    TextRule(Kind.DATA, (
+    TextRule(DeathKind.DATA, (
         "DataLossError", "corrupted record at", "truncated record at", "Data loss:", "invalid checksum")),
-    TextRule(Kind.NETWORK, (
+    TextRule(DeathKind.NETWORK, (
         "Connection refused", "Connection reset", "Connection timed out", "Name or service not known",
         "Temporary failure in name resolution", "No route to host", "Network is unreachable", "DistStoreError",
         "DistNetworkError", "Max retries exceeded", "URLError", "ConnectionError", "ReadTimeout", "ConnectTimeout",
@@ -201,51 +209,53 @@ TEXT_RULES = (
 )
 """What programs print. The order matters: the first rule with a line of the last exception counts."""
 
-EXCEPTIONS: dict[str, Kind] = {
-    "ModuleNotFoundError": Kind.MISSING_MODULE,
-    "ImportError": Kind.MISSING_MODULE,
-    "FileNotFoundError": Kind.MISSING_FILE,
-    "NotADirectoryError": Kind.MISSING_FILE,
-    "NotFoundError": Kind.MISSING_FILE,
-    "PermissionError": Kind.PERMISSION,
-    "PermissionDeniedError": Kind.PERMISSION,
-    "RecursionError": Kind.RECURSION,
-    "MemoryError": Kind.MEMORY_ERROR,
-    "KeyboardInterrupt": Kind.INTERRUPTED,
-    "BrokenPipeError": Kind.BROKEN_PIPE,
-    "gaierror": Kind.NETWORK,
-    "OutOfMemoryError": Kind.GPU_MEMORY,
+EXCEPTIONS: dict[str, DeathKind] = {
+    "ModuleNotFoundError": DeathKind.MISSING_MODULE,
+    "ImportError": DeathKind.MISSING_MODULE,
+    "FileNotFoundError": DeathKind.MISSING_FILE,
+    "NotADirectoryError": DeathKind.MISSING_FILE,
+    "NotFoundError": DeathKind.MISSING_FILE,
+    "PermissionError": DeathKind.PERMISSION,
+    "PermissionDeniedError": DeathKind.PERMISSION,
+    "RecursionError": DeathKind.RECURSION,
+    "MemoryError": DeathKind.MEMORY_ERROR,
+    "KeyboardInterrupt": DeathKind.INTERRUPTED,
+    "BrokenPipeError": DeathKind.BROKEN_PIPE,
+    "gaierror": DeathKind.NETWORK,
+    "OutOfMemoryError": DeathKind.GPU_MEMORY,
 }
 """Kinds by the class of the last exception, where no rule knows its text."""
 
 ABORTS = (
-    TextRule(Kind.MEMORY_ERROR, ("std::bad_alloc",)),
-    TextRule(Kind.ASSERTION, ("Assertion `…failed", "Check failed:", "assertion failed")),
-    TextRule(Kind.STACK_OVERFLOW, ("Cannot recover from stack overflow", "stack overflow")),
-    TextRule(Kind.ABORT, (
+    TextRule(DeathKind.MEMORY_ERROR, ("std::bad_alloc",)),
+    TextRule(DeathKind.ASSERTION, ("Assertion `…failed", "Check failed:", "assertion failed")),
+    TextRule(DeathKind.STACK_OVERFLOW, ("Cannot recover from stack overflow", "stack overflow")),
+    TextRule(DeathKind.ABORT, (
         "  what(): ", "terminate called", "double free or corruption", "free(): ", "malloc(): ", "munmap_chunk()",
         "corrupted size", "stack smashing detected", "malloc_consolidate", "realloc(): ", "buffer overflow detected",
         "Fatal Python error: ", ": F ", "F0000 ", "F tensorflow/", "panicked at ")),
 )
 """What is printed before SIGABRT; the first rule with a line counts."""
 
-SIGNALS: dict[int, Kind] = {
-    Signals.SIGSEGV: Kind.SEGFAULT,
-    Signals.SIGILL: Kind.ILLEGAL_INSTRUCTION,
-    Signals.SIGBUS: Kind.BUS_ERROR,
-    Signals.SIGFPE: Kind.ARITHMETIC,
-    Signals.SIGABRT: Kind.ABORT,
-    Signals.SIGKILL: Kind.KILLED,
-    Signals.SIGTERM: Kind.TERMINATED,
-    Signals.SIGHUP: Kind.HANGUP,
-    Signals.SIGINT: Kind.INTERRUPTED,
-    Signals.SIGPIPE: Kind.BROKEN_PIPE,
-    Signals.SIGXCPU: Kind.CPU_TIME,
-    Signals.SIGXFSZ: Kind.FILE_SIZE,
+SIGNALS: dict[int, DeathKind] = {
+    Signals.SIGSEGV: DeathKind.SEGFAULT,
+    Signals.SIGILL: DeathKind.ILLEGAL_INSTRUCTION,
+    Signals.SIGBUS: DeathKind.BUS_ERROR,
+    Signals.SIGFPE: DeathKind.ARITHMETIC,
+    Signals.SIGABRT: DeathKind.ABORT,
+    Signals.SIGKILL: DeathKind.KILLED,
+    Signals.SIGTERM: DeathKind.TERMINATED,
+    Signals.SIGHUP: DeathKind.HANGUP,
+    Signals.SIGINT: DeathKind.INTERRUPTED,
+    Signals.SIGPIPE: DeathKind.BROKEN_PIPE,
+    Signals.SIGXCPU: DeathKind.CPU_TIME,
+    Signals.SIGXFSZ: DeathKind.FILE_SIZE,
 }
 """Kinds by the signal alone."""
 
-FROM_OUTSIDE = frozenset({Kind.KILLED, Kind.TERMINATED, Kind.HANGUP, Kind.INTERRUPTED, Kind.OTHER_SIGNAL})
+FROM_OUTSIDE = frozenset(
+    {DeathKind.KILLED, DeathKind.TERMINATED, DeathKind.HANGUP, DeathKind.INTERRUPTED, DeathKind.OTHER_SIGNAL}
+)
 """What somebody else sent: the last line has nothing to do with it."""
 
 USAGE = ("usage: ", ": error: ")

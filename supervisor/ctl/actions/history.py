@@ -54,7 +54,7 @@ def _attempt_rows(attempt: dict[str, Any]) -> list[tuple[str, ...]]:
         "-" if attempt["lost_steps"] is None else str(attempt["lost_steps"]),
         attempt["text"] or attempt["cause"] or "",
     )
-    diagnosis = attempt["diagnosis"]
+    diagnosis = attempt.get("diagnosis")  # a daemon of an earlier version has none
     after = [] if diagnosis is None or not diagnosis["what"] else [_consequence(diagnosis)]
     return [*(("",) * 7 + (remark,) for remark in remarks), row, *(("",) * 7 + (remark,) for remark in after)]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from supervisor.config import ProgramConfig
+from supervisor.core.diagnosis.diagnose import SHARED_MEMORY
 from supervisor.core.diagnosis.evidence import Disk, Evidence, KernelLine
 from supervisor.core.program.events import WorkerExited
 from supervisor.host.processes.process_status import Exit
@@ -26,7 +27,6 @@ from supervisor.runner.attempt.services import Services
 BEFORE_S = 300.0  # of the kernel's log before the end: a hung task is reported after two minutes
 CLOCKS_APART_S = 5.0  # the kernel's clock for its log is not the one that we have, and is off by seconds after days
 CGROUPS = Path("/sys/fs/cgroup")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - nothing is written there
 
 Part = TypeVar("Part")
 
@@ -102,7 +102,8 @@ def _name_in_kernel(cgroup: Path) -> str:
 
 
 def _folders(config: ProgramConfig, log: Path | None) -> list[tuple[str, Path]]:
-    folders = [("shared memory", SHARED_MEMORY), ("temporary files", Path(tempfile.gettempdir()))]
+    shared_memory = Path("/dev/shm")  # noqa: S108 - nothing is written there
+    folders = [(SHARED_MEMORY, shared_memory), ("temporary files", Path(tempfile.gettempdir()))]
     if config.job is not None:
         folders.append(("the checkpoint directory", config.job.checkpoint_dir))
     if log is not None:

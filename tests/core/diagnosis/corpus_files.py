@@ -4,9 +4,8 @@ import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
-from supervisor.core.diagnosis.evidence import Evidence, Kind
+from supervisor.core.diagnosis.evidence import DeathKind, Evidence
 from tests.core.diagnosis.dying import RECORDED, evidence_of
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -17,7 +16,7 @@ class LabelledDeath:
     """A death, and what it was. `is_first`: it was written down before there was a rule that it tests."""
 
     name: str
-    kind: Kind
+    kind: DeathKind
     is_first: bool
     evidence: Evidence
 
@@ -25,13 +24,13 @@ class LabelledDeath:
 def corpus() -> list[LabelledDeath]:
     """All of it."""
     deaths = [
-        LabelledDeath(values.pop("name"), Kind(values.pop("kind")), True, evidence_of(values))
+        LabelledDeath(values.pop("name"), DeathKind(values.pop("kind")), True, evidence_of(values))
         for values in json.loads(RECORDED.read_text())
     ]
     for path in sorted(CORPUS.glob("public*.toml")):
         for values in tomllib.loads(path.read_text())["death"]:
             del values["seen"]
             is_first = path.stem == "public_first"
-            name, kind = values.pop("name"), Kind(values.pop("kind"))
+            name, kind = values.pop("name"), DeathKind(values.pop("kind"))
             deaths.append(LabelledDeath(name, kind, is_first, evidence_of(values)))
     return deaths

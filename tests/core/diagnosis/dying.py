@@ -1,4 +1,4 @@
-"""Programs that really die (dying.toml): runs one, and gives what its death leaves behind, as the daemon would gather it.
+"""Programs that really die (dying.toml): runs one, and gives what its death leaves behind, as the daemon gathers it.
 
 python -m tests.core.diagnosis.dying [NAME ...]     as root: runs these (or all) and writes corpus/recorded.json
 """

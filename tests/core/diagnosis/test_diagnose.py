@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor.core.diagnosis.diagnose import CHILD_S, NEAR_S, diagnose
-from supervisor.core.diagnosis.evidence import Disk, Evidence, KernelLine, Kind, Source, Who
+from supervisor.core.diagnosis.evidence import DeathKind, Disk, Evidence, KernelLine, Source, Who
 from supervisor.core.diagnosis.kinds import MEANINGS
 from supervisor.core.diagnosis.output import MAX_CHARACTERS, MAX_SHOWN, read_output
 from supervisor.core.diagnosis.rules import EXCEPTIONS, SIGNALS, TEXT_RULES, XIDS
@@ -23,7 +23,9 @@ FIVE_MS = 0.005
 
 def raised(line: str, *, before: str = "", after: str = "") -> Evidence:
     """A Python program that ended with this exception."""
-    return Evidence(code=1, stderr=f"{before}Traceback (most recent call last):\n  File 't.py', line 1\n{line}\n{after}")
+    return Evidence(
+        code=1, stderr=f"{before}Traceback (most recent call last):\n  File 't.py', line 1\n{line}\n{after}"
+    )
 
 
 def logged(text: str, age_s: float = 0.2) -> tuple[KernelLine, ...]:
@@ -41,7 +43,7 @@ def test_the_corpus_is_large_enough_to_claim_anything():
 
 
 @pytest.mark.parametrize(("kind", "piece"), PIECES, ids=[f"{kind}: {piece}" for kind, piece in PIECES])
-def test_each_piece_of_a_rule_is_enough_and_no_earlier_rule_takes_it(kind: Kind, piece: str):
+def test_each_piece_of_a_rule_is_enough_and_no_earlier_rule_takes_it(kind: DeathKind, piece: str):
     diagnosis = diagnose(raised(f"RuntimeError: {piece.replace('…', ' 7 ')}"))
 
     assert (diagnosis.kind, diagnosis.source) == (kind, Source.STDERR)
@@ -49,19 +51,19 @@ def test_each_piece_of_a_rule_is_enough_and_no_earlier_rule_takes_it(kind: Kind,
 
 
 @pytest.mark.parametrize(("name", "kind"), EXCEPTIONS.items())
-def test_a_class_of_exception_is_enough_where_its_text_says_nothing(name: str, kind: Kind):
+def test_a_class_of_exception_is_enough_where_its_text_says_nothing(name: str, kind: DeathKind):
     assert diagnose(raised(f"some.module.{name}: it")).kind is kind
 
 
 @pytest.mark.parametrize(("number", "kind"), SIGNALS.items())
-def test_a_signal_is_enough_where_nothing_else_is_known(number: int, kind: Kind):
+def test_a_signal_is_enough_where_nothing_else_is_known(number: int, kind: DeathKind):
     diagnosis = diagnose(Evidence(signal=number))
 
     assert (diagnosis.kind, diagnosis.source) == (kind, Source.STATUS)
 
 
 @pytest.mark.parametrize(("kind", "number"), [(kind, number) for kind, numbers in XIDS.items() for number in numbers])
-def test_an_xid_of_its_process_says_more_than_cudas_error(kind: Kind, number: int):
+def test_an_xid_of_its_process_says_more_than_cudas_error(kind: DeathKind, number: int):
     text = f"NVRM: Xid (PCI:0000:c5:00): {number}, pid=4711, name=python, Ch 8"
     said = raised("RuntimeError: CUDA error: an illegal memory access was encountered")
 
@@ -89,13 +91,13 @@ def test_the_kernel_is_believed_before_the_program():
     ],
 )
 def test_a_line_about_another_process_explains_nothing(line: str):
-    assert diagnose(replace(KILLED, kernel=logged(line), cgroup="/own")).kind is Kind.KILLED
+    assert diagnose(replace(KILLED, kernel=logged(line), cgroup="/own")).kind is DeathKind.KILLED
 
 
 def test_a_broken_disk_does_not_explain_a_wrong_key():
     lines = logged("I/O error, dev sda, sector 7")
 
-    assert diagnose(replace(raised("KeyError: 'x'"), kernel=lines)).kind is Kind.EXCEPTION
+    assert diagnose(replace(raised("KeyError: 'x'"), kernel=lines)).kind is DeathKind.EXCEPTION
     assert diagnose(replace(raised("OSError: [Errno 5] Input/output error"), kernel=lines)).source is Source.KERNEL
 
 
@@ -106,8 +108,8 @@ def test_what_the_kernel_said_of_the_host_long_ago_explains_nothing():
     assert diagnose(old).source is Source.STDERR
 
 
-@pytest.mark.parametrize(("age_s", "kind"), [(1.0, Kind.CGROUP_MEMORY), (CHILD_S + 1, Kind.CHILD)])
-def test_a_child_killed_for_memory_explains_its_parent_for_a_while(age_s: float, kind: Kind):
+@pytest.mark.parametrize(("age_s", "kind"), [(1.0, DeathKind.CGROUP_MEMORY), (CHILD_S + 1, DeathKind.CHILD)])
+def test_a_child_killed_for_memory_explains_its_parent_for_a_while(age_s: float, kind: DeathKind):
     said = raised("BrokenProcessPool: A process in the process pool was terminated abruptly")
     text = "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/own/a1,task=python,pid=99,uid=0"
 
@@ -119,7 +121,7 @@ def test_a_child_killed_for_memory_explains_its_parent_for_a_while(age_s: float,
 def test_a_child_killed_for_memory_does_not_explain_a_wrong_value():
     text = "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/own,task=python,pid=99,uid=0"
 
-    assert diagnose(replace(raised("ValueError: x"), kernel=logged(text), cgroup="/own")).kind is Kind.EXCEPTION
+    assert diagnose(replace(raised("ValueError: x"), kernel=logged(text), cgroup="/own")).kind is DeathKind.EXCEPTION
 
 
 def test_what_the_gpu_guard_found_is_believed_before_the_program_if_that_speaks_of_gpus():
@@ -128,8 +130,8 @@ def test_what_the_gpu_guard_found_is_believed_before_the_program_if_that_speaks_
     guarded = diagnose(replace(raised("RuntimeError: CUDA error: unknown error"), gpu=found))
     other = diagnose(replace(raised("KeyError: 'x'"), gpu=found))
 
-    assert (guarded.kind, guarded.source, guarded.line) == (Kind.GPU_FAULT, Source.GPU, found[0])
-    assert other.kind is Kind.EXCEPTION
+    assert (guarded.kind, guarded.source, guarded.line) == (DeathKind.GPU_FAULT, Source.GPU, found[0])
+    assert other.kind is DeathKind.EXCEPTION
 
 
 @pytest.mark.parametrize("number", [9, 15, 1])
@@ -142,25 +144,27 @@ def test_a_message_that_was_survived_does_not_explain_a_signal_from_outside(numb
 def test_what_this_daemon_ended_is_its_own_decision():
     diagnosis = diagnose(Evidence(signal=6, decided="no step for 60 s", stderr="Fatal Python error: Aborted\n"))
 
-    assert (diagnosis.kind, diagnosis.line, diagnosis.who) == (Kind.BY_DAEMON, "no step for 60 s", Who.NOBODY)
+    assert (diagnosis.kind, diagnosis.line, diagnosis.who) == (DeathKind.BY_DAEMON, "no step for 60 s", Who.NOBODY)
 
 
 def test_the_kernel_says_why_a_worker_hung():
     text = "INFO: task python:4711 blocked for more than 122 seconds."
 
-    assert diagnose(Evidence(signal=9, decided="no step", kernel=logged(text), pids=(4711,))).kind is Kind.HUNG_TASK
+    assert (
+        diagnose(Evidence(signal=9, decided="no step", kernel=logged(text), pids=(4711,))).kind is DeathKind.HUNG_TASK
+    )
 
 
 @pytest.mark.parametrize(
     ("disk", "kind"),
     [
-        (Disk("temporary files", "/tmp", 10**9, 0), Kind.INODES),
-        (Disk("shared memory", "/dev/shm", 0, 100), Kind.SHARED_MEMORY),
-        (Disk("the log", "/var", 0, 100), Kind.DISK_FULL),
-        (Disk("the log", "/var", 10**9, 100), Kind.DISK_FULL),
+        (Disk("temporary files", "/tmp", 10**9, 0), DeathKind.INODES),
+        (Disk("shared memory", "/dev/shm", 0, 100), DeathKind.SHARED_MEMORY),
+        (Disk("the log", "/var", 0, 100), DeathKind.DISK_FULL),
+        (Disk("the log", "/var", 10**9, 100), DeathKind.DISK_FULL),
     ],
 )
-def test_the_state_of_the_disks_tells_what_is_full(disk: Disk, kind: Kind):
+def test_the_state_of_the_disks_tells_what_is_full(disk: Disk, kind: DeathKind):
     said = raised("OSError: [Errno 28] No space left on device")
 
     assert diagnose(replace(said, disks=(disk,))).kind is kind
@@ -181,10 +185,14 @@ def test_what_it_reported_comes_before_what_it_printed():
         ("ValueError: bad", "ValueError: bad"),
         ("ValueError: bad\n  in detail", "ValueError: bad"),
         ("ValueError: these differ:\n  a\n  b", "ValueError: these differ: a"),
-        ("errors.UnknownError: Graph execution error:\n\nDetected at node\nNode: 'x'\nit broke\n\t [[{{node x}}]]",
-         "errors.UnknownError: Graph execution error: it broke"),
-        ("errors.InternalError: 2 root error(s) found.\n  (0) first\n  (1) second",
-         "errors.InternalError: 2 root error(s) found. (0) first"),
+        (
+            "errors.UnknownError: Graph execution error:\n\nDetected at node\nNode: 'x'\nit broke\n\t [[{{node x}}]]",
+            "errors.UnknownError: Graph execution error: it broke",
+        ),
+        (
+            "errors.InternalError: 2 root error(s) found.\n  (0) first\n  (1) second",
+            "errors.InternalError: 2 root error(s) found. (0) first",
+        ),
     ],
 )
 def test_the_line_is_the_part_of_the_message_that_says_most(text: str, line: str):
@@ -192,7 +200,9 @@ def test_the_line_is_the_part_of_the_message_that_says_most(text: str, line: str
 
 
 def test_an_exception_that_was_ignored_after_the_end_is_not_the_cause():
-    after = "Exception ignored in: <function C.__del__>\nTraceback (most recent call last):\n  File 'x'\nOSError: later\n"
+    after = (
+        "Exception ignored in: <function C.__del__>\nTraceback (most recent call last):\n  File 'x'\nOSError: later\n"
+    )
 
     assert diagnose(raised("ValueError: first", after=after)).line == "ValueError: first"
 
@@ -200,7 +210,7 @@ def test_an_exception_that_was_ignored_after_the_end_is_not_the_cause():
 def test_an_exception_that_was_logged_before_is_not_the_cause():
     handled = "ERROR:root:handled\nTraceback (most recent call last):\n  File 'x'\nOSError: [Errno 28] full\n"
 
-    assert diagnose(raised("ValueError: real", before=handled)).kind is Kind.EXCEPTION
+    assert diagnose(raised("ValueError: real", before=handled)).kind is DeathKind.EXCEPTION
 
 
 def test_a_progress_bar_is_no_part_of_the_line():
@@ -212,8 +222,8 @@ def test_a_progress_bar_is_no_part_of_the_line():
 # --- what follows from it ---
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_each_kind_has_words_and_none_that_may_pass_is_final(kind: Kind):
+@pytest.mark.parametrize("kind", DeathKind)
+def test_each_kind_has_words_and_none_that_may_pass_is_final(kind: DeathKind):
     meaning = MEANINGS[kind]
 
     assert meaning.cause in (None, Cause.OUT_OF_MEMORY)
@@ -266,7 +276,11 @@ LINES = st.lists(
                 *("  + Exception Group Traceback (most recent call last):", "  | ExceptionGroup: a (1 sub-exception)"),
                 *("  +-+---------------- 1 ----------------", "    | OSError: [Errno 28] full"),
                 "During handling of the above exception, another exception occurred:",
-                *("Exception ignored in: x", "Fatal Python error: Aborted", "Current thread 0x1 (most recent call first):"),
+                *(
+                    "Exception ignored in: x",
+                    "Fatal Python error: Aborted",
+                    "Current thread 0x1 (most recent call first):",
+                ),
                 *("usage: x", "x: error: y", "[rank0]: Traceback (most recent call last):", "", "\r", "\x1b[31m"),
             ]
         ),

@@ -293,7 +293,8 @@ def test_a_disk_without_room_for_the_copy_changes_nothing_and_says_so(version: P
 
 
 HINDERS = {
-    "v12": "DROP TABLE memories", "v14": "CREATE TABLE proofs (program TEXT)",
+    "v12": "DROP TABLE memories",
+    "v14": "CREATE TABLE proofs (program TEXT)",
     "v15": "ALTER TABLE attempts ADD COLUMN diagnosis TEXT",
 }
 """By version: what makes the step after it fail."""

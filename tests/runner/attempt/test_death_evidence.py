@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_config
-from supervisor.core.diagnosis.evidence import Diagnosis, Kind, Source
+from supervisor.core.diagnosis.evidence import DeathKind, Diagnosis, Source
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.logs.files.positions import position_in
@@ -48,7 +48,7 @@ async def diagnosis_of(tmp_path: Path, services: Services, *scripts: str) -> tup
         runner.post(events.StartRequested())
         attempt = runner.attempt
         await asyncio.wait_for(
-            runner.wait_until(lambda at=attempt: runner.attempt == at and runner.state in ENDED or None), PATIENCE_S
+            runner.wait_until(lambda at=attempt: (runner.attempt == at and runner.state in ENDED) or None), PATIENCE_S
         )
     diagnosis, reason = runner.records.process.diagnosis, runner.reason or ""
     await asyncio.wait_for(retire(runner, "shutdown"), PATIENCE_S)
@@ -71,7 +71,11 @@ async def test_an_exception_in_the_middle_of_the_output_is_the_reason(tmp_path: 
 async def test_a_full_disk_says_whose_turn_it_is(tmp_path: Path, services: Services):
     diagnosis, reason = await diagnosis_of(tmp_path, services, "raise OSError(28, 'No space left on device', 'x')")
 
-    assert (diagnosis.kind, diagnosis.who, diagnosis.source) == (Kind.DISK_FULL, "the host's operator", Source.STDERR)
+    assert (diagnosis.kind, diagnosis.who, diagnosis.source) == (
+        DeathKind.DISK_FULL,
+        "the host's operator",
+        Source.STDERR,
+    )
     assert diagnosis.follows == "it is not started again, as autorestart says"
     assert reason.startswith("a disk is full: OSError: [Errno 28] No space left on device: 'x'")
 
@@ -79,7 +83,7 @@ async def test_a_full_disk_says_whose_turn_it_is(tmp_path: Path, services: Servi
 async def test_the_kernel_is_asked_about_a_fault_in_native_code(tmp_path: Path, services: Services):
     diagnosis, reason = await diagnosis_of(tmp_path, services, "import ctypes\nctypes.string_at(0)")
 
-    assert diagnosis.kind is Kind.SEGFAULT
+    assert diagnosis.kind is DeathKind.SEGFAULT
     assert "segmentation fault in native code" in reason
     assert "terminated by SIGSEGV" in reason
 
@@ -87,7 +91,7 @@ async def test_the_kernel_is_asked_about_a_fault_in_native_code(tmp_path: Path, 
 async def test_a_kill_from_outside_is_told_from_one_for_memory(tmp_path: Path, services: Services):
     diagnosis, reason = await diagnosis_of(tmp_path, services, "import os\nos.kill(os.getpid(), 9)")
 
-    assert (diagnosis.kind, diagnosis.who) == (Kind.KILLED, "nobody")
+    assert (diagnosis.kind, diagnosis.who) == (DeathKind.KILLED, "nobody")
     assert reason.startswith("terminated by SIGKILL: killed by somebody")
 
 
@@ -104,4 +108,4 @@ async def test_what_the_attempt_before_printed_explains_nothing(tmp_path: Path, 
 
     diagnosis, reason = await diagnosis_of(tmp_path, services, first, second)
 
-    assert (diagnosis.kind, reason) == (Kind.EXIT_TEXT, "exit status 3: the dataset is empty")
+    assert (diagnosis.kind, reason) == (DeathKind.EXIT_TEXT, "exit status 3: the dataset is empty")

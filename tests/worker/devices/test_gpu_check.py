@@ -10,14 +10,16 @@ import pytest
 from worker.devices.gpu_check import VISIBLE, asked_gpus, reason_in
 
 MISMATCH = (
-    "2024-01-01 10:00:00.1: E external/xla/cuda_diagnostics.cc:244] kernel version 535.129.3 does not match DSO version "
+    "2024-01-01 10:00:00.1: E external/xla/diagnostics.cc:244] kernel version 535.129.3 does not match DSO version "
     "550.54.15 -- cannot find working devices in this configuration"
 )
 NO_LIBRARY = (
     "2022-01-01 10:00:00.1: W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic "
     "library 'libcudart.so.11.0'; dlerror: libcudart.so.11.0: cannot open shared object file: No such file or directory"
 )
-NO_DRIVER = "2024-01-01 10:00:00.1: I cudart_stub.cc:28] Could not find cuda drivers on your machine, GPU will not be used."
+NO_DRIVER = (
+    "2024-01-01 10:00:00.1: I cudart_stub.cc:28] Could not find cuda drivers on your machine, GPU will not be used."
+)
 
 
 @pytest.mark.parametrize(
