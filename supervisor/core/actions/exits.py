@@ -43,7 +43,9 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
     """Does what follows from an end, and records it with why and with what follows."""
-    return with_consequence(facts, _follow_exit(facts, event, cause, text, now), event.diagnosis, now)
+    effects = _follow_exit(facts, event, cause, text, now)
+    is_expected = cause is Cause.EXITED and event.code in facts.policy.exitcodes
+    return effects if is_expected else with_consequence(facts, effects, event.diagnosis, now)
 
 
 def _follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from supervisor.core.actions.base import Effects
-from supervisor.core.diagnosis.diagnose import diagnose
+from supervisor.core.diagnosis.diagnose import diagnose, diagnosis_of
 from supervisor.core.diagnosis.evidence import DeathKind, Diagnosis, Evidence, Source
 from supervisor.core.diagnosis.kinds import MEANINGS
 from supervisor.core.failures.restart import Cause
@@ -14,6 +14,8 @@ from supervisor.core.program.facts import ProgramFacts, State
 CERTAIN = (Source.KERNEL, Source.REPORT, Source.STDERR)
 """Sources that may refine a cause; for the others there are claims of their own."""
 MEANT = (Cause.DONE, Cause.STOPPED)
+OWN_WORDS = (Cause.SETUP, Cause.BUSY, Cause.DIVERGENCE, Cause.BAD_CHECKPOINT, Cause.STORAGE, Cause.PREEMPTION)
+"""Causes whose text says more than a diagnosis that only quotes a line."""
 
 
 def explain(facts: ProgramFacts, event: WorkerExited) -> WorkerExited:
@@ -48,13 +50,21 @@ def is_certainly(event: WorkerExited, cause: Cause) -> bool:
 
 def with_consequence(facts: ProgramFacts, effects: Effects, diagnosis: Diagnosis | None, now: float) -> Effects:
     """The effects of an end, its record with the diagnosis and what follows; one that was meant to end has none."""
-    if diagnosis is None:
+    if diagnosis is None or facts.closing or not facts.wanted:
         return effects
-    told = replace(diagnosis, follows=describe_consequence(facts, now))
+    follows = describe_consequence(facts, now)
     return [
-        replace(effect, diagnosis=told) if isinstance(effect, RecordEnd) and effect.cause not in MEANT else effect
+        replace(effect, diagnosis=replace(_in_own_words(diagnosis, effect), follows=follows))
+        if isinstance(effect, RecordEnd) and effect.cause not in MEANT
+        else effect
         for effect in effects
     ]
+
+
+def _in_own_words(diagnosis: Diagnosis, record: RecordEnd) -> Diagnosis:
+    if diagnosis.what or diagnosis.kind is DeathKind.BY_DAEMON or record.cause not in OWN_WORDS:
+        return diagnosis
+    return diagnosis_of(DeathKind.REPORTED, record.text, Source.REPORT)
 
 
 def describe_consequence(facts: ProgramFacts, now: float) -> str:

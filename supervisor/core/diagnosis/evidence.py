@@ -92,6 +92,7 @@ class DeathKind(StrEnum):
     NETWORK = "network"
     # nothing more is known, or nothing more is to be known
     BY_DAEMON = "by-this-daemon"
+    REPORTED = "reported"
     STATUS = "exit-status"
     UNKNOWN = "unknown"
 

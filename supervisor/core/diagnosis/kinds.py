@@ -142,6 +142,7 @@ MEANINGS: Mapping[DeathKind, Meaning] = {
     DeathKind.NETWORK: Meaning(
         "a network connection failed", NOBODY, "if it goes on, check the address in the line", TRANSIENT),
     # --- nothing more is known ---
+    DeathKind.REPORTED: Meaning("", AUTHOR, "the line says what to do"),
     DeathKind.BY_DAEMON: Meaning("", NOBODY, "the line says why this daemon ended it", TRANSIENT),
     DeathKind.STATUS: Meaning("", AUTHOR, "it printed nothing that says why"),
     DeathKind.UNKNOWN: Meaning("", NOBODY, "", TRANSIENT),

@@ -12,6 +12,8 @@ MAX_LINES = 400
 MAX_LINE = 2000  # characters that are looked at
 MAX_SHOWN = 200  # characters of a line that people read
 MAX_BLOCK = 60  # lines of the message of an exception
+PREFIXES = ("]<stderr>:", "]<stdout>:", "]:")
+"""What ends the prefix of a rank: of mpirun, and of torchrun (`[rank3]:`, with a space)."""
 HEADER = "Traceback (most recent call last):"
 LINKS = ("During handling of the above exception", "The above exception was the direct cause")
 IGNORED = ("Exception ignored ", "--- Logging error ---")
@@ -33,6 +35,7 @@ _NOISE = (
     "CUDA kernel errors might be asynchronously reported",
     "For debugging consider passing CUDA_LAUNCH_BLOCKING",
     "Compile with `TORCH_USE_CUDA_DSA`",
+    " from device: CUDA_ERROR_OUT_OF_MEMORY",  # TensorFlow asks again for a tenth less, which may do
 )
 _WARNINGS = ("Warning: ",)
 
@@ -100,8 +103,10 @@ def _clean(line: str) -> str:
     line = line[line.rfind("\r") + 1 :][:MAX_LINE]
     if "\x1b" in line:
         line = _ESCAPE.sub("", line)
-    if line.startswith("[rank") and "]:" in line[:16]:
-        line = line[line.index("]:") + 2 :].removeprefix(" ")
+    for mark in PREFIXES if line.startswith("[") else ():
+        if mark in line[:20]:
+            line = line.partition(mark)[2].removeprefix(" ")
+            break
     stripped = line.lstrip(" ")
     while stripped.startswith(("| ", "+ Exception Group")) or stripped == "|":
         line = stripped[2:]

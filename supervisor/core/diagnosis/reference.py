@@ -15,6 +15,7 @@ BY_ITSELF = {
     DeathKind.INODES: "a full disk that has bytes left, and no inodes",
     DeathKind.OTHER_SIGNAL: "another signal",
     DeathKind.STATUS: "an exit status other than 0, and nothing printed",
+    DeathKind.REPORTED: "an exit status with a meaning of its own: diverged, locked, unfit checkpoint, wrong setup",
     DeathKind.BY_DAEMON: "this daemon ended it: a hang, a limit, a failed health check",
     DeathKind.UNKNOWN: "it ended while no daemon was there to see it",
 }

@@ -124,7 +124,8 @@ TEXT_RULES = (
         "Unknown backend cuda", "Couldn't communicate with the NVIDIA driver",
         "couldn't communicate with the NVIDIA driver"), is_vague=True),
     TextRule(DeathKind.GPU_BUSY, (
-        "busy or unavailable", "CUDA_ERROR_DEVICES_UNAVAILABLE", "cudaErrorDevicesUnavailable"), is_anywhere=True),
+        "busy or unavailable", "CUDA_ERROR_DEVICES_UNAVAILABLE", "cudaErrorDevicesUnavailable",
+        "is already in use by process"), is_anywhere=True),
     TextRule(DeathKind.GPU_ARCHITECTURE, (
         "no kernel image is available", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         "the provided PTX was compiled with an unsupported toolchain"), is_anywhere=True),
@@ -155,7 +156,8 @@ TEXT_RULES = (
         "Timed out waiting…for recv", "Timed out waiting…for send", "DEADLINE_EXCEEDED…Barrier",
         "Collective ops…timed out"), is_anywhere=True),
     TextRule(DeathKind.PEER, (
-        "ncclRemoteError", "remote process exited", "Connection closed by remote peer", "Connection closed by peer",
+        "Horovod has been shut down", "ncclRemoteError", "remote process exited",
+        "Connection closed by remote peer", "Connection closed by peer",
         "socketPollConnect", "Gloo connectFullMesh failed", "gloo…Connection reset by peer",
         "NCCL…Connection reset by peer", "NCCL…Broken pipe", "heartbeat timeout",
         "has failed, got preempted, or crashed",
@@ -190,6 +192,7 @@ TEXT_RULES = (
         "DataLoader worker (pid", "DataLoader worker exited"), is_vague=True, is_anywhere=True),
     TextRule(DeathKind.CHILD, (
         "ChildFailedError", "BrokenProcessPool", "terminated abruptly", "ProcessExitedException",
+        "processes exited with non-zero status", "exits with return code = ", "noticed that process rank",
         "CalledProcessError", "A worker process managed by the executor was unexpectedly terminated",
         "TerminatedWorkerError"), is_vague=True),
     TextRule(DeathKind.COLLECTIVE, ("NCCL error", "ncclInternalError", "ncclSystemError", "ncclUnhandledCudaError",
@@ -200,12 +203,15 @@ TEXT_RULES = (
         "DefaultCPUAllocator: can't allocate memory", "Unable to allocate", "ResourceExhaustedError…OOM")),
     # --- the script ---
     TextRule(DeathKind.DATA, (
-        "DataLossError", "corrupted record at", "truncated record at", "Data loss:", "invalid checksum")),
+        "DataLossError", "corrupted record at", "truncated record at", "Data loss:", "invalid checksum",
+        "truncated file: eof", "PytorchStreamReader failed", "failed finding central directory", "BadZipFile",
+        "Compressed file ended before", "image file is truncated", "cannot identify image file")),
     TextRule(DeathKind.NETWORK, (
         "Connection refused", "Connection reset", "Connection timed out", "Name or service not known",
         "Temporary failure in name resolution", "No route to host", "Network is unreachable", "DistStoreError",
         "DistNetworkError", "Max retries exceeded", "URLError", "ConnectionError", "ReadTimeout", "ConnectTimeout",
-        "SSLError", "RemoteDisconnected", "IncompleteRead")),
+        "SSLError", "RemoteDisconnected", "IncompleteRead",
+        "Server Error: ", "Read timed out", "Too Many Requests")),
 )
 """What programs print. The order matters: the first rule with a line of the last exception counts."""
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.resources.kernel_log import MAX_TEXT, KernelLog, KernelRecord, parse_record, read_since
+from supervisor.host.resources.kernel_log import (
+    MAX_TEXT,
+    KernelLog,
+    KernelRecord,
+    KernelReports,
+    parse_record,
+    read_since,
+)
 
 
 @pytest.fixture
@@ -91,3 +98,20 @@ def test_the_device_of_this_host_begins_at_the_boot() -> None:
 
     assert records == sorted(records, key=lambda record: record.number)
     assert records
+
+
+def test_reports_keep_what_matters_and_read_each_record_once(device: tuple[socket.socket, Path]) -> None:
+    kernel, path = device
+    reports = KernelReports(lambda text: "killed" in text, path)
+    for record in (b"6,1,1000000,-;killed 1\n", b"6,2,2000000,-;a disk\n", b"6,3,3000000,-;killed 3\n"):
+        kernel.send(record)
+
+    first = reports.since(0.0)
+    kernel.send(b"6,4,4000000,-;killed 4\n")
+
+    assert [record.text for record in first or ()] == ["killed 1", "killed 3"]
+    assert [record.text for record in reports.since(2.5) or ()] == ["killed 3", "killed 4"]
+
+
+def test_a_log_that_may_not_be_read_gives_no_reports(tmp_path: Path) -> None:
+    assert KernelReports(bool, tmp_path / "none").since(0.0) is None
