@@ -62,7 +62,9 @@ def test_a_signal_is_enough_where_nothing_else_is_known(number: int, kind: Death
     assert (diagnosis.kind, diagnosis.source) == (kind, Source.STATUS)
 
 
-@pytest.mark.parametrize(("kind", "number"), [(kind, number) for kind, numbers in XIDS.items() for number in numbers])
+@pytest.mark.parametrize(
+    ("kind", "number"), [(kind, number) for kind, numbers in XIDS.items() for number in sorted(numbers)]
+)
 def test_an_xid_of_its_process_says_more_than_cudas_error(kind: DeathKind, number: int):
     text = f"NVRM: Xid (PCI:0000:c5:00): {number}, pid=4711, name=python, Ch 8"
     said = raised("RuntimeError: CUDA error: an illegal memory access was encountered")
