@@ -39,7 +39,7 @@ def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """Records a step, whatever else is going on."""
     before = facts.current.step
     facts.current.step = event.step
-    facts.current.progressed_at = now
+    facts.current.progressed_at, facts.current.silence = now, None
     facts.current.made_progress = facts.current.has_spoken = facts.current.restore_begun = facts.ever_trained = True
     facts.hang_detector.progress_reported(event.section, now)
     facts.hang_detector.save_reported(event.saving_s, now)

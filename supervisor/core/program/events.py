@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.core.diagnosis.evidence import Diagnosis, Evidence
 from supervisor.core.failures.hang_detection import LoopSection
+from supervisor.core.failures.looks import Evidence
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
@@ -403,6 +404,14 @@ class RestartRequired:
 
 
 @dataclass(frozen=True, slots=True)
+class SilenceObserved:
+    """The answer to GatherEvidence: what the processes of the silent job did meanwhile."""
+
+    attempt: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
 class GangBroken:
     """Another rank of the gang is gone, and nobody can train on. `text` says which, and how that is known."""
 
@@ -458,6 +467,7 @@ Event = (
     | SavesMeasured
     | UploadsChanged
     | RestartRequired
+    | SilenceObserved
     | GangBroken
     | HostSuspended
     | DeadlinePassed

@@ -18,6 +18,7 @@ from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
+from supervisor.runner.program.silence import EvidenceGatherer
 from supervisor.runner.program.stopping import AttemptStopper
 from supervisor.runner.records.program import ProgramRecords
 
@@ -47,6 +48,7 @@ class EffectExecutor:
         self._tasks = tasks
         self._log = log
         self._stopper = AttemptStopper(config, services, current, records, post, tasks, log)
+        self._evidence = EvidenceGatherer(config.name, services.runtime_dir, services.log_reads, post, log)
         self._is_looking = False  # whether its directory and command are there
 
     def execute(self, effect: effects.Effect) -> None:
@@ -74,6 +76,9 @@ class EffectExecutor:
                 self._stopper.terminate(attempt)
             case effects.Abort():
                 self._stopper.abort(effect)
+            case effects.GatherEvidence():
+                if self._current.attempt is not None:
+                    self._tasks.start(self._evidence.gather(effect, self._current.attempt))
             case effects.Kill(attempt):
                 self._stopper.kill(attempt)
             case effects.RecordWanted(wanted):
