@@ -1,8 +1,8 @@
 """A trainer without TensorFlow that hangs, or is only silent, in the way that its environment names.
 
-SILENCE: a name in WAYS; AT: after which step (50); STEP_S: seconds a step. A way to hang is taken once for each job: the
-next attempt finds the file `hung` in the checkpoint directory, and ends well at step 2 * AT. What is only silent for a
-while (LASTS_S seconds) goes on by itself.
+SILENCE: a name in WAYS; AT: after which step (50); STEP_S: seconds a step. A way to hang is taken once for each job:
+the next attempt finds the file `hung` in the checkpoint directory, and ends well at step 2 * AT. What is only silent
+for a while (LASTS_S seconds) goes on by itself.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def endless_loop() -> None:
 
 def dead_mount() -> None:
     """A read on a file system whose server does not answer any more (see `silent_mount`)."""
-    with open(os.environ["DEAD_FILE"], "rb") as file:  # noqa: PTH123
+    with open(os.environ["DEAD_FILE"], "rb") as file:
         file.read()
 
 

@@ -25,13 +25,23 @@ SHOWS = {
 }
 """By the way to hang: what the reason of the end says."""
 
-ONLY_SILENT = ("compiling_child", "compiling_thread", "slow_read", "evaluation", "download", "pause_before_retry", "polling")
+ONLY_SILENT = (
+    "compiling_child",
+    "compiling_thread",
+    "slow_read",
+    "evaluation",
+    "download",
+    "pause_before_retry",
+    "polling",
+)
 
 
 def section(folder: Path, silence: str, keys: str = KEYS, **environment: object) -> str:
     variables = ",".join(f'{name}="{value}"' for name, value in {"SILENCE": silence, **environment}.items())
     command = f"{sys.executable} {CHILDREN / 'hanging.py'}"
-    return f"[program:{silence}]\ncommand={command}\ncheckpoint_dir={folder}/{silence}\nenvironment={variables}\n{keys}\n"
+    return (
+        f"[program:{silence}]\ncommand={command}\ncheckpoint_dir={folder}/{silence}\nenvironment={variables}\n{keys}\n"
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from functools import partial
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.effects import Effect, RecordEnd
-from supervisor.core.program.events import CheckpointSelected, Event
+from supervisor.core.program.events import CheckpointSelected, Event, SilenceObserved
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
@@ -46,6 +46,13 @@ class MessageRecorder(ProgramObserver):
             if isinstance(effect, RecordEnd) and (lost := effect.unsaved) is not None:
                 steps = {"last_step": lost.step, "saved_step": lost.safe_step, "steps_to_repeat": lost.unsaved}
                 self._log.error("training.not_saved", attempt=lost.attempt, **steps, why=lost.why)
+        if isinstance(event, SilenceObserved) and (verdict := facts.current.silence) is not None:
+            found = {
+                "verdict": type(verdict).__name__.lower(),
+                "why": verdict.why,
+                "section": str(facts.hang_detector.section),
+            }
+            self._log.info("silence.judged", attempt=event.attempt, step=facts.current.step, **found)
         if not isinstance(event, CheckpointSelected) or event.attempt != facts.attempt:
             return
         if (older := facts.current.older) is not None:
