@@ -130,6 +130,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.DoneReported,        (*LAUNCHED, ADOPTING),                   training.done_reported),
     (events.FailureReported,     (*LAUNCHED, ADOPTING),                   training.failure_reported),
     (events.StacksCollected,     (*LAUNCHED, ADOPTING),                   crash_loops.stacks_collected),
+    (events.SpeedChanged,        (RUNNING, FLUSHING),                     training.speed_changed),
     (events.SilenceObserved,     (RUNNING,),                              silence.silence_observed),
 
     # --- over its memory limit, or unhealthy ---

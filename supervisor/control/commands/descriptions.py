@@ -174,6 +174,7 @@ def _training(runner: Runner) -> list[str]:
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
+        parts += [] if runner.facts.current.slowdown is None else [str(runner.facts.current.slowdown)]
         parts += _silence(runner) + _devices(runner) + _standby(runner)
     parts += _mirror(runner)
     if training.save_error is not None:

@@ -22,6 +22,7 @@ from supervisor.core.program.events import (
     CheckpointSaveFailed,
     Event,
     FailureReported,
+    SpeedChanged,
     StepsDone,
 )
 from supervisor.core.program.facts import ProgramFacts, State
@@ -146,6 +147,12 @@ def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) ->
     facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
     facts.current.failed_errno = event.errno
     record_failed_step(facts, event.step)
+    return []
+
+
+def speed_changed(facts: ProgramFacts, event: SpeedChanged, now: float) -> Effects:
+    """Records that it trains slower than it used to, or no longer does."""
+    facts.current.slowdown = event.slowdown
     return []
 
 

@@ -56,8 +56,8 @@ class TreeLook:
     `pid`: of the worker. `cpu_s`: with children that ended. `io_bytes`: that were read and written, files and sockets
     alike, None if that can't be read. `faults`: page faults. `traced_by`: pid of a debugger. `is_frozen`: by its
     control group. `has_accelerator`: a process has the device of one open. `network_bytes`, `disk_bytes`: what the
-    host's network and disks have moved, whoever for. `gpu`: what accelerators did since the last look, if somebody measures it. `stack`: the Python
-    frames of the worker's main thread, innermost first; empty if it was not asked.
+    host's network and disks have moved, whoever for. `gpu`: what accelerators did since the last look, if somebody
+    measures it. `stack`: the Python frames of the worker's main thread, innermost first; empty if it was not asked.
     """
 
     at: float

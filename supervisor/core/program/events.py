@@ -10,6 +10,7 @@ from supervisor.core.diagnosis.evidence import Diagnosis, Evidence
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.looks import Evidence
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.slowness import Slowdown
 from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
 from supervisor.protocol.damage import RejectedCheckpoint
@@ -412,6 +413,14 @@ class SilenceObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedChanged:
+    """The job trains slower than it used to, or as fast as usual again (None)."""
+
+    attempt: int
+    slowdown: Slowdown | None
+
+
+@dataclass(frozen=True, slots=True)
 class GangBroken:
     """Another rank of the gang is gone, and nobody can train on. `text` says which, and how that is known."""
 
@@ -468,6 +477,7 @@ Event = (
     | UploadsChanged
     | RestartRequired
     | SilenceObserved
+    | SpeedChanged
     | GangBroken
     | HostSuspended
     | DeadlinePassed

@@ -8,6 +8,7 @@ from typing import Self
 from supervisor.core.failures.hang_detection import HangDetector
 from supervisor.core.failures.hang_evidence import Verdict
 from supervisor.core.failures.restart import Cause, FailureCounts
+from supervisor.core.failures.slowness import Slowdown
 from supervisor.core.failures.storage import StorageWait
 from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
@@ -134,6 +135,7 @@ class AttemptFacts:
 
     looks_end_at: float = 0.0  # when an answer to the last looks at its silence is due, or it may be looked at again
     silence: Verdict | None = None  # what the last looks at a silence showed, until progress is made
+    slowdown: Slowdown | None = None  # it trains slower than it used to
 
     # how it ends
     done_reported: bool = False  # the worker says that training is complete

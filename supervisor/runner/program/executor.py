@@ -18,7 +18,7 @@ from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
-from supervisor.runner.program.silence import EvidenceGatherer
+from supervisor.runner.program.silence import gather_evidence
 from supervisor.runner.program.stopping import AttemptStopper
 from supervisor.runner.records.program import ProgramRecords
 
@@ -48,7 +48,6 @@ class EffectExecutor:
         self._tasks = tasks
         self._log = log
         self._stopper = AttemptStopper(config, services, current, records, post, tasks, log)
-        self._evidence = EvidenceGatherer(config.name, services.runtime_dir, services.log_reads, post, log)
         self._is_looking = False  # whether its directory and command are there
 
     def execute(self, effect: effects.Effect) -> None:
@@ -78,7 +77,8 @@ class EffectExecutor:
                 self._stopper.abort(effect)
             case effects.GatherEvidence():
                 if self._current.attempt is not None:
-                    self._tasks.start(self._evidence.gather(effect, self._current.attempt))
+                    program, attempt = self._config.name, self._current.attempt
+                    self._tasks.start(gather_evidence(effect, program, attempt, self._services, self._post, self._log))
             case effects.Kill(attempt):
                 self._stopper.kill(attempt)
             case effects.RecordWanted(wanted):

@@ -11,54 +11,40 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.core.failures.hang_evidence import wants_stack
 from supervisor.core.failures.looks import TreeLook, compare_looks
 from supervisor.core.program import effects, events
-from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.processes.silence import io_bytes_of, look_at_tree
 from supervisor.host.processes.stacks import main_thread_frames
 from supervisor.protocol import layout
 from supervisor.protocol.layout import STACKS_SIGNAL
 from supervisor.runner.attempt.attempt import LiveAttempt
+from supervisor.runner.attempt.services import Services
 
 LOOK_LIMIT_S = 5.0  # one takes some milliseconds; more means that a file in /proc does not answer
 STACK_TIMEOUT_S = 2.0
 
 
-class EvidenceGatherer:
-    """Looks at the processes of one program.
-
-    `calls`: for what may block; `runtime_dir`: where attempts have folders.
-    """
-
-    def __init__(
-        self,
-        program: str,
-        runtime_dir: Path,
-        calls: BlockingCalls,
-        post: Callable[[events.Event], None],
-        log: FilteringBoundLogger,
-    ) -> None:
-        self._program = program
-        self._runtime_dir = runtime_dir
-        self._calls = calls
-        self._post = post
-        self._log = log
-
-    async def gather(self, effect: effects.GatherEvidence, attempt: LiveAttempt) -> None:
-        """Looks several times, and posts what that showed; evidence of nothing if it could not be looked."""
-        began_at = time.monotonic()
-        folder = layout.attempt_folder(self._runtime_dir, self._program, attempt.number)
-        series = LookSeries(attempt.process.pid, attempt.worker_pid or 0, folder, _stack_request(attempt))
-        for number in range(effect.looks):
-            await asyncio.sleep(began_at + effect.over_s * number / (effect.looks - 1) - time.monotonic())
-            try:
-                is_there = await asyncio.wait_for(self._calls.run_for_folder(folder, series.look), LOOK_LIMIT_S)
-            except (OSError, RuntimeError, TimeoutError) as error:  # RuntimeError: no thread to spare
-                self._log.warning("silence.not_looked_at", attempt=effect.attempt, error=str(error) or "no answer")
-                is_there = False
-            if not is_there:
-                series.looks.clear()
-                break
-        evidence = compare_looks(series.looks, began_at, time.monotonic())
-        self._post(events.SilenceObserved(effect.attempt, evidence))
+async def gather_evidence(
+    effect: effects.GatherEvidence,
+    program: str,
+    attempt: LiveAttempt,
+    services: Services,
+    post: Callable[[events.Event], None],
+    log: FilteringBoundLogger,
+) -> None:
+    """Looks several times, and posts what that showed; evidence of nothing if it could not be looked."""
+    began_at = time.monotonic()
+    folder = layout.attempt_folder(services.runtime_dir, program, attempt.number)
+    series = LookSeries(attempt.process.pid, attempt.worker_pid or 0, folder, _stack_request(attempt))
+    for number in range(effect.looks):
+        await asyncio.sleep(began_at + effect.over_s * number / (effect.looks - 1) - time.monotonic())
+        try:
+            is_there = await asyncio.wait_for(services.log_reads.run_for_folder(folder, series.look), LOOK_LIMIT_S)
+        except (OSError, RuntimeError, TimeoutError) as error:  # RuntimeError: no thread to spare
+            log.warning("silence.not_looked_at", attempt=effect.attempt, error=str(error) or "no answer")
+            is_there = False
+        if not is_there:
+            series.looks.clear()
+            break
+    post(events.SilenceObserved(effect.attempt, compare_looks(series.looks, began_at, time.monotonic())))
 
 
 def _stack_request(attempt: LiveAttempt) -> Callable[[], bool]:
