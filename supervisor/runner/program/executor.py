@@ -76,9 +76,9 @@ class EffectExecutor:
             case effects.Abort():
                 self._stopper.abort(effect)
             case effects.GatherEvidence():
-                if self._current.attempt is not None:
-                    program, attempt = self._config.name, self._current.attempt
-                    self._tasks.start(gather_evidence(effect, program, attempt, self._services, self._post, self._log))
+                program, live = self._config.name, self._current.attempt
+                if live is not None:
+                    self._tasks.start(gather_evidence(effect, program, live, self._services, self._post, self._log))
             case effects.Kill(attempt):
                 self._stopper.kill(attempt)
             case effects.RecordWanted(wanted):
