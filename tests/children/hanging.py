@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import trainer
 
 from supervisor.protocol.wire import launch
-from supervisor.protocol.wire.messages import PROTOCOL, Done, Go, Hello, Progress, Restored, WorkerExit
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.messages import PROTOCOL, Done, Go, Hello, Progress, Restored
 
 AT = int(os.environ.get("AT", "50"))
 STEP_S = float(os.environ.get("STEP_S", "0.01"))
