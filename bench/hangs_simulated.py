@@ -157,11 +157,11 @@ class Figures:
     killed: Counter[str] = field(default_factory=Counter)
 
 
-def simulate(hours: float, seed: int = 1) -> Figures:
+def simulate(hours: float, seed: int = 1, kinds: tuple[Kind, ...] = KINDS) -> Figures:
     """Lets jobs train, and be silent for 60 s and more, for so many hours of silence."""
     chance, figures = random.Random(seed), Figures()
     while figures.hours < hours:
-        kind = chance.choice(KINDS)
+        kind = chance.choice(kinds)
         job, now, step_s = _trained(chance)
         job.handle(StepsDone(1, 30, step_s, kind.section), now)
         ends_at = now + chance.uniform(61.0, kind.longest_s)

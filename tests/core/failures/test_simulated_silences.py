@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench import hangs_simulated
-from bench.hangs_simulated import KINDS, simulate
+from bench.hangs_simulated import KINDS, Kind, simulate
 from supervisor.core.failures.hang_evidence import Hang, SilenceContext, judge_silence
 
 
@@ -18,7 +17,7 @@ def test_nothing_that_lives_is_killed_in_a_hundred_simulated_hours():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.draw.__name__)
-def test_each_kind_is_drawn_in_a_way_that_is_looked_at(kind: hangs_simulated.Kind):
+def test_each_kind_is_drawn_in_a_way_that_is_looked_at(kind: Kind):
     context = SilenceContext(kind.section, 60.0, 1.0, 540.0)
     drawn = [kind.draw(random.Random(seed)) for seed in range(20)]
 
@@ -26,8 +25,7 @@ def test_each_kind_is_drawn_in_a_way_that_is_looked_at(kind: hangs_simulated.Kin
     assert not any(isinstance(judge_silence(evidence, context), Hang) for evidence in drawn)
 
 
-def test_the_simulation_would_see_a_kill(monkeypatch: pytest.MonkeyPatch):
-    kind = replace(KINDS[0], draw=lambda chance: hangs_simulated._evidence(hangs_simulated._thread()))
-    monkeypatch.setattr(hangs_simulated, "KINDS", (kind,))
+def test_the_simulation_would_see_a_kill():
+    asleep = replace(KINDS[0], draw=lambda chance: replace(KINDS[0].draw(chance), cpu_s=0.0))
 
-    assert simulate(1.0).killed
+    assert simulate(1.0, kinds=(asleep,)).killed
