@@ -12,7 +12,8 @@ What counts as life, in the order in which it is looked for:
 * **Bytes move**, read or written by any process of the tree: a save, a download, a slow disk or mount. A
   thread that the kernel puts to sleep in a read and wakes for each page has bytes moving even where the counters move
   only at the end; it is seen by its count of context switches.
-* **CPU time** passes, in whichever thread or child: XLA, nvcc and ptxas compile in either, an evaluation computes.
+* **CPU time** passes, in whichever thread or child: XLA, nvcc and ptxas compile in either, an evaluation computes. So
+  does a thread that waits for a CPU on a busy host.
 * The main thread **wakes up now and then**: it polls for something, however little it does. Nobody can tell from
   outside whether what it polls for will come, so that is no evidence of a hang.
 * The main thread, or that of a child, waits in a call that **ends by itself**, before the silence would be a hang
@@ -123,9 +124,10 @@ def judge_silence(evidence: Evidence, context: SilenceContext) -> Verdict:
     io_bytes_s = (evidence.io_bytes or 0) / evidence.over_s
     if io_bytes_s >= IDLE_BYTES_A_SECOND:
         return Alive(f"it reads or writes {io_bytes_s / 1000:.0f} kB/s")
+    ready_s = sum(thread.ready_s for thread in evidence.threads)
     cpus = evidence.cpu_s / evidence.over_s
-    if cpus >= IDLE_CPUS or main.ready_s >= FULL_CPU * evidence.over_s:
-        return _judge_busy(evidence, context, main, cpus)
+    if cpus + ready_s / evidence.over_s >= IDLE_CPUS:
+        return _judge_busy(evidence, context, main, cpus, ready_s)
     return _judge_idle(evidence, context, main)
 
 
@@ -146,10 +148,12 @@ def _pause(evidence: Evidence, main: ThreadEvidence) -> Alive | None:
     return None
 
 
-def _judge_busy(evidence: Evidence, context: SilenceContext, main: ThreadEvidence, cpus: float) -> Verdict:
-    alive = Alive(f"it uses {cpus:.2g} CPUs")
+def _judge_busy(
+    evidence: Evidence, context: SilenceContext, main: ThreadEvidence, cpus: float, ready_s: float
+) -> Verdict:
+    alive = Alive(f"it uses {cpus:.2g} CPUs" + (" and waits for more" if ready_s > evidence.cpu_s else ""))
     busy_s = main.ran_s + main.ready_s
-    others_s = evidence.cpu_s - main.ran_s
+    others_s = evidence.cpu_s - main.ran_s + ready_s - main.ready_s
     is_loop = (
         context.section in (LoopSection.STEP, LoopSection.DATA)
         and context.longest_s < context.silent_s

@@ -56,12 +56,15 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
     )
 
 
-_RANKS_IN_ENVIRONMENT = ("TF_CONFIG", "MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "SLURM_STEP_NODELIST")
+_COORDINATORS = ("TF_CONFIG", "MASTER_ADDR", "JAX_COORDINATOR_ADDRESS")
+_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
 def _has_ranks_elsewhere(config: ProgramConfig, job: JobConfig) -> bool:
-    """Whether other hosts may train the same job, as far as its section says."""
-    is_told_of_others = any(name in config.environment for name in _RANKS_IN_ENVIRONMENT)
+    """Whether other hosts may train the same job, as far as its section and its environment say."""
+    environment = {**os.environ, **config.environment}
+    coordinators = [environment[name] for name in _COORDINATORS if name in environment]
+    is_told_of_others = any(not address.startswith(_THIS_HOST) for address in coordinators)
     return is_told_of_others or (job.strategy in ("multiworker", "tpu") and job.workers is None)
 
 

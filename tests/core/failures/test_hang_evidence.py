@@ -93,6 +93,7 @@ LIFE = {
     "a computation with helpers": replace(LOOP, cpu_s=60.0),
     "a computation of which too few stacks are known": replace(LOOP, stacks=(FRAMES,) * (MIN_STACKS - 1)),
     "a computation that waited for a CPU": with_main(replace(LOOP, cpu_s=3.0, stacks=()), ran_s=3.0, ready_s=27.0),
+    "a compiler that gets no CPU": replace(IDLE, threads=(thread(), thread(is_main=False, slept=False, ready_s=29.0))),
     "a slow read": replace(IDLE, io_bytes=30 * 1024),
     "a download": replace(IDLE, io_bytes=64 << 20),
     "a read in which the kernel wakes the thread for each page": with_main(IDLE, slept=False, states="D" * LOOKS),
@@ -327,6 +328,16 @@ def test_somebody_who_stopped_it_for_a_while_has_all_the_time():
 
     assert job.deadline() == 70.0 + 30.0
     assert job.facts.current.progressed_at == 70.0
+
+
+def test_a_fixed_limit_is_kept_also_for_a_debugger():
+    job = running(replace(AUTO, hang_timeout_min=None, hang_timeout=100.0))
+    job.expire(40.0)
+
+    job.handle(observed(replace(IDLE, traced_by=7), 70.0), 70.0)
+
+    assert job.deadline() == 110.0
+    assert job.expire(110.0) == [Abort(1)]
 
 
 def test_evidence_ends_an_attempt_at_one_place_once():
