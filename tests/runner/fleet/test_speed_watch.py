@@ -30,7 +30,7 @@ async def runner(tmp_path: Path, services: Services) -> AsyncIterator[Runner]:
     hook.chmod(0o755)
     path.write_text(
         f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand={sys.executable} {CHILDREN}/trainer.py\n"
-        f'checkpoint_dir={tmp_path}/digits\nenvironment=STEPS=1,STEP_S="600"\nstandby=off\nhook_slower={hook}\n'
+        f'checkpoint_dir={tmp_path}/digits\nenvironment=STEPS=1,STEP_S="600"\nstandby=off\nhook_slower={hook}\nstdout_logfile=NONE\nstderr_logfile=NONE\n'
         "flush_timeout=0.2\nstopwaitsecs=1\n"
     )
     programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
