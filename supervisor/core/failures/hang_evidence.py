@@ -19,6 +19,7 @@ What counts as life, in the order in which it is looked for:
 * The main thread, or that of a child, waits in a call that **ends by itself**, before the silence would be a hang
   anyway: a pause before a request is repeated. `time.sleep(1e9)` does not.
 * A **disk makes something durable** (fsync and its kind): while the kernel writes, no counter of the process moves.
+* A **lock on a file** is waited for: another job may hold it while it fills a cache that both use.
 * The **host's network or disks are busy** while a thread waits for a file: a file system in user space, or its server,
   may be fetching a whole file before it answers.
 * An **accelerator** is in use and nobody has measured what it does: it may be computing.
@@ -199,6 +200,8 @@ def _judge_idle(evidence: Evidence, context: SilenceContext, main: ThreadEvidenc
             return Unknown(f"{_whose(thread, evidence)} waits for {left}")
     if any(thread.call is Call.WRITE_BACK for thread in evidence.threads):
         return Unknown("it waits for a disk to write")
+    if any(thread.is_main and thread.call is Call.LOCK for thread in evidence.threads):
+        return Unknown("it waits for a lock on a file, which another program may hold")
     busy_bytes = BUSY_HOST_BYTES_A_SECOND * evidence.over_s
     is_remote = any(thread.call is Call.REMOTE for thread in evidence.threads)
     if is_remote and evidence.network_bytes >= busy_bytes:

@@ -9,6 +9,7 @@ class Call(StrEnum):
     """What kind of system call a thread waits in, as far as that decides anything."""
 
     WRITE_BACK = "write-back"  # a disk makes durable what it was given (fsync, close, rename): no counter moves
+    LOCK = "lock"  # a lock on a file, which any process of the host may hold
     REMOTE = "remote"  # a file system of a server, or in user space, is asked for something
     OTHER = "other"
 

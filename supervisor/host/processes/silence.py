@@ -7,6 +7,7 @@ call it from a thread that nobody waits for.
 import contextlib
 import os
 import time
+from dataclasses import dataclass
 
 from supervisor.core.failures.looks import Call, ThreadLook, TreeLook
 from supervisor.host.processes.system_calls import UNREADABLE, WRITE_BACK, call_name, wait_limit_s
@@ -17,7 +18,8 @@ MAX_THREADS = 4096  # of all processes; TensorFlow has some hundred on a large h
 ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD", "/dev/accel", "/dev/vfio/")
 _REMOTE = ("request_wait_answer", "fuse", "rpc_", "nfs", "cifs", "smb", "ceph", "p9_", "cl_", "ptlrpc")
 """In the names of kernel functions in which a thread waits for FUSE, NFS, SMB, Ceph, 9P or Lustre."""
-_TIMED_BUT_UNREAD = ("restart_syscall",)  # a wait that a signal interrupted and that goes on
+_NEVER_TIMED = ("pipe_", "anon_pipe_", "unix_stream_", "do_wait", "__do_sys_pause")
+"""How the names of kernel functions begin in which nothing but another process ends a wait."""
 NANOSECONDS = 1e9
 
 
@@ -63,30 +65,58 @@ def _thread(pid: int, tid: int) -> ThreadLook | None:
     state = rest.split()[0]
     ran_s, ready_s = _run_times(f"{folder}/schedstat")
     status = _fields(f"{folder}/status")
-    waits_in, call, is_timed, wakes_in_s = ("", Call.OTHER, False, None)
-    if state != "R":
-        waits_in, call, is_timed, wakes_in_s = _wait(pid, folder)
+    wait = read_wait(pid, folder, state) if state in "SD" else Wait("")  # what is stopped or gone does not wake up
     switches = sum(int(status.get(f"{kind}_ctxt_switches", "0")) for kind in ("voluntary", "nonvoluntary"))
     return ThreadLook(
-        pid, tid, name, state, waits_in, call, ran_s, ready_s, switches, is_timed=is_timed, wakes_in_s=wakes_in_s
+        pid=pid,
+        tid=tid,
+        name=name,
+        state=state,
+        waits_in=wait.where,
+        call=wait.call,
+        ran_s=ran_s,
+        ready_s=ready_s,
+        switches=switches,
+        is_timed=wait.is_timed,
+        wakes_in_s=wait.wakes_in_s,
     )
 
 
-def _wait(pid: int, folder: str) -> tuple[str, Call, bool, float | None]:
-    """Where a thread waits, in what kind of call, whether that has a limit, and after how long it ends by itself."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Where a thread waits; the other fields are those of ThreadLook."""
+
+    where: str
+    call: Call = Call.OTHER
+    is_timed: bool = False
+    wakes_in_s: float | None = None
+
+
+def read_wait(pid: int, folder: str, state: str) -> Wait:
+    """Where a thread (by its folder in /proc) waits, in what kind of call, and after how long that ends by itself.
+
+    What is not shown counts as what excuses it: a wait with a limit, a disk that writes.
+    """
     function = _read(f"{folder}/wchan").strip("0")
+    is_remote = any(word in function for word in _REMOTE)
     words = _read(f"{folder}/syscall").split()
-    if not words or not words[0].isdecimal():  # not shown to this user, or it runs
-        return function, Call.OTHER, not function, None
+    if words and words[0] == "-1":  # in a page fault: it reads a file that is mapped into memory
+        return Wait(f"a page fault ({function})", Call.REMOTE if is_remote else Call.OTHER)
+    if not words or not words[0].isdecimal():  # not shown to this user
+        unknown = Call.WRITE_BACK if state == "D" else Call.OTHER
+        is_timed = not is_remote and not function.startswith(_NEVER_TIMED)
+        return Wait(function, Call.REMOTE if is_remote else unknown, is_timed)
     name, arguments = call_name(int(words[0])), [int(word, 16) for word in words[1:7]]
     where = f"{name} ({function})" if name and function else name or function or f"system call {words[0]}"
-    if name in _TIMED_BUT_UNREAD:
-        return where, Call.OTHER, True, None
-    limit = wait_limit_s(name, arguments, lambda address, size: _memory(pid, address, size))
-    call = Call.WRITE_BACK if name in WRITE_BACK and function else Call.OTHER
-    if any(word in function for word in _REMOTE):
+    call = Call.OTHER
+    if is_remote:
         call = Call.REMOTE
-    return (where, call, False, None) if limit is None else (where, call, True, limit if limit > UNREADABLE else None)
+    elif name in ("flock", "fcntl"):
+        call = Call.LOCK
+    elif name in WRITE_BACK:
+        call = Call.WRITE_BACK
+    limit = wait_limit_s(name, arguments, lambda address, size: _memory(pid, address, size))
+    return Wait(where, call, limit is not None, None if limit == UNREADABLE else limit)
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:

@@ -10,25 +10,25 @@ ReadMemory = Callable[[int, int], bytes]
 
 # By number, from asm/unistd_64.h and asm-generic/unistd.h; only what threads wait in for long.
 _X86_64 = {
-    0: "read", 1: "write", 3: "close", 7: "poll", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev",
-    23: "select", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
-    47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 76: "truncate",
-    77: "ftruncate", 82: "rename", 87: "unlink", 128: "rt_sigtimedwait", 162: "sync", 202: "futex",
-    217: "getdents64", 219: "restart_syscall", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait",
-    247: "waitid", 257: "openat", 262: "newfstatat", 263: "unlinkat", 264: "renameat", 270: "pselect6", 271: "ppoll",
-    277: "sync_file_range", 281: "epoll_pwait", 285: "fallocate", 26: "msync", 288: "accept4", 306: "syncfs",
-    316: "renameat2", 332: "statx", 2: "open", 4: "stat", 5: "fstat", 6: "lstat", 21: "access", 40: "sendfile",
-    326: "copy_file_range", 16: "ioctl", 441: "epoll_pwait2",
+    0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 16: "ioctl",
+    17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 23: "select", 26: "msync", 34: "pause",
+    35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
+    47: "recvmsg", 58: "vfork", 61: "wait4", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync",
+    75: "fdatasync", 76: "truncate", 77: "ftruncate", 82: "rename", 87: "unlink", 128: "rt_sigtimedwait",
+    130: "rt_sigsuspend", 162: "sync", 202: "futex", 217: "getdents64", 219: "restart_syscall", 220: "semtimedop",
+    230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 262: "newfstatat", 263: "unlinkat",
+    264: "renameat", 270: "pselect6", 271: "ppoll", 277: "sync_file_range", 281: "epoll_pwait", 285: "fallocate",
+    288: "accept4", 306: "syncfs", 316: "renameat2", 326: "copy_file_range", 332: "statx", 441: "epoll_pwait2",
 }  # fmt: skip
 _GENERIC = {
-    63: "read", 64: "write", 57: "close", 67: "pread64", 68: "pwrite64", 65: "readv", 66: "writev", 101: "nanosleep",
-    203: "connect", 202: "accept", 206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 260: "wait4",
-    25: "fcntl", 32: "flock", 82: "fsync", 83: "fdatasync", 45: "truncate", 46: "ftruncate", 137: "rt_sigtimedwait",
-    81: "sync", 98: "futex", 61: "getdents64", 128: "restart_syscall", 192: "semtimedop", 115: "clock_nanosleep",
-    95: "waitid", 56: "openat", 79: "newfstatat", 35: "unlinkat", 38: "renameat", 72: "pselect6", 73: "ppoll",
-    84: "sync_file_range", 22: "epoll_pwait", 47: "fallocate", 227: "msync", 242: "accept4", 267: "syncfs",
-    276: "renameat2", 291: "statx", 80: "fstat", 71: "sendfile", 285: "copy_file_range", 29: "ioctl",
-    441: "epoll_pwait2",
+    22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 35: "unlinkat", 38: "renameat", 45: "truncate",
+    46: "ftruncate", 47: "fallocate", 56: "openat", 57: "close", 61: "getdents64", 63: "read", 64: "write", 65: "readv",
+    66: "writev", 67: "pread64", 68: "pwrite64", 71: "sendfile", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
+    80: "fstat", 81: "sync", 82: "fsync", 83: "fdatasync", 84: "sync_file_range", 95: "waitid", 98: "futex",
+    101: "nanosleep", 115: "clock_nanosleep", 128: "restart_syscall", 133: "rt_sigsuspend", 137: "rt_sigtimedwait",
+    188: "msgrcv", 189: "msgsnd", 192: "semtimedop", 202: "accept", 203: "connect", 206: "sendto", 207: "recvfrom",
+    211: "sendmsg", 212: "recvmsg", 227: "msync", 242: "accept4", 260: "wait4", 267: "syncfs", 276: "renameat2",
+    285: "copy_file_range", 291: "statx", 441: "epoll_pwait2",
 }  # fmt: skip
 _NAMES = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(os.uname().machine, {})
 
@@ -57,7 +57,7 @@ def wait_limit_s(name: str, arguments: Sequence[int], read: ReadMemory) -> float
 
     A relative limit may have begun long ago, so what it says is the most that can be left.
     """
-    if len(arguments) < 6:
+    if not name or name == "restart_syscall" or len(arguments) < 6:  # the latter: a signal interrupted it, it goes on
         return UNREADABLE
     if name in _MILLISECONDS:
         limit_ms = arguments[_MILLISECONDS[name]] & _NEVER_MS

@@ -102,6 +102,7 @@ LIFE = {
     "a pause of unknown length": with_main(IDLE, is_timed=True),
     "a pause in a data worker": replace(IDLE, threads=(thread(), thread(pid=101, is_timed=True, wakes_in_s=20.0))),
     "an fsync": with_main(IDLE, states="D" * LOOKS, call=Call.WRITE_BACK),
+    "a lock on a file": with_main(IDLE, call=Call.LOCK),
     "an fsync in another thread": replace(IDLE, threads=(thread(), thread(is_main=False, call=Call.WRITE_BACK))),
     "a file server that fetches": replace(with_main(IDLE, call=Call.REMOTE), network_bytes=64 << 20),
     "a disk that is busy": replace(with_main(IDLE, states="D" * LOOKS), disk_bytes=64 << 20),

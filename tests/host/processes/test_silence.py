@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.failures.looks import ThreadLook, TreeLook, compare_looks
+from supervisor.core.failures.looks import Call, ThreadLook, TreeLook, compare_looks
 from supervisor.host.processes import system_calls
-from supervisor.host.processes.silence import look_at_tree
+from supervisor.host.processes.silence import Wait, look_at_tree, read_wait
 from supervisor.host.processes.stacks import main_thread_frames
 from supervisor.protocol import layout
 from tests.waiting import wait_until
@@ -175,3 +175,25 @@ def test_each_limit_of_a_call_is_read_from_its_own_argument():
     assert limit("futex", 0, 0, 0, 64) == 5.5 and limit("futex") is None
     assert limit("read") is None
     assert system_calls.wait_limit_s("poll", [], memory) == system_calls.UNREADABLE
+    assert limit("") == limit("restart_syscall") == system_calls.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "state", "wait"),
+    [
+        ("hrtimer_nanosleep", "", "S", Wait("hrtimer_nanosleep", is_timed=True)),
+        ("futex_do_wait", "", "S", Wait("futex_do_wait", is_timed=True)),
+        ("anon_pipe_write", "", "S", Wait("anon_pipe_write")),
+        ("rpc_wait_bit_killable", "", "D", Wait("rpc_wait_bit_killable", Call.REMOTE)),
+        ("folio_wait_bit", "", "D", Wait("folio_wait_bit", Call.WRITE_BACK, is_timed=True)),
+        ("folio_wait_bit", "-1 0x1 0x2", "D", Wait("a page fault (folio_wait_bit)")),
+        ("request_wait_answer", "-1 0x1 0x2", "D", Wait("a page fault (request_wait_answer)", Call.REMOTE)),
+    ],
+)
+def test_a_wait_that_is_not_shown_counts_as_what_excuses_it(
+    tmp_path: Path, function: str, call: str, state: str, wait: Wait
+):
+    (tmp_path / "wchan").write_text(function)
+    (tmp_path / "syscall").write_text(call)
+
+    assert read_wait(os.getpid(), str(tmp_path), state) == wait
