@@ -150,7 +150,7 @@ def slow_read() -> None:
 
 
 def evaluation() -> None:
-    """Some hundred batches, computed here, which the loop reports as an evaluation only in `reported_evaluation`."""
+    """Some hundred batches, computed here, which the loop does not report as an evaluation."""
     ends_at = time.monotonic() + LASTS_S
     while time.monotonic() < ends_at:
         _forward([1.0] * 300)

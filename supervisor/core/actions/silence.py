@@ -12,8 +12,8 @@ from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.hang_evidence import (
     LOOK_AGAIN_S,
     LOOKS,
-    Alive,
     Hang,
+    SignOfLife,
     SilenceContext,
     judge_silence,
     least_silence_s,
@@ -64,7 +64,7 @@ def silence_observed(facts: ProgramFacts, event: SilenceObserved, now: float) ->
         text = f"hung in {_section(detector.section)} for {silent_s:.0f} s (its steps take {_span(step_s)})"
         facts.current.decided_end = (Cause.HANG, f"{text} after step {facts.current.step}: {verdict.why}")
         return abort(facts, now)
-    if isinstance(verdict, Alive) and verdict.is_paused and (evidence.is_frozen or policy.hang_timeout is None):
+    if isinstance(verdict, SignOfLife) and verdict.is_paused and (evidence.is_frozen or policy.hang_timeout is None):
         facts.restart_silence(now)
     facts.deadline_at = running_deadline(facts, now)
     return []

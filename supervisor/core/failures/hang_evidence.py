@@ -40,6 +40,7 @@ the next one is silent at the same step too, it has the whole limit for silence.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import ClassVar
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.looks import Call, Evidence, GpuActivity, ThreadEvidence
@@ -62,12 +63,16 @@ NEW_PAGES_A_SECOND = 50.0  # page faults; a compiler touches thousands a second
 class Hang:
     """It will not go on by itself; `why`, for people."""
 
+    word: ClassVar[str] = "hang"
+
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class SignOfLife:
     """It does something. `is_paused`: it was stopped by somebody who will let it go on, so silence does not count."""
+
+    word: ClassVar[str] = "alive"
 
     why: str
     is_paused: bool = False
@@ -77,10 +82,12 @@ class Alive:
 class Unknown:
     """It may go on by itself."""
 
+    word: ClassVar[str] = "unknown"
+
     why: str
 
 
-Verdict = Hang | Alive | Unknown
+Verdict = Hang | SignOfLife | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +128,10 @@ def judge_silence(evidence: Evidence, context: SilenceContext) -> Verdict:
     if set(main.states) == {"T"}:
         return Hang("a signal stopped it (state T), and nothing continues it")
     if evidence.processes_changed:
-        return Alive("its processes begin and end")
+        return SignOfLife("its processes begin and end")
     io_bytes_s = (evidence.io_bytes or 0) / evidence.over_s
     if io_bytes_s >= IDLE_BYTES_A_SECOND:
-        return Alive(f"it reads or writes {io_bytes_s / 1000:.0f} kB/s")
+        return SignOfLife(f"it reads or writes {io_bytes_s / 1000:.0f} kB/s")
     ready_s = sum(thread.ready_s for thread in evidence.threads)
     cpus = evidence.cpu_s / evidence.over_s
     if cpus + ready_s / evidence.over_s >= IDLE_CPUS:
@@ -140,19 +147,19 @@ def wants_stack(states: str) -> bool:
     return bool(states) and set(states) == {"R"}
 
 
-def _pause(evidence: Evidence, main: ThreadEvidence) -> Alive | None:
+def _pause(evidence: Evidence, main: ThreadEvidence) -> SignOfLife | None:
     if evidence.traced_by is not None or "t" in main.states:
         who = "a debugger" if evidence.traced_by is None else f"a debugger (pid {evidence.traced_by})"
-        return Alive(f"{who} is attached", is_paused=True)
+        return SignOfLife(f"{who} is attached", is_paused=True)
     if evidence.is_frozen:
-        return Alive("its control group is frozen", is_paused=True)
+        return SignOfLife("its control group is frozen", is_paused=True)
     return None
 
 
 def _judge_busy(
     evidence: Evidence, context: SilenceContext, main: ThreadEvidence, cpus: float, ready_s: float
 ) -> Verdict:
-    alive = Alive(f"it uses {cpus:.2g} CPUs" + (" and waits for more" if ready_s > evidence.cpu_s else ""))
+    alive = SignOfLife(f"it uses {cpus:.2g} CPUs" + (" and waits for more" if ready_s > evidence.cpu_s else ""))
     busy_s = main.ran_s + main.ready_s
     others_s = evidence.cpu_s - main.ran_s + ready_s - main.ready_s
     is_loop = (
@@ -210,7 +217,7 @@ def _judge_idle(evidence: Evidence, context: SilenceContext, main: ThreadEvidenc
     if in_disk_sleep and evidence.disk_bytes >= busy_bytes:
         return Unknown("it waits for a disk, and this host's disks are busy")
     if evidence.gpu is GpuActivity.BUSY or (evidence.has_accelerator and evidence.gpu is None):
-        return Unknown("an accelerator may be computing") if evidence.gpu is None else Alive("a GPU computes")
+        return Unknown("an accelerator may be computing") if evidence.gpu is None else SignOfLife("a GPU computes")
     if context.waits_elsewhere:
         return Unknown("it may wait for another host")
     return Hang(f"no CPU time, no I/O{_gpu(evidence)}, {_waits(evidence, main)}")

@@ -48,7 +48,7 @@ class MessageRecorder(ProgramObserver):
                 self._log.error("training.not_saved", attempt=lost.attempt, **steps, why=lost.why)
         if isinstance(event, SilenceObserved) and (verdict := facts.current.silence) is not None:
             found = {
-                "verdict": type(verdict).__name__.lower(),
+                "verdict": verdict.word,
                 "why": verdict.why,
                 "section": str(facts.hang_detector.section),
             }

@@ -10,8 +10,8 @@ from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.hang_evidence import (
     LOOKS,
     MIN_STACKS,
-    Alive,
     Hang,
+    SignOfLife,
     SilenceContext,
     Unknown,
     judge_silence,
@@ -78,9 +78,12 @@ def test_a_worker_that_a_signal_stopped_hangs_and_one_that_a_debugger_holds_does
     stopped = with_main(IDLE, states="T" * LOOKS)
 
     assert isinstance(judge_silence(stopped, STEP), Hang)
-    assert judge_silence(replace(stopped, traced_by=7), STEP) == Alive("a debugger (pid 7) is attached", is_paused=True)
-    assert judge_silence(with_main(IDLE, states="t" * LOOKS), STEP) == Alive("a debugger is attached", is_paused=True)
-    assert judge_silence(replace(stopped, is_frozen=True), STEP) == Alive("its control group is frozen", is_paused=True)
+    for evidence, why in (
+        (replace(stopped, traced_by=7), "a debugger (pid 7) is attached"),
+        (with_main(IDLE, states="t" * LOOKS), "a debugger is attached"),
+        (replace(stopped, is_frozen=True), "its control group is frozen"),
+    ):
+        assert judge_silence(evidence, STEP) == SignOfLife(why, is_paused=True)
 
 
 LIFE = {
@@ -116,7 +119,7 @@ LIFE = {
 
 @pytest.mark.parametrize("life", LIFE)
 def test_life_is_no_hang(life: str):
-    assert isinstance(judge_silence(LIFE[life], STEP), Alive | Unknown)
+    assert isinstance(judge_silence(LIFE[life], STEP), SignOfLife | Unknown)
 
 
 def test_a_sleep_that_outlasts_the_limit_for_silence_hangs():
@@ -138,9 +141,9 @@ def test_a_rank_that_may_wait_for_another_host_is_not_judged_unless_it_is_stoppe
 def test_an_endless_loop_hangs_where_no_silence_was_ever_as_long():
     assert isinstance(judge_silence(LOOP, STEP), Hang)
     assert isinstance(judge_silence(LOOP, replace(STEP, section=LoopSection.DATA)), Hang)
-    assert isinstance(judge_silence(LOOP, replace(STEP, longest_s=70.0)), Alive), "a step was that long before"
+    assert isinstance(judge_silence(LOOP, replace(STEP, longest_s=70.0)), SignOfLife), "a step was that long before"
     for section in set(LoopSection) - {LoopSection.STEP, LoopSection.DATA}:
-        assert isinstance(judge_silence(LOOP, replace(STEP, section=section)), Alive)
+        assert isinstance(judge_silence(LOOP, replace(STEP, section=section)), SignOfLife)
 
 
 def test_an_endless_loop_whose_line_in_the_innermost_function_differs_still_hangs():

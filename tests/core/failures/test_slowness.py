@@ -4,6 +4,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.core.failures.slowness import (
     ACCEPTED_AFTER_S,
@@ -13,6 +15,7 @@ from supervisor.core.failures.slowness import (
     Window,
     explain_slowness,
 )
+from tests.fuzzing import cases
 
 
 class Training:
@@ -80,6 +83,34 @@ def test_a_simulated_thousand_hours_of_noise_give_no_false_alarm():
         training = Training()
         training.go_on(25 * 3600.0, 0.1, noise, chance)
         assert training.said == [], noise
+
+
+STEP_TIMES = st.lists(st.tuples(st.floats(0.05, 0.5), st.integers(1, 60)), min_size=1, max_size=30)
+
+
+@cases(200)
+@given(STEP_TIMES)
+def test_whatever_the_step_times_slower_means_slower_than_the_past_for_five_minutes(phases: list[tuple[float, int]]):
+    detector, now, past = SlownessDetector(), 0.0, list[tuple[float, float]]()
+    for step_s, windows in phases:
+        for _ in range(windows):
+            now += 100 * step_s
+            past.append((now, step_s))
+            if not detector.add(Window(now, 100, 100 * step_s)) or detector.slower_since is None:
+                continue
+            slowdown, usual_s = detector.slowdown(), detector.usual_step_s or 0.0
+            last = [step_s for at, step_s in past if at > now - 300.0]
+            assert slowdown is not None and slowdown.step_s > 1.2 * slowdown.usual_step_s
+            assert sum(step_s > 1.2 * usual_s for step_s in last) >= 0.8 * len(last)
+            assert any(step_s <= 1.001 * usual_s for _, step_s in past), "it was as fast before"
+
+
+@cases(100)
+@given(st.lists(st.floats(0.091, 0.109), min_size=200, max_size=400))
+def test_a_job_that_stays_within_a_fifth_is_never_slower(step_times: list[float]):
+    detector = SlownessDetector()
+
+    assert not any(detector.add(Window(10.0 * n, 100, 100 * step_s)) for n, step_s in enumerate(step_times, 1))
 
 
 def test_a_job_whose_speed_always_changes_is_as_usual():
