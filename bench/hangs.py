@@ -27,7 +27,8 @@ from tests.reading import records
 from tests.silent_mount import SilentMount
 from tests.system.harness import Daemon
 
-AT_ONCE = 16
+AT_ONCE = 8
+MEMORY = "/dev/shm"  # when a job hung is written there: a busy disk may take seconds for it
 BUSY_S = 3.0  # a machine with more processes than CPUs runs a look, or a worker's last step, later
 USUAL_STEPS = 20
 """Of a job: so many of them, besides the least silence, may pass until a hang is found."""
@@ -55,13 +56,15 @@ class Outcome:
     lived: int = 0
 
 
-def section(job: Injected, folder: Path, dead_file: Path, floor: float) -> str:
+def section(job: Injected, folder: Path, marks: Path, dead_file: Path, floor: float) -> str:
+    (marks / job.name).mkdir()
     variables = {
         "SILENCE": job.way,
         "AT": job.at,
         "STEP_S": job.step_s,
         "LASTS_S": job.lasts_s,
         "DEAD_FILE": dead_file,
+        "MARKS": marks / job.name,
     }
     environment = ",".join(f'{name}="{value}"' for name, value in variables.items())
     return (
@@ -72,20 +75,20 @@ def section(job: Injected, folder: Path, dead_file: Path, floor: float) -> str:
 
 def run(jobs: list[Injected], floor: float, outcomes: dict[str, Outcome], limit_s: float) -> None:
     """Runs jobs side by side under one daemon."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir=MEMORY) as marks_name:
+        folder, marks = Path(name), Path(marks_name)
         with SilentMount(folder / "mount") as mount:
-            programs = "".join(section(job, folder, mount.file, floor) for job in jobs)
+            programs = "".join(section(job, folder, marks, mount.file, floor) for job in jobs)
             with Daemon(folder, programs) as daemon:
                 for job in jobs:
                     daemon.until_state(job.name, "SUCCEEDED", "FAILED", patience_s=limit_s)
                 attempts = {job.name: daemon.call("history", name=job.name)["attempts"] for job in jobs}
                 log = records(folder / "daemon.log")
         for job in jobs:
-            judge(job, folder, attempts[job.name], log, floor, outcomes[job.way])
+            judge(job, marks, attempts[job.name], log, floor, outcomes[job.way])
 
 
-def judge(job: Injected, folder: Path, attempts: list[dict], log: list[dict], floor: float, outcome: Outcome) -> None:
+def judge(job: Injected, marks: Path, attempts: list[dict], log: list[dict], floor: float, outcome: Outcome) -> None:
     hangs = [attempt for attempt in attempts if attempt["cause"] == "hang"]
     if job.way in hanging.ONLY_SILENT:
         outcome.killed += len(hangs)
@@ -95,7 +98,7 @@ def judge(job: Injected, folder: Path, attempts: list[dict], log: list[dict], fl
     if not hangs or not aborted:
         outcome.missed += 1
         return
-    hung_at = float((folder / job.name / "hung").read_text())
+    hung_at = float((marks / job.name / "hung").read_text())
     found_s = datetime.fromisoformat(aborted[0]["timestamp"]).timestamp() - hung_at
     outcome.found_s.append(found_s)
     outcome.late += found_s > floor + USUAL_STEPS * job.step_s + BUSY_S

@@ -95,7 +95,7 @@ def slow_read(chance: random.Random) -> Evidence:
 def file_server_that_fetches(chance: random.Random) -> Evidence:
     """FUSE in front of an object store: it fetches the whole file before it answers."""
     main = _thread(waits_in="read (request_wait_answer)", call=Call.REMOTE)
-    return _evidence(main, network_bytes=chance.randint(30 * 10**6, 10**10))
+    return _evidence(main, network_bytes_s=chance.uniform(3e5, 1e9))
 
 
 def download(chance: random.Random) -> Evidence:

@@ -53,7 +53,7 @@ MIN_STACKS = 4
 LOOK_AGAIN_S = 30.0  # of a job that was alive: it may hang a moment later
 IDLE_CPUS = 0.02  # of one CPU: threads that watch, report and keep connections open use less
 IDLE_BYTES_A_SECOND = 1024.0  # a log line now and then; the slowest disk moves more
-BUSY_HOST_BYTES_A_SECOND = 256 * 1024.0
+BUSY_HOST_BYTES_A_SECOND = 256 * 1024.0  # between any two looks
 FULL_CPU = 0.9  # of the time, running or ready to run
 ALONE_CPUS = 0.05  # of one CPU, used by all other threads together
 NEW_PAGES_A_SECOND = 50.0  # page faults; a compiler touches thousands a second
@@ -209,12 +209,11 @@ def _judge_idle(evidence: Evidence, context: SilenceContext, main: ThreadEvidenc
         return Unknown("it waits for a disk to write")
     if any(thread.is_main and thread.call is Call.LOCK for thread in evidence.threads):
         return Unknown("it waits for a lock on a file, which another program may hold")
-    busy_bytes = BUSY_HOST_BYTES_A_SECOND * evidence.over_s
     is_remote = any(thread.call is Call.REMOTE for thread in evidence.threads)
-    if is_remote and evidence.network_bytes >= busy_bytes:
+    if is_remote and evidence.network_bytes_s >= BUSY_HOST_BYTES_A_SECOND:
         return Unknown("it waits for a file server, and this host's network is busy")
     in_disk_sleep = any(set(thread.states) == {"D"} and thread.call is Call.OTHER for thread in evidence.threads)
-    if in_disk_sleep and evidence.disk_bytes >= busy_bytes:
+    if in_disk_sleep and evidence.disk_bytes_s >= BUSY_HOST_BYTES_A_SECOND:
         return Unknown("it waits for a disk, and this host's disks are busy")
     if evidence.gpu is GpuActivity.BUSY or (evidence.has_accelerator and evidence.gpu is None):
         return Unknown("an accelerator may be computing") if evidence.gpu is None else SignOfLife("a GPU computes")

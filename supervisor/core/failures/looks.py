@@ -1,8 +1,9 @@
 """What several looks at the processes of a silent job show together: which threads ran, and what moved meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 
 class Call(StrEnum):
@@ -101,7 +102,8 @@ class Evidence:
     """What looks from `began_at` to `ended_at` (monotonic seconds) showed. Counters are their growth in that time.
 
     `threads`: those that were there at all looks; empty if nothing could be read. `processes_changed`: processes
-    began or ended. `stacks`: the main thread's, of the looks that asked for it. Other fields as in TreeLook.
+    began or ended. `stacks`: the main thread's, of the looks that asked for it. `network_bytes_s`, `disk_bytes_s`: bytes a
+    second that the host moved between any two looks, at least: what goes on all the time. Other fields as in TreeLook.
     """
 
     began_at: float
@@ -116,8 +118,8 @@ class Evidence:
     traced_by: int | None = None
     is_frozen: bool = False
     has_accelerator: bool = False
-    network_bytes: int = 0
-    disk_bytes: int = 0
+    network_bytes_s: float = 0.0
+    disk_bytes_s: float = 0.0
     gpu: GpuActivity | None = None
     stacks: tuple[tuple[str, ...], ...] = ()
 
@@ -149,11 +151,20 @@ def compare_looks(looks: Sequence[TreeLook], began_at: float, ended_at: float) -
         traced_by=next((look.traced_by for look in looks if look.traced_by is not None), None),
         is_frozen=any(look.is_frozen for look in looks),
         has_accelerator=any(look.has_accelerator for look in looks),
-        network_bytes=last.network_bytes - first.network_bytes,
-        disk_bytes=last.disk_bytes - first.disk_bytes,
+        network_bytes_s=_least_rate(looks, lambda look: look.network_bytes),
+        disk_bytes_s=_least_rate(looks, lambda look: look.disk_bytes),
         gpu=_most_active(measured),
         stacks=tuple(look.stack for look in looks if look.stack),
     )
+
+
+def _least_rate(looks: Sequence[TreeLook], counter: Callable[[TreeLook], int]) -> float:
+    rates = (
+        (counter(later) - counter(earlier)) / (later.at - earlier.at)
+        for earlier, later in pairwise(looks)
+        if later.at > earlier.at
+    )
+    return min(rates, default=0.0)
 
 
 def _over_all(thread: Sequence[ThreadLook]) -> ThreadEvidence:

@@ -107,8 +107,8 @@ LIFE = {
     "an fsync": with_main(IDLE, states="D" * LOOKS, call=Call.WRITE_BACK),
     "a lock on a file": with_main(IDLE, call=Call.LOCK),
     "an fsync in another thread": replace(IDLE, threads=(thread(), thread(is_main=False, call=Call.WRITE_BACK))),
-    "a file server that fetches": replace(with_main(IDLE, call=Call.REMOTE), network_bytes=64 << 20),
-    "a disk that is busy": replace(with_main(IDLE, states="D" * LOOKS), disk_bytes=64 << 20),
+    "a file server that fetches": replace(with_main(IDLE, call=Call.REMOTE), network_bytes_s=2e6),
+    "a disk that is busy": replace(with_main(IDLE, states="D" * LOOKS), disk_bytes_s=2e6),
     "a GPU of which nothing is known": replace(IDLE, has_accelerator=True),
     "a GPU that computes": replace(IDLE, has_accelerator=True, gpu=GpuActivity.BUSY),
     "counters that are not shown": replace(IDLE, io_bytes=None),
@@ -247,6 +247,12 @@ def test_counters_are_compared_and_a_process_that_came_is_seen():
 
     assert (evidence.over_s, evidence.cpu_s, evidence.io_bytes, evidence.faults) == (2.0, 1.0, 20, 1)
     assert evidence.processes_changed and len(evidence.threads) == 1
+
+
+def test_what_the_host_moves_counts_only_if_it_goes_on_all_the_time():
+    looks = [look(1.0, SLEEPS), look(2.0, SLEEPS, network_bytes=500), look(4.0, SLEEPS, network_bytes=10**9)]
+
+    assert compare_looks(looks, 1.0, 4.0).network_bytes_s == 500.0
 
 
 def test_one_look_shows_nothing():
