@@ -1,8 +1,8 @@
 """A trainer without TensorFlow that hangs, or is only silent, in the way that its environment names.
 
 SILENCE: a name in WAYS; AT: after which step (50); STEP_S: seconds a step. A way to hang is taken once for each job:
-the next attempt finds the file `hung` in the folder MARKS (the checkpoint directory), and ends well at step 2 * AT. What is only silent
-for a while (LASTS_S seconds) goes on by itself.
+the next attempt finds the file `hung` in the folder MARKS (the checkpoint directory), and ends well at step 2 * AT.
+What is only silent for a while (LASTS_S seconds) goes on by itself.
 """
 
 import ctypes

@@ -102,8 +102,9 @@ class Evidence:
     """What looks from `began_at` to `ended_at` (monotonic seconds) showed. Counters are their growth in that time.
 
     `threads`: those that were there at all looks; empty if nothing could be read. `processes_changed`: processes
-    began or ended. `stacks`: the main thread's, of the looks that asked for it. `network_bytes_s`, `disk_bytes_s`: bytes a
-    second that the host moved between any two looks, at least: what goes on all the time. Other fields as in TreeLook.
+    began or ended. `stacks`: the main thread's, of the looks that asked for it. `network_bytes_s`, `disk_bytes_s`:
+    bytes a second that the host moved at least between any two looks, so what went on all the time. Other fields as in
+    TreeLook.
     """
 
     began_at: float
