@@ -52,6 +52,7 @@ LOOKS = 6
 MIN_STACKS = 4
 LOOK_AGAIN_S = 30.0  # of a job that was alive: it may hang a moment later
 IDLE_CPUS = 0.02  # of one CPU: threads that watch, report and keep connections open use less
+STARVED = 0.2  # of the time a thread waited for a CPU; one that only wakes up now and then waits for less
 IDLE_BYTES_A_SECOND = 1024.0  # a log line now and then; the slowest disk moves more
 BUSY_HOST_BYTES_A_SECOND = 256 * 1024.0  # between any two looks
 FULL_CPU = 0.9  # of the time, running or ready to run
@@ -132,10 +133,9 @@ def judge_silence(evidence: Evidence, context: SilenceContext) -> Verdict:
     io_bytes_s = (evidence.io_bytes or 0) / evidence.over_s
     if io_bytes_s >= IDLE_BYTES_A_SECOND:
         return SignOfLife(f"it reads or writes {io_bytes_s / 1000:.0f} kB/s")
-    ready_s = sum(thread.ready_s for thread in evidence.threads)
-    cpus = evidence.cpu_s / evidence.over_s
-    if cpus + ready_s / evidence.over_s >= IDLE_CPUS:
-        return _judge_busy(evidence, context, main, cpus, ready_s)
+    starved = [thread for thread in evidence.threads if thread.ready_s >= STARVED * evidence.over_s]
+    if starved or evidence.cpu_s >= IDLE_CPUS * evidence.over_s:
+        return _judge_busy(evidence, context, main, starved)
     return _judge_idle(evidence, context, main)
 
 
@@ -157,11 +157,12 @@ def _pause(evidence: Evidence, main: ThreadEvidence) -> SignOfLife | None:
 
 
 def _judge_busy(
-    evidence: Evidence, context: SilenceContext, main: ThreadEvidence, cpus: float, ready_s: float
+    evidence: Evidence, context: SilenceContext, main: ThreadEvidence, starved: list[ThreadEvidence]
 ) -> Verdict:
-    alive = SignOfLife(f"it uses {cpus:.2g} CPUs" + (" and waits for more" if ready_s > evidence.cpu_s else ""))
+    cpus = evidence.cpu_s / evidence.over_s
+    alive = SignOfLife(f"it uses {cpus:.2g} CPUs" + (" and waits for more" if starved else ""))
     busy_s = main.ran_s + main.ready_s
-    others_s = evidence.cpu_s - main.ran_s + ready_s - main.ready_s
+    others_s = evidence.cpu_s - main.ran_s + sum(thread.ready_s for thread in starved if thread is not main)
     is_loop = (
         context.section in (LoopSection.STEP, LoopSection.DATA)
         and context.longest_s < context.silent_s

@@ -122,6 +122,12 @@ def test_life_is_no_hang(life: str):
     assert isinstance(judge_silence(LIFE[life], STEP), SignOfLife | Unknown)
 
 
+def test_heartbeats_on_a_busy_host_are_no_life():
+    heartbeats = [thread(is_main=False, slept=False, ran_s=0.001, ready_s=1.0) for _ in range(30)]
+
+    assert isinstance(judge_silence(replace(IDLE, threads=(thread(), *heartbeats), cpu_s=0.1), STEP), Hang)
+
+
 def test_a_sleep_that_outlasts_the_limit_for_silence_hangs():
     assert isinstance(judge_silence(with_main(IDLE, is_timed=True, wakes_in_s=1e9), STEP), Hang)
 
