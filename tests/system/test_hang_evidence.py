@@ -18,8 +18,8 @@ SHOWS = {
     "deadlock": "no CPU time, no I/O",
     "endless_loop": "computes without end at one place (endless_loop in ",
     "dead_mount": "request_wait_answer",
-    "peer_left": "2 processes",
-    "stuck_data_worker": "2 processes",
+    "peer_left": "waits in recvfrom (unix_stream_read_generic); that of process ",
+    "stuck_data_worker": "waits in clock_nanosleep (hrtimer_nanosleep)",
     "long_sleep": "clock_nanosleep",
     "blocked_pipe": "write (",
 }

@@ -52,6 +52,7 @@ LOOKS = 6
 MIN_STACKS = 4
 LOOK_AGAIN_S = 30.0  # of a job that was alive: it may hang a moment later
 IDLE_CPUS = 0.02  # of one CPU: threads that watch, report and keep connections open use less
+NAMED_PROCESSES, NAMED_PLACES = 3, 3  # in a reason
 STARVED = 0.2  # of the time a thread waited for a CPU; one that only wakes up now and then waits for less
 IDLE_BYTES_A_SECOND = 1024.0  # a log line now and then; the slowest disk moves more
 BUSY_HOST_BYTES_A_SECOND = 256 * 1024.0  # between any two looks
@@ -234,14 +235,25 @@ def _gpu(evidence: Evidence) -> str:
 
 
 def _waits(evidence: Evidence, main: ThreadEvidence) -> str:
-    """Where its threads wait, the main thread first."""
-    places = Counter(thread.waits_in or "an unknown place" for thread in evidence.threads if thread is not main)
-    how = {"D": " in disk sleep", "T": ", stopped by a signal,"}
-    where = f"the main thread waits{how.get(main.states[-1], '')} in {main.waits_in or 'an unknown place'}"
-    stopped = sorted({thread.pid for thread in evidence.threads if set(thread.states) == {"T"}})
-    text = where + (f", process {stopped[0]} is stopped by a signal" if stopped else "")
-    if not places:
-        return text
-    most = ", ".join(f"{count} in {place}" for place, count in places.most_common(3))
-    others = f"{counted(sum(places.values()), 'other thread')} of {counted(evidence.processes, 'process', 'processes')}"
-    return f"{text}; {others}: {most}"
+    """Where its threads wait: the main thread first, then those of other processes, such as ranks, then all others."""
+    others = [thread for thread in evidence.threads if thread is not main]
+    mains = [thread for thread in others if thread.is_main][:NAMED_PROCESSES]
+    parts = [
+        f"the main thread {_waits_in(main)}",
+        *(f"that of process {other.pid} {_waits_in(other)}" for other in mains),
+    ]
+    places = Counter(_place(thread) for thread in others if thread not in mains)
+    if places:
+        most = ", ".join(f"{count} in {place}" for place, count in places.most_common(NAMED_PLACES))
+        parts.append(f"{counted(sum(places.values()), 'other thread')}: {most}")
+    return "; ".join(parts)
+
+
+def _waits_in(thread: ThreadEvidence) -> str:
+    if set(thread.states) == {"T"}:
+        return "is stopped by a signal"
+    return f"waits {'in disk sleep ' if thread.states[-1] == 'D' else ''}in {_place(thread)}"
+
+
+def _place(thread: ThreadEvidence) -> str:
+    return thread.waits_in or "an unknown place"

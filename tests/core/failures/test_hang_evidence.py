@@ -70,8 +70,20 @@ def test_a_process_that_nothing_can_wake_hangs_and_the_reason_says_where_it_wait
 
     verdict = judge_silence(replace(IDLE, threads=(thread(), helper, helper)), STEP)
 
-    why = "no CPU time, no I/O, the main thread waits in futex; 2 other threads of 1 process: 2 in epoll_wait"
+    why = "no CPU time, no I/O, the main thread waits in futex; 2 other threads: 2 in epoll_wait"
     assert verdict == Hang(why)
+
+
+def test_the_reason_says_where_each_rank_waits():
+    rank, stopped = thread(pid=101, waits_in="clock_nanosleep"), thread(pid=102, states="T" * LOOKS, waits_in="")
+    in_disk_sleep = thread(pid=103, states="D" * LOOKS, waits_in="read")
+
+    verdict = judge_silence(replace(IDLE, threads=(thread(), rank, stopped, in_disk_sleep)), STEP)
+
+    assert verdict == Hang(
+        "no CPU time, no I/O, the main thread waits in futex; that of process 101 waits in clock_nanosleep; "
+        "that of process 102 is stopped by a signal; that of process 103 waits in disk sleep in read"
+    )
 
 
 def test_a_worker_that_a_signal_stopped_hangs_and_one_that_a_debugger_holds_does_not():
