@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.core import invariants
-from supervisor.core.failures.looks import Evidence
+from supervisor.core.failures.looks import SilenceEvidence
 from supervisor.core.failures.restart import Cause
 from supervisor.core.invariants import Invariant, all_invariants, broken
 from supervisor.core.job import Job
@@ -102,14 +102,14 @@ BREACHES: list[tuple[Invariant, ProgramFacts, Event, list[Effect], ProgramFacts]
     (
         invariants.evidence_ends_only_a_job_that_was_silent_meanwhile,
         change(RUNS, progressed_at=31.0),
-        events.SilenceObserved(1, Evidence(30.0, 60.0)),
+        events.SilenceObserved(1, SilenceEvidence(30.0, 60.0)),
         [Abort(1)],
         change(RUNS, state=State.STOPPING),
     ),
     (
         invariants.evidence_ends_only_a_job_that_was_silent_meanwhile,
         RUNS,
-        events.SilenceObserved(1, Evidence(30.0, 60.0)),
+        events.SilenceObserved(1, SilenceEvidence(30.0, 60.0)),
         [Abort(1)],
         change(RUNS, state=State.STOPPING),
     ),

@@ -21,7 +21,7 @@ from supervisor.core.failures.hang_evidence import (
     usual_step_s,
 )
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.effects import GatherEvidence
+from supervisor.core.program.effects import LookAtSilence
 from supervisor.core.program.events import SilenceObserved
 from supervisor.core.program.facts import ProgramFacts, State
 
@@ -36,7 +36,7 @@ def look_at_silence(facts: ProgramFacts, now: float) -> Effects:
     over_s = look_for_s(least_silence_s(facts.policy.hang_evidence, step_s))
     facts.current.looks_end_at = now + over_s + SLACK_S
     facts.deadline_at = running_deadline(facts, now)
-    return [GatherEvidence(facts.attempt, over_s, LOOKS)]
+    return [LookAtSilence(facts.attempt, over_s, LOOKS)]
 
 
 @leads_to(State.STOPPING)

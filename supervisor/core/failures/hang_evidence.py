@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.failures.hang_detection import LoopSection
-from supervisor.core.failures.looks import Call, Evidence, GpuActivity, ThreadEvidence
+from supervisor.core.failures.looks import Call, GpuActivity, SilenceEvidence, ThreadEvidence
 from supervisor.protocol.plurals import counted
 
 USUAL_STEPS = 20.0  # a job whose steps take long is looked at later: a step may take several times as long as usual
@@ -120,7 +120,7 @@ def look_for_s(least_s: float) -> float:
     return min(LONGEST_LOOK_S, least_s / 2)
 
 
-def judge_silence(evidence: Evidence, context: SilenceContext) -> Verdict:
+def judge_silence(evidence: SilenceEvidence, context: SilenceContext) -> Verdict:
     """What the evidence says. The text of this module explains each rule."""
     main = next((thread for thread in evidence.threads if thread.pid == evidence.pid and thread.is_main), None)
     if main is None or evidence.over_s <= 0:
@@ -148,7 +148,7 @@ def wants_stack(states: str) -> bool:
     return bool(states) and set(states) == {"R"}
 
 
-def _pause(evidence: Evidence, main: ThreadEvidence) -> SignOfLife | None:
+def _pause(evidence: SilenceEvidence, main: ThreadEvidence) -> SignOfLife | None:
     if evidence.traced_by is not None or "t" in main.states:
         who = "a debugger" if evidence.traced_by is None else f"a debugger (pid {evidence.traced_by})"
         return SignOfLife(f"{who} is attached", is_paused=True)
@@ -158,7 +158,7 @@ def _pause(evidence: Evidence, main: ThreadEvidence) -> SignOfLife | None:
 
 
 def _judge_busy(
-    evidence: Evidence, context: SilenceContext, main: ThreadEvidence, starved: list[ThreadEvidence]
+    evidence: SilenceEvidence, context: SilenceContext, main: ThreadEvidence, starved: list[ThreadEvidence]
 ) -> Verdict:
     cpus = evidence.cpu_s / evidence.over_s
     alive = SignOfLife(f"it uses {cpus:.2g} CPUs" + (" and waits for more" if starved else ""))
@@ -197,7 +197,7 @@ def _function(frame: str) -> str:
     return f"{name} in {place.rpartition(':')[0]}"
 
 
-def _judge_idle(evidence: Evidence, context: SilenceContext, main: ThreadEvidence) -> Verdict:
+def _judge_idle(evidence: SilenceEvidence, context: SilenceContext, main: ThreadEvidence) -> Verdict:
     if not main.slept:
         return Unknown("its main thread wakes up now and then")
     if evidence.io_bytes is None:
@@ -224,17 +224,17 @@ def _judge_idle(evidence: Evidence, context: SilenceContext, main: ThreadEvidenc
     return Hang(f"no CPU time, no I/O{_gpu(evidence)}, {_waits(evidence, main)}")
 
 
-def _whose(thread: ThreadEvidence, evidence: Evidence) -> str:
+def _whose(thread: ThreadEvidence, evidence: SilenceEvidence) -> str:
     return "its main thread" if thread.pid == evidence.pid else f"its process {thread.pid} ({thread.name})"
 
 
-def _gpu(evidence: Evidence) -> str:
+def _gpu(evidence: SilenceEvidence) -> str:
     return {GpuActivity.IDLE: ", an idle GPU", GpuActivity.SPINNING: ", a GPU that only spins"}.get(
         evidence.gpu or GpuActivity.BUSY, ""
     )
 
 
-def _waits(evidence: Evidence, main: ThreadEvidence) -> str:
+def _waits(evidence: SilenceEvidence, main: ThreadEvidence) -> str:
     """Where its threads wait: the main thread first, then those of other processes, such as ranks, then all others."""
     others = [thread for thread in evidence.threads if thread is not main]
     mains = [thread for thread in others if thread.is_main][:NAMED_PROCESSES]

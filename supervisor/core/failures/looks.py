@@ -98,7 +98,7 @@ class ThreadEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SilenceEvidence:
     """What looks from `began_at` to `ended_at` (monotonic seconds) showed. Counters are their growth in that time.
 
     `threads`: those that were there at all looks; empty if nothing could be read. `processes_changed`: processes
@@ -130,16 +130,16 @@ class Evidence:
         return max(0.0, self.ended_at - self.began_at)
 
 
-def compare_looks(looks: Sequence[TreeLook], began_at: float, ended_at: float) -> Evidence:
+def compare_looks(looks: Sequence[TreeLook], began_at: float, ended_at: float) -> SilenceEvidence:
     """What the looks show together; evidence of nothing if there are fewer than two."""
     if len(looks) < 2:
-        return Evidence(began_at, ended_at)
+        return SilenceEvidence(began_at, ended_at)
     first, last = looks[0], looks[-1]
     of_threads = [{(thread.pid, thread.tid): thread for thread in look.threads} for look in looks]
     lasting = [key for key in of_threads[-1] if all(key in threads for threads in of_threads)]
     sets = [frozenset(pid for pid, _ in threads) for threads in of_threads]
     measured = [look.gpu for look in looks if look.gpu is not None]
-    return Evidence(
+    return SilenceEvidence(
         began_at=first.at,
         ended_at=last.at,
         pid=last.pid,

@@ -113,7 +113,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class GatherEvidence:
+class LookAtSilence:
     """Look `looks` times within `over_s` seconds at what the processes of a silent job do; answer with SilenceObserved.
 
     Nothing may come of it, if the host has no thread to spare or the processes are gone.
@@ -184,7 +184,7 @@ Effect = (
     | RequestFlush
     | Terminate
     | Abort
-    | GatherEvidence
+    | LookAtSilence
     | Kill
     | RecordWanted
     | RecordEnd

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.core.diagnosis.evidence import Diagnosis, Evidence
 from supervisor.core.failures.hang_detection import LoopSection
-from supervisor.core.failures.looks import Evidence
+from supervisor.core.failures.looks import SilenceEvidence
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.slowness import Slowdown
 from supervisor.core.failures.start_paths import UnreachablePath
@@ -406,10 +406,10 @@ class RestartRequired:
 
 @dataclass(frozen=True, slots=True)
 class SilenceObserved:
-    """The answer to GatherEvidence: what the processes of the silent job did meanwhile."""
+    """The answer to LookAtSilence: what the processes of the silent job did meanwhile."""
 
     attempt: int
-    evidence: Evidence
+    evidence: SilenceEvidence
 
 
 @dataclass(frozen=True, slots=True)

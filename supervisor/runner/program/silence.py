@@ -22,8 +22,8 @@ LOOK_LIMIT_S = 5.0  # one takes some milliseconds; more means that a file in /pr
 STACK_TIMEOUT_S = 2.0
 
 
-async def gather_evidence(
-    effect: effects.GatherEvidence,
+async def observe_silence(
+    effect: effects.LookAtSilence,
     program: str,
     attempt: LiveAttempt,
     services: Services,

@@ -19,15 +19,15 @@ from supervisor.core.failures.hang_evidence import (
 )
 from supervisor.core.failures.looks import (
     Call,
-    Evidence,
     GpuActivity,
+    SilenceEvidence,
     ThreadEvidence,
     ThreadLook,
     TreeLook,
     compare_looks,
 )
 from supervisor.core.job import Job
-from supervisor.core.program.effects import Abort, GatherEvidence
+from supervisor.core.program.effects import Abort, LookAtSilence
 from supervisor.core.program.events import (
     CheckpointSelected,
     HostSuspended,
@@ -52,7 +52,7 @@ def thread(**differing: object) -> ThreadEvidence:
     return replace(asleep, **differing)
 
 
-IDLE = Evidence(30.0, 60.0, WORKER, (thread(),), processes=1, io_bytes=0)
+IDLE = SilenceEvidence(30.0, 60.0, WORKER, (thread(),), processes=1, io_bytes=0)
 LOOP = replace(
     IDLE,
     threads=(thread(states="R" * LOOKS, slept=False, ran_s=29.9, waits_in=""),),
@@ -61,7 +61,7 @@ LOOP = replace(
 )
 
 
-def with_main(evidence: Evidence, **differing: object) -> Evidence:
+def with_main(evidence: SilenceEvidence, **differing: object) -> SilenceEvidence:
     return replace(evidence, threads=(replace(evidence.threads[0], **differing), *evidence.threads[1:]))
 
 
@@ -186,7 +186,7 @@ def test_only_a_thread_that_computes_at_every_look_is_asked_for_its_stack():
 COUNTS = st.sampled_from([0, 1, 1000, 1 << 20, 1 << 30])
 SHARES = st.sampled_from([0.0, 0.001, 0.3, 29.9, 30.0, 300.0])
 EVIDENCE = st.builds(
-    Evidence,
+    SilenceEvidence,
     st.just(30.0),
     st.sampled_from([30.0, 60.0]),
     st.just(WORKER),
@@ -227,7 +227,9 @@ CONTEXTS = st.builds(
 
 @cases(500)
 @given(EVIDENCE, CONTEXTS)
-def test_whatever_the_evidence_a_hang_is_stopped_asleep_or_in_a_loop(evidence: Evidence, context: SilenceContext):
+def test_whatever_the_evidence_a_hang_is_stopped_asleep_or_in_a_loop(
+    evidence: SilenceEvidence, context: SilenceContext
+):
     if not isinstance(judge_silence(evidence, context), Hang):
         return
 
@@ -291,14 +293,14 @@ def running(policy: Policy = AUTO, step_s: float = 0.3) -> Job:
     return job
 
 
-def observed(evidence: Evidence, at: float, over_s: float = 30.0) -> SilenceObserved:
+def observed(evidence: SilenceEvidence, at: float, over_s: float = 30.0) -> SilenceObserved:
     return SilenceObserved(1, replace(evidence, began_at=at - over_s, ended_at=at))
 
 
 def test_looks_end_when_the_silence_is_long_enough_and_a_hang_ends_the_worker():
     job = running()
     assert job.deadline() == 10.0 + 30.0
-    assert job.expire(40.0) == [GatherEvidence(1, 30.0, LOOKS)]
+    assert job.expire(40.0) == [LookAtSilence(1, 30.0, LOOKS)]
 
     assert job.handle(observed(IDLE, 70.0), 70.0) == [Abort(1)]
 
@@ -313,7 +315,7 @@ def test_a_job_with_slow_steps_is_looked_at_after_twenty_of_them():
     job = running(step_s=10.0)
 
     assert job.deadline() == 10.0 + 200.0 - 30.0
-    assert job.expire(180.0) == [GatherEvidence(1, 30.0, LOOKS)]
+    assert job.expire(180.0) == [LookAtSilence(1, 30.0, LOOKS)]
 
 
 def test_a_job_that_lives_is_looked_at_again_until_its_whole_limit():
