@@ -68,15 +68,17 @@ def hang_deadline(facts: ProgramFacts) -> float | None:
 def evidence_due_at(facts: ProgramFacts, hangs_at: float | None) -> float | None:
     """When the processes of a silent job are looked at; None if never, or if that would come too late (`hangs_at`).
 
-    Never at a place where the job hung before: if it was only slow there, it needs the whole limit to pass.
+    Never at a place where the job hung before: if it was only slow there, it needs the whole limit to pass. Nor once
+    training is complete: what a script does then has nothing to do with steps.
     """
-    least_s, detector = facts.policy.hang_evidence, facts.hang_detector
-    step_s = usual_step_s(facts.steps_s)
-    if least_s is None or hangs_at is None or step_s is None or facts.freeze_until is not None or detector.hangs:
+    floor_s, step_s, current = facts.policy.hang_evidence, usual_step_s(facts.steps_s), facts.current
+    if floor_s is None or hangs_at is None or step_s is None:
         return None
-    least_s = least_silence_s(least_s, step_s)
+    if facts.freeze_until is not None or facts.hang_detector.hangs or current.done_reported:
+        return None
+    least_s = least_silence_s(floor_s, step_s)
     over_s = look_for_s(least_s)
-    due_at = max(facts.current.progressed_at + least_s - over_s, facts.current.looks_end_at)
+    due_at = max(current.progressed_at + least_s - over_s, current.looks_end_at)
     return due_at if due_at + over_s < hangs_at else None
 
 

@@ -30,6 +30,7 @@ from supervisor.core.job import Job
 from supervisor.core.program.effects import Abort, LookAtSilence
 from supervisor.core.program.events import (
     CheckpointSelected,
+    DoneReported,
     HostSuspended,
     SilenceObserved,
     SpawnSucceeded,
@@ -399,6 +400,14 @@ def test_nobody_looks(policy: Policy):
     end = job.deadline()
 
     assert end == (10.0 + 600.0 if policy.hang_timeout_min else None if policy.hang_timeout is None else 60.0)
+
+
+def test_a_script_that_has_trained_to_its_end_has_the_whole_limit():
+    job = running()
+    job.handle(DoneReported(1), 10.0)
+    job.expire(40.0)
+
+    assert job.deadline() == 10.0 + 600.0
 
 
 def test_an_unknown_step_time_leaves_the_whole_limit():
