@@ -35,7 +35,8 @@ class Children:
         return child.pid
 
     def end(self) -> None:
-        for child in self._started:
+        """The last first: what another one traces can't be waited for before that one has ended."""
+        for child in reversed(self._started):
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             child.communicate()
@@ -114,6 +115,44 @@ def test_bytes_of_a_child_are_counted_and_the_state_of_a_stopped_one_is_seen(chi
     os.killpg(reader, signal.SIGSTOP)
 
     wait_until(lambda: {thread.state for thread in look_at(reader).threads} == {"T"}, "both are stopped")
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    group = FREEZER / f"stepkeeper-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no control group with a freezer (cgroup v1) can be made here")
+    yield group
+    (group / "freezer.state").write_text("THAWED")
+    wait_until(lambda: not (group / "cgroup.procs").read_text(), "its processes are gone")
+    group.rmdir()
+
+
+def test_a_process_whose_control_group_is_frozen_is_seen_as_that(freezer: Path, children: Children):
+    pid = children.start("import time; time.sleep(1000)")
+    (freezer / "cgroup.procs").write_text(str(pid))
+    assert not look_at(pid).is_frozen
+
+    (freezer / "freezer.state").write_text("FROZEN")
+    wait_until(lambda: look_at(pid).is_frozen, "it is frozen")
+
+    (freezer / "freezer.state").write_text("THAWED")
+    wait_until(lambda: not look_at(pid).is_frozen, "it goes on")
+
+
+def test_a_debugger_is_seen(children: Children):
+    pid = children.start("import time; time.sleep(1000)")
+    until_waits(pid, "nanosleep")
+    script = f"import ctypes, time\nassert ctypes.CDLL(None).ptrace(16, {pid}, 0, 0) == 0\ntime.sleep(1000)"
+
+    tracer = children.start(script)
+
+    wait_until(lambda: look_at(pid).traced_by == tracer, "it is traced")
 
 
 def test_a_worker_that_is_not_in_the_tree_is_not_looked_at(children: Children):
