@@ -9,7 +9,7 @@ AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 # Some images set it, and then each of the thousands of processes that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-hangs bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -104,6 +104,9 @@ bench-gang: $(INSTALLED)  ## a rank's death under a real Slurm, beside TensorFlo
 
 bench-page: $(INSTALLED)  ## what the page costs an idle daemon, beside Supervisor's (6 minutes)
 	$(BIN)/python -m bench.page $(ARGS)
+
+bench-hangs: $(INSTALLED)  ## 200 hangs of eight kinds, and 1,000 hours of what is only silent (as root, 5 minutes)
+	$(BIN)/python -m bench.hangs $(ARGS)
 
 bench-soak: $(INSTALLED)  ## every fault at random moments (ARGS="--minutes 10"; or ARGS="--daemon-kills 200")
 	$(BIN)/python -m bench.soak $(ARGS)

@@ -35,6 +35,7 @@ from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.proofs import Proofs
+from supervisor.runner.fleet.speed_watch import SpeedWatch
 from supervisor.runner.fleet.suspend_watch import SuspendWatch
 from supervisor.runner.fleet.watch import ResourceWatch
 from supervisor.runner.listeners.hub import ListenerHub
@@ -52,6 +53,7 @@ class Watches:
 
     resources: ResourceWatch
     suspend: SuspendWatch
+    speed: SpeedWatch
     descendants: DescendantWatch
     gang: "GangAgent | None"
     exits: ExitWatch
@@ -60,6 +62,7 @@ class Watches:
         """The state of a program is another one."""
         self.resources.on_change()
         self.suspend.on_change()
+        self.speed.on_change()
         self.descendants.on_change()
         if self.gang is not None:
             self.gang.on_change()
@@ -171,6 +174,7 @@ def _build_watches(
     return Watches(
         ResourceWatch(runners, services.environment),
         SuspendWatch(runners),
+        SpeedWatch(runners),
         DescendantWatch(runners),
         gang,
         ExitWatch(runners, exit_on, rank is not None, leave, is_leaving),

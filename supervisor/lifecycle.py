@@ -149,7 +149,8 @@ class DaemonLifecycle:
         start = asyncio.create_task(self._start(parts))
         recall = asyncio.create_task(parts.proofs.recall())
         exit_requested = asyncio.create_task(self._exit_request.wait())
-        watches = [asyncio.create_task(watch.watch()) for watch in (parts.watches.resources, parts.watches.descendants)]
+        loops = (parts.watches.resources, parts.watches.descendants, parts.watches.speed)
+        watches = [asyncio.create_task(watch.watch()) for watch in loops]
         try:
             while not (start.done() or exit_requested.done()):
                 self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # ending an earlier daemon's workers may take long

@@ -40,6 +40,7 @@ WHAT = {
     "refused": "has a checkpoint that was refused",
     "unsaved": "has ended, and its last steps are not saved",
     "replay_difference": "got other bits from the same steps",
+    "slower": "trains slower than usual",
     "done": "has finished training",
     "notice": "is on a host that goes away",
 }
@@ -55,6 +56,7 @@ TAGS = {
     "refused": "warning",
     "unsaved": "warning",
     "replay_difference": "warning",
+    "slower": "snail",
     "done": "white_check_mark",
     "notice": "hourglass",
 }

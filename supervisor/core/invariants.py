@@ -252,6 +252,17 @@ def no_start_is_behind_the_account_without_a_reason(
     return not is_behind or after.current.older is not None
 
 
+@invariant(When.EFFECTS)
+def evidence_ends_only_a_job_that_was_silent_meanwhile(
+    before: ProgramFacts, event: Event, effects: Sequence[Effect], after: ProgramFacts
+) -> bool:
+    """A look at a silent job says nothing once it made progress, and nothing where looks are off."""
+    if not isinstance(event, events.SilenceObserved) or not any(isinstance(effect, Abort) for effect in effects):
+        return True
+    is_silent = before.current.progressed_at < event.evidence.began_at
+    return is_silent and before.policy.hang_evidence is not None and before.state is State.RUNNING
+
+
 # --- changes of the state ---
 
 

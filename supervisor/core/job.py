@@ -14,8 +14,8 @@ for WorkerExited sees it. So there is no state for each combination of the two.
 
 Time is a number that comes in. The core reads no clock and sets no timer: every state has at most one deadline
 (`facts.deadline_at`), always set together with the state. The runner sleeps until `deadline()` and calls `expire(now)`,
-which makes the deadline a DeadlinePassed event. Where a state waits for two things at once (RUNNING: a hang, and the
-next flush for a notice), the deadline is the earlier one, and the action looks which of the two has come.
+which makes the deadline a DeadlinePassed event. Where a state waits for several things at once (RUNNING: a hang, a
+look at a silent job, the next flush for a notice), the deadline is the earliest, and the action sees which has come.
 
 The path of an attempt: a start spawns the process and selects a checkpoint at the same time (STARTING). Once the
 checkpoint is verified, the worker is told to go; its first step makes it RUNNING. A stop first asks for a checkpoint
@@ -41,6 +41,7 @@ from supervisor.core.actions import (
     intents,
     launching,
     notices,
+    silence,
     stopping,
     storage_waits,
     suspend,
@@ -129,6 +130,8 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.DoneReported,        (*LAUNCHED, ADOPTING),                   training.done_reported),
     (events.FailureReported,     (*LAUNCHED, ADOPTING),                   training.failure_reported),
     (events.StacksCollected,     (*LAUNCHED, ADOPTING),                   crash_loops.stacks_collected),
+    (events.SpeedChanged,        (RUNNING, FLUSHING),                     training.speed_changed),
+    (events.SilenceObserved,     (RUNNING,),                              silence.silence_observed),
 
     # --- over its memory limit, or unhealthy ---
     (events.RestartRequired,     (STARTING,),                             stopping.restart_starting),

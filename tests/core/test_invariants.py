@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from supervisor.core import invariants
+from supervisor.core.failures.looks import SilenceEvidence
 from supervisor.core.failures.restart import Cause
 from supervisor.core.invariants import Invariant, all_invariants, broken
 from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import events
 from supervisor.core.program.effects import (
+    Abort,
     Effect,
     Kill,
     RecordEnd,
@@ -96,6 +98,20 @@ BREACHES: list[tuple[Invariant, ProgramFacts, Event, list[Effect], ProgramFacts]
         events.CheckpointCommitted(1, 6),
         [],
         change(RUNS, saved_step=6),
+    ),
+    (
+        invariants.evidence_ends_only_a_job_that_was_silent_meanwhile,
+        change(RUNS, progressed_at=31.0),
+        events.SilenceObserved(1, SilenceEvidence(30.0, 60.0)),
+        [Abort(1)],
+        change(RUNS, state=State.STOPPING),
+    ),
+    (
+        invariants.evidence_ends_only_a_job_that_was_silent_meanwhile,
+        RUNS,
+        events.SilenceObserved(1, SilenceEvidence(30.0, 60.0)),
+        [Abort(1)],
+        change(RUNS, state=State.STOPPING),
     ),
     (invariants.closing_is_final, change(RUNS, closing=True), EXIT, [], RUNS),
     (

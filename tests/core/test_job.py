@@ -98,6 +98,8 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.DoneReported: WITHOUT_PROCESS,
     events.FailureReported: WITHOUT_PROCESS,
     events.StacksCollected: WITHOUT_PROCESS,
+    events.SilenceObserved: ALL - {State.RUNNING},
+    events.SpeedChanged: ALL - {State.RUNNING, State.FLUSHING},
     events.RestartRequired: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.GangBroken: WITHOUT_PROCESS | {State.KILLING},
     events.RunTakenOver: WITHOUT_PROCESS | {State.KILLING},

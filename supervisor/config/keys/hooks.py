@@ -43,6 +43,11 @@ class HookKeys(SectionModel):
         "Command run when steps of a job that were trained a second time gave other bits (docs/replay.md).",
         shown=SHOWN,
     )
+    hook_slower: Command = key(
+        None,
+        "Command run when a job has trained a fifth slower than usual for five minutes (docs/hangs.md).",
+        shown=SHOWN,
+    )
     hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
     hook_notice: Command = key(None, "Command run when a program is told that the host is going away.", shown=SHOWN)
 
@@ -54,6 +59,7 @@ class HookKeys(SectionModel):
             "refused": self.hook_refused,
             "unsaved": self.hook_unsaved,
             "replay_difference": self.hook_replay_difference,
+            "slower": self.hook_slower,
             "done": self.hook_done,
             "notice": self.hook_notice,
         }

@@ -195,6 +195,12 @@ class JobConfig(SectionModel):
         "times as much for an evaluation. As PyTorch has it for its collectives: ending a step that is only slow "
         "costs more than an idle machine.",
     )
+    hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
+        60.0,
+        "Seconds (or `1 minute`) of silence, and at least 20 usual steps, after which the daemon looks at what the "
+        "job's processes do. One that provably hangs (no CPU time, no I/O, nothing that wakes it) is ended then "
+        "(docs/hangs.md); any other has until `hang_timeout`. `none`: only silence counts.",
+    )
     gpu_wait: Timeout = key(
         30.0,
         "Seconds for which a start waits for GPU memory that the last attempt still holds; then it goes ahead anyway. "

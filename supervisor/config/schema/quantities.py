@@ -105,11 +105,16 @@ def timeout(text: str) -> float:
     return length
 
 
+def timeout_or_none(text: str) -> float | None:
+    """A length of time above 0, or `none`."""
+    return None if text.lower() == "none" else timeout(text)
+
+
 def learned_timeout(text: str) -> float | Literal["auto"] | None:
     """A length of time above 0, `none`, or `auto`."""
     if text.lower() == "auto":
         return "auto"
-    return None if text.lower() == "none" else timeout(text)
+    return timeout_or_none(text)
 
 
 def hours(text: str) -> float:

@@ -174,7 +174,8 @@ def _training(runner: Runner) -> list[str]:
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
-        parts += _devices(runner) + _standby(runner)
+        parts += [] if runner.facts.current.slowdown is None else [str(runner.facts.current.slowdown)]
+        parts += _silence(runner) + _devices(runner) + _standby(runner)
     parts += _mirror(runner)
     if training.save_error is not None:
         parts.append(f"last save failed: {training.save_error}")
@@ -186,6 +187,14 @@ def _training(runner: Runner) -> list[str]:
     if training.left_out:
         parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")
     return parts
+
+
+def _silence(runner: Runner) -> list[str]:
+    """What the last look at its processes showed, if it has been silent for long."""
+    current = runner.facts.current
+    if current.silence is None:
+        return []
+    return [f"silent for {_h_mm_ss(time.monotonic() - current.progressed_at)}: {current.silence.why}"]
 
 
 def _devices(runner: Runner) -> list[str]:

@@ -53,7 +53,9 @@ class GangAnswer:
 class JobStatus:
     """What `status` says of a program that trains. From `step` on, the fields of `Training`, which explains them.
 
-    `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `suspects`: checkpoints that are
+    `section`: what hang detection is waiting for now, and `hang_limit_s` how long; `silence`: what its processes do, by
+    the last look, if it has been silent for long; `slower`: that it trains slower than it used to, and why;
+    `usual_step_s`: what its steps usually take; `suspects`: checkpoints that are
     avoided because attempts failed after restoring them; `waits_for_storage`: it waits for the disk of its checkpoint
     directory, or of what it is started from;
     `newest`: the newest checkpoint that was ever reported as committed; `older_because`, `older_text`: why the attempt
@@ -67,6 +69,9 @@ class JobStatus:
     checkpoint_dir: str
     section: str | None
     hang_limit_s: float | None
+    silence: str | None
+    slower: str | None
+    usual_step_s: float | None
     suspects: tuple[str, ...]
     mirror: MirrorStatus | None
     gang: GangAnswer | None
@@ -284,6 +289,9 @@ def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
         hang_limit_s=detector.limit(detector.section, policy.hang_timeout_min or 0.0)
         if is_learned
         else policy.hang_timeout,
+        silence=None if (verdict := runner.facts.current.silence) is None else verdict.why,
+        slower=None if (slowdown := runner.facts.current.slowdown) is None else str(slowdown),
+        usual_step_s=None if (speed := runner.records.speed) is None else speed.usual_step_s,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
         mirror=runner.mirror.status if runner.mirror is not None else None,
         gang=None if (place := runner.place) is None else GangAnswer(place.rank, place.nodes, place.generation),

@@ -46,6 +46,8 @@ class JobSample:
     saves_failed: int
     replayed_steps: int
     replay_differences: int
+    slower: bool
+    usual_step_s: float | None
     messages_refused: int
     messages_left_out: int
     refused: int
@@ -188,6 +190,8 @@ def _job(runner: Runner, flush_expected_s: float | None, proof: ProofReport | No
         saves_failed=counters.failed_saves,
         replayed_steps=counters.replayed_steps,
         replay_differences=counters.replay_differences,
+        slower=runner.facts.current.slowdown is not None,
+        usual_step_s=None if runner.records.speed is None else runner.records.speed.usual_step_s,
         messages_refused=runner.records.losses.refused,
         messages_left_out=runner.records.losses.left_out,
         refused=counters.refused_checkpoints,

@@ -138,6 +138,18 @@ JOBS = (
         lambda of: of.step_s,
     ),
     JobMetric(
+        "stepkeeper_step_usual_seconds",
+        MetricType.GAUGE,
+        "Usual time of a step, by the job's own past; absent until ten minutes of training are known.",
+        lambda of: of.usual_step_s,
+    ),
+    JobMetric(
+        "stepkeeper_training_slower",
+        MetricType.GAUGE,
+        "1 while the job trains at least a fifth slower than usual.",
+        lambda of: of.slower,
+    ),
+    JobMetric(
         "stepkeeper_step_timestamp_seconds",
         MetricType.GAUGE,
         "When training last reported a new step (Unix time).",

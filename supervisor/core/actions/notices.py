@@ -4,6 +4,7 @@ from functools import wraps
 from typing import Any
 
 from supervisor.core.actions.base import Action, Effects, leads_to
+from supervisor.core.actions.silence import look_at_silence
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import end_hung_worker
 from supervisor.core.actions.transitions import (
@@ -155,15 +156,17 @@ def uploads_changed(facts: ProgramFacts, event: UploadsChanged, now: float) -> E
 
 @leads_to(State.FLUSHING, State.STOPPING)
 def running_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The deadline of RUNNING: a flush for the notice is due, or the worker hangs; whichever was earlier.
+    """The deadline of RUNNING: a flush for the notice is due, the worker hangs, or its silence is to be looked at.
 
-    Neither, if the flush it was set for is no longer needed: the worker is done, or it is too late for the early one.
+    Nothing, if the flush it was set for is no longer needed: the worker is done, or it is too late for the early one.
     """
     due_at, hangs_at = notice_plan.flush_due_at(facts, now), hang_deadline(facts)
     if due_at is not None and due_at <= now and (hangs_at is None or now < hangs_at or due_at <= hangs_at):
         return _flush(facts, now)
     if hangs_at is not None and hangs_at <= now:
         return end_hung_worker(facts, event, now)
+    if looks := look_at_silence(facts, now):
+        return looks
     facts.deadline_at = running_deadline(facts, now)
     return []
 

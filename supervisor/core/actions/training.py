@@ -22,6 +22,7 @@ from supervisor.core.program.events import (
     CheckpointSaveFailed,
     Event,
     FailureReported,
+    SpeedChanged,
     StepsDone,
 )
 from supervisor.core.program.facts import ProgramFacts, State
@@ -39,7 +40,7 @@ def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """Records a step, whatever else is going on."""
     before = facts.current.step
     facts.current.step = event.step
-    facts.current.progressed_at = now
+    facts.current.progressed_at, facts.current.silence = now, None
     facts.current.made_progress = facts.current.has_spoken = facts.current.restore_begun = facts.ever_trained = True
     facts.hang_detector.progress_reported(event.section, now)
     facts.hang_detector.save_reported(event.saving_s, now)
@@ -146,6 +147,12 @@ def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) ->
     facts.current.out_of_memory, facts.current.go_back = event.out_of_memory, event.go_back
     facts.current.failed_errno = event.errno
     record_failed_step(facts, event.step)
+    return []
+
+
+def speed_changed(facts: ProgramFacts, event: SpeedChanged, now: float) -> Effects:
+    """Records that it trains slower than it used to, or no longer does."""
+    facts.current.slowdown = event.slowdown
     return []
 
 

@@ -3,6 +3,7 @@
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.failures import restart
 from supervisor.core.failures.hang_detection import SAFETY, LoopSection
+from supervisor.core.failures.hang_evidence import least_silence_s, look_for_s, usual_step_s
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.storage import UNREADABLE_WAIT_S, StorageWait
 from supervisor.core.program import notice_plan
@@ -50,10 +51,10 @@ def plain_program_started(facts: ProgramFacts, now: float) -> None:
 
 
 def running_deadline(facts: ProgramFacts, now: float) -> float | None:
-    """The one deadline of RUNNING: silence becomes a hang, or a flush for the notice is due."""
-    return min(
-        (at for at in (hang_deadline(facts), notice_plan.flush_due_at(facts, now)) if at is not None), default=None
-    )
+    """The one deadline of RUNNING: silence becomes a hang or is looked at, or a flush for the notice is due."""
+    hangs_at = hang_deadline(facts)
+    times = (hangs_at, evidence_due_at(facts, hangs_at), notice_plan.flush_due_at(facts, now))
+    return min((at for at in times if at is not None), default=None)
 
 
 def hang_deadline(facts: ProgramFacts) -> float | None:
@@ -62,6 +63,23 @@ def hang_deadline(facts: ProgramFacts) -> float | None:
     if due is None:
         return None
     return due[0] if facts.freeze_until is None else max(due[0], facts.freeze_until)
+
+
+def evidence_due_at(facts: ProgramFacts, hangs_at: float | None) -> float | None:
+    """When the processes of a silent job are looked at; None if never, or if that would come too late (`hangs_at`).
+
+    Never at a place where the job hung before: if it was only slow there, it needs the whole limit to pass. Nor once
+    training is complete: what a script does then has nothing to do with steps.
+    """
+    floor_s, step_s, current = facts.policy.hang_evidence, usual_step_s(facts.steps_s), facts.current
+    if floor_s is None or hangs_at is None or step_s is None:
+        return None
+    if facts.freeze_until is not None or facts.hang_detector.hangs or current.done_reported:
+        return None
+    least_s = least_silence_s(floor_s, step_s)
+    over_s = look_for_s(least_s)
+    due_at = max(current.progressed_at + least_s - over_s, current.looks_end_at)
+    return due_at if due_at + over_s < hangs_at else None
 
 
 def hang_due_in_section(facts: ProgramFacts) -> tuple[float, LoopSection] | None:

@@ -31,6 +31,8 @@ OURS: Mapping[str, str] = {
     "CHECKPOINT_COMMITTED": "CHECKPOINT",
     "NOTICE_RECEIVED": "NOTICE",
     "REPLAY_DIFFERED": "REPLAY",
+    "TRAINING_SLOWER": "SPEED",
+    "TRAINING_AS_USUAL": "SPEED",
     "PROOF_ENDED": "PROOF",
 }
 """Our own types, and what each is a kind of; for watchers, not for listeners."""

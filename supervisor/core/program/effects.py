@@ -113,6 +113,18 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtSilence:
+    """Look `looks` times within `over_s` seconds at what the processes of a silent job do; answer with SilenceObserved.
+
+    Nothing may come of it, if the host has no thread to spare or the processes are gone.
+    """
+
+    attempt: int
+    over_s: float
+    looks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """SIGKILL the worker, and everything that it started unless it is a plain program without `killasgroup`."""
 
@@ -172,6 +184,7 @@ Effect = (
     | RequestFlush
     | Terminate
     | Abort
+    | LookAtSilence
     | Kill
     | RecordWanted
     | RecordEnd

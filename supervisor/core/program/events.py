@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from supervisor.core.diagnosis.evidence import Diagnosis, Evidence
 from supervisor.core.failures.hang_detection import LoopSection
+from supervisor.core.failures.looks import SilenceEvidence
 from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.slowness import Slowdown
 from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
 from supervisor.protocol.damage import RejectedCheckpoint
@@ -403,6 +405,22 @@ class RestartRequired:
 
 
 @dataclass(frozen=True, slots=True)
+class SilenceObserved:
+    """The answer to LookAtSilence: what the processes of the silent job did meanwhile."""
+
+    attempt: int
+    evidence: SilenceEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedChanged:
+    """The job trains slower than it used to, or as fast as usual again (None)."""
+
+    attempt: int
+    slowdown: Slowdown | None
+
+
+@dataclass(frozen=True, slots=True)
 class GangBroken:
     """Another rank of the gang is gone, and nobody can train on. `text` says which, and how that is known."""
 
@@ -458,6 +476,8 @@ Event = (
     | SavesMeasured
     | UploadsChanged
     | RestartRequired
+    | SilenceObserved
+    | SpeedChanged
     | GangBroken
     | HostSuspended
     | DeadlinePassed

@@ -6,7 +6,9 @@ from enum import StrEnum
 from typing import Self
 
 from supervisor.core.failures.hang_detection import HangDetector
+from supervisor.core.failures.hang_evidence import Verdict
 from supervisor.core.failures.restart import Cause, FailureCounts
+from supervisor.core.failures.slowness import Slowdown
 from supervisor.core.failures.storage import StorageWait
 from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
@@ -82,6 +84,8 @@ class Policy:
     startup_timeout: float = 600.0
     hang_timeout: float | None = None  # fixed
     hang_timeout_min: float | None = None  # set: learned, with this as the least
+    hang_evidence: float | None = None  # the least silence after which evidence makes it a hang; None: never
+    has_ranks_elsewhere: bool = False  # other hosts train the same job
     flush_timeout: float = 120.0
     stopwaitsecs: float = 10.0
     on_notice: OnNotice = OnNotice.STOP
@@ -128,6 +132,10 @@ class AttemptFacts:
     last_step_at: float | None = None  # when the last step was reported
     saved_step: int | None = None  # of its last checkpoint
     flush: PendingFlush | None = None
+
+    looks_end_at: float = 0.0  # when an answer to the last looks at its silence is due, or it may be looked at again
+    silence: Verdict | None = None  # what the last looks at a silence showed, until progress is made
+    slowdown: Slowdown | None = None  # it trains slower than it used to
 
     # how it ends
     done_reported: bool = False  # the worker says that training is complete

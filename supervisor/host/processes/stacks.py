@@ -5,6 +5,7 @@ Everything here may block (a dead file system, a stopped process): call it from 
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -80,6 +81,26 @@ def _read(path: Path) -> str:
         return ""
 
 
+def main_thread_frames(folder: Path, pid: int, send_signal: Callable[[], bool], timeout_s: float) -> tuple[str, ...]:
+    """The Python frames of the main thread, innermost first, each as `FILE:LINE FUNCTION`; empty if it doesn't answer.
+
+    By py-spy where it is installed, which only reads memory; else by the worker's faulthandler, whose file is emptied,
+    as it would grow with each request. `folder` and `send_signal` as in `collect_stacks`.
+    """
+    blocks = _py_spy(pid, timeout_s).split("\nThread ")
+    main = next((block for block in blocks if block.startswith(f"{pid} (") or '"MainThread"' in block[:200]), "")
+    if main:
+        return tuple(f"{place} {name}" for name, place in _PY_SPY_FRAME.findall(main))
+    text = _faulthandler(folder, pid, send_signal, time.monotonic() + timeout_s)
+    _empty(folder / layout.STACKS)
+    last = text.rpartition("(most recent call first):")[2]  # the interpreter lists the newest thread first
+    return tuple(f"{file}:{line} {name}" for file, line, name in _FAULTHANDLER_FRAME.findall(last))
+
+
+_PY_SPY_FRAME = re.compile(r"^ +(\S+) \(([^()\n]+:\d+)\)$", re.MULTILINE)
+_FAULTHANDLER_FRAME = re.compile(r'^  File "([^"\n]+)", line (\d+) in (\S+)$', re.MULTILINE)
+
+
 def _py_spy(pid: int, timeout_s: float) -> str:
     command = shutil.which("py-spy")
     if command is None:
@@ -114,14 +135,28 @@ def _faulthandler(folder: Path, pid: int, send_signal: Callable[[], bool], ends_
 
 def _content(path: Path) -> bytes | None:
     """At most MAX_BYTES of a file that the job's user wrote; None if it is not a regular file, or has other names."""
+    with _opened(path, os.O_RDONLY) as descriptor:
+        return None if descriptor is None else os.read(descriptor, MAX_BYTES)
+
+
+def _empty(path: Path) -> None:
+    """Empties such a file; the worker appends to it, and begins again."""
+    with _opened(path, os.O_RDWR) as descriptor, contextlib.suppress(OSError):
+        if descriptor is not None:
+            os.ftruncate(descriptor, 0)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int | None]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return None
+        yield None
+        return
     try:
         status = os.fstat(descriptor)
         is_theirs = stat.S_ISREG(status.st_mode) and status.st_nlink == 1  # a hard link may lead to anybody's file
-        return os.read(descriptor, MAX_BYTES) if is_theirs else None
+        yield descriptor if is_theirs else None
     finally:
         os.close(descriptor)
 

@@ -41,6 +41,7 @@ KILL_AGAIN_S = 5.0  # what survives SIGKILL is in the kernel, and has to come ba
 class LiveAttempt:
     """A process and all that leads to it. `mark`: of all its processes; `began_at`: monotonic.
 
+    `worker_pid`: of the process in it that trains, which may have been started by another, as it says itself.
     `has_last_message`: it sent `done` or `failed`; `reported_done`: it said that training is complete;
     `is_told_to_end`: it was sent the stop signal or SIGKILL.
     """
@@ -54,13 +55,16 @@ class LiveAttempt:
     listener: ListenerPipes | None = None
     io: ProgramIO | None = None  # of a plain program
     cgroup: Cgroup | None = None
+    worker_pid: int | None = None
     has_last_message: bool = False
     reported_done: bool = False
     is_told_to_end: bool = False
 
     def learn(self, message: messages.FromWorker) -> None:
-        """Remembers what its last messages say of its end."""
+        """Remembers which process it is, and what its last messages say of its end."""
         match message:
+            case messages.Hello():
+                self.worker_pid = message.pid
             case messages.Done():
                 self.has_last_message = self.reported_done = True
             case messages.Failed():

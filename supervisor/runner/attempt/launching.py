@@ -43,6 +43,8 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         startup_timeout=job.startup_timeout,
         hang_timeout=None if job.hang_timeout == "auto" else job.hang_timeout,
         hang_timeout_min=job.hang_timeout_min if job.hang_timeout == "auto" else None,
+        hang_evidence=job.hang_evidence,
+        has_ranks_elsewhere=is_gang or _has_ranks_elsewhere(config, job),
         flush_timeout=job.flush_timeout,
         on_notice=job.on_notice,
         notice_margin=job.notice_margin,
@@ -52,6 +54,18 @@ def policy_of(config: ProgramConfig, notice_grace: float, is_gang: bool = False)
         checkpoint_dir=str(job.checkpoint_dir),
         script=script_name(config),
     )
+
+
+_COORDINATORS = ("TF_CONFIG", "MASTER_ADDR", "JAX_COORDINATOR_ADDRESS")
+_THIS_HOST = ("localhost", "127.0.0.1", "::1")
+
+
+def _has_ranks_elsewhere(config: ProgramConfig, job: JobConfig) -> bool:
+    """Whether other hosts may train the same job, as far as its section and its environment say."""
+    environment = {**os.environ, **config.environment}
+    coordinators = [environment[name] for name in _COORDINATORS if name in environment]
+    is_told_of_others = any(not address.startswith(_THIS_HOST) for address in coordinators)
+    return is_told_of_others or (job.strategy in ("multiworker", "tpu") and job.workers is None)
 
 
 def script_path(config: ProgramConfig) -> Path | None:

@@ -18,6 +18,7 @@ from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
+from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper
 from supervisor.runner.records.program import ProgramRecords
 
@@ -74,6 +75,10 @@ class EffectExecutor:
                 self._stopper.terminate(attempt)
             case effects.Abort():
                 self._stopper.abort(effect)
+            case effects.LookAtSilence():
+                program, live = self._config.name, self._current.attempt
+                if live is not None:
+                    self._tasks.start(observe_silence(effect, program, live, self._services, self._post, self._log))
             case effects.Kill(attempt):
                 self._stopper.kill(attempt)
             case effects.RecordWanted(wanted):

@@ -1,5 +1,5 @@
-"""Runs the hooks of one program: failed, relaunched, a checkpoint refused, steps not saved, a difference, done, a
-notice."""
+"""Runs the hooks of one program: failed, relaunched, a checkpoint refused, steps not saved, a difference, slower, done,
+a notice."""
 
 import platform
 import time
@@ -40,6 +40,10 @@ class HookNotifier(ProgramObserver):
             deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - time.monotonic(), 3)
             details: dict[str, HookFact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
             self._run_hook("notice", certainty=str(notice.certainty), deadline_s=deadline_s, **details)
+
+        if isinstance(event, events.SpeedChanged) and event.attempt == facts.attempt and event.slowdown is not None:
+            slow = event.slowdown
+            self._run_hook("slower", text=str(slow), step_s=slow.step_s, usual_step_s=slow.usual_step_s)
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
         match effect:

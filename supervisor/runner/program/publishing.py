@@ -84,6 +84,11 @@ class EventPublisher(ProgramObserver):
         match event:
             case events.CheckpointCommitted() if self._commits is None or self._commits.take(time.monotonic()):
                 occurrences.append(self._occurrence("CHECKPOINT_COMMITTED", facts, step=event.step))
+            case events.SpeedChanged(attempt, None) if attempt == facts.attempt:
+                occurrences.append(self._occurrence("TRAINING_AS_USUAL", facts))
+            case events.SpeedChanged(attempt, slow) if attempt == facts.attempt and slow is not None:
+                times = {"step_s": slow.step_s, "usual_step_s": slow.usual_step_s}
+                occurrences.append(self._occurrence("TRAINING_SLOWER", facts, **times, text=str(slow)))
             case events.NoticeReceived():
                 notice = event.notice
                 words = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}

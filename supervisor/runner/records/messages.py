@@ -6,7 +6,7 @@ from functools import partial
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.effects import Effect, RecordEnd
-from supervisor.core.program.events import CheckpointSelected, Event
+from supervisor.core.program.events import CheckpointSelected, Event, SilenceObserved, SpeedChanged
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.wire import messages
@@ -46,6 +46,13 @@ class MessageRecorder(ProgramObserver):
             if isinstance(effect, RecordEnd) and (lost := effect.unsaved) is not None:
                 steps = {"last_step": lost.step, "saved_step": lost.safe_step, "steps_to_repeat": lost.unsaved}
                 self._log.error("training.not_saved", attempt=lost.attempt, **steps, why=lost.why)
+        if isinstance(event, SilenceObserved) and (verdict := facts.current.silence) is not None:
+            section, ended_at = str(facts.hang_detector.section), event.evidence.ended_at
+            found: dict[str, str | float] = {"verdict": verdict.word, "why": verdict.why, "section": section}
+            found |= {"silent_s": round(ended_at - facts.current.progressed_at, 1)}
+            self._log.info("silence.judged", attempt=event.attempt, step=facts.current.step, **found)
+        if isinstance(event, SpeedChanged) and event.attempt == facts.attempt:
+            self._record_speed(event)
         if not isinstance(event, CheckpointSelected) or event.attempt != facts.attempt:
             return
         if (older := facts.current.older) is not None:
@@ -53,6 +60,14 @@ class MessageRecorder(ProgramObserver):
             self._log.warning("checkpoint.older", attempt=event.attempt, **facts_of_start)
         elif facts.state is State.KILLING and facts.current.decided_end is not None:
             self._log.error("checkpoint.lost", attempt=event.attempt, why=facts.current.decided_end[1])
+
+    def _record_speed(self, event: SpeedChanged) -> None:
+        slow = event.slowdown
+        if slow is None:
+            self._log.info("training.as_usual", attempt=event.attempt)
+            return
+        times = {"step_s": round(slow.step_s, 6), "usual_step_s": round(slow.usual_step_s, 6)}
+        self._log.warning("training.slower", attempt=event.attempt, **times, percent=slow.percent, why=slow.why)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
         log, attempt = self._log, message.attempt

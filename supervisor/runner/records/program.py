@@ -21,6 +21,7 @@ from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.process import ProcessRecord
 from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.series import SeriesRecorder
+from supervisor.runner.records.speed import SpeedRecorder
 from supervisor.runner.records.timeline import Timeline
 from supervisor.runner.records.training import TrainingStatus
 
@@ -37,6 +38,8 @@ class ProgramRecords(ProgramObserver):
         self.goodput = GoodputRecorder(config.name, ledger, time.monotonic())
         self.series = None if config.job is None else SeriesRecorder(config.name, ledger)
         """The metrics of a job over its steps; None for a plain program."""
+        self.speed = None if config.job is None else SpeedRecorder()
+        """How fast a job trains, compared with its past; None for a plain program."""
         self.job_log = JobLog(log)
         self.losses = MessageLosses(config.name, ledger, self.job_log)
         self.reliability = Reliability()
@@ -53,7 +56,7 @@ class ProgramRecords(ProgramObserver):
 
     def observers(self) -> list[ProgramObserver]:
         """Who keeps the records."""
-        of_jobs = [observer for observer in (self._recorder, self.series) if observer is not None]
+        of_jobs = [observer for observer in (self._recorder, self.series, self.speed) if observer is not None]
         return [self.timeline, self, self.training, self.counters, self.goodput, *of_jobs]
 
     def reset_for_attempt(self) -> None:

@@ -189,6 +189,8 @@ def whole_sample(programs: int) -> Sample:
         0,
         0,
         0,
+        False,
+        0.1,
         0,
         0,
         0,

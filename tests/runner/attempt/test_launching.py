@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.standby import StandbyKind
-from supervisor.runner.attempt.launching import PRELOAD, config_digest, preload_command, standby_kind_of
+from supervisor.runner.attempt.launching import PRELOAD, config_digest, policy_of, preload_command, standby_kind_of
 
 
 @pytest.fixture
@@ -80,3 +80,22 @@ def test_every_change_changes_the_digest(program, keys: str):
 
 def test_a_default_that_is_written_down_changes_nothing(program):
     assert config_digest(program("startsecs=1")) == config_digest(program(""))
+
+
+@pytest.mark.parametrize(
+    ("keys", "has_ranks_elsewhere"),
+    [
+        ("", False),
+        ("strategy=mirrored", False),
+        ("strategy=multiworker\nworkers=2", False),
+        ("strategy=multiworker", True),
+        ("environment=TF_CONFIG=\"{'cluster': 0}\"", True),
+        ("environment=MASTER_ADDR=10.0.0.7", True),
+        ("environment=MASTER_ADDR=127.0.0.1", False),
+    ],
+)
+def test_a_job_that_other_hosts_train_too_is_known_as_that(program, keys: str, has_ranks_elsewhere: bool):
+    policy = policy_of(program(f"checkpoint_dir=/c\ncommand=a\n{keys}"), 60.0)
+
+    assert policy.has_ranks_elsewhere is has_ranks_elsewhere
+    assert policy.hang_evidence == 60.0
