@@ -32,6 +32,8 @@ OURS: Mapping[str, str] = {
     "NOTICE_RECEIVED": "NOTICE",
     "REPLAY_DIFFERED": "REPLAY",
     "PROOF_ENDED": "PROOF",
+    "GPU_FAULT": "GPU",
+    "GPU_RETURNED": "GPU",
 }
 """Our own types, and what each is a kind of; for watchers, not for listeners."""
 
