@@ -26,15 +26,19 @@ case $gpu in
     *) echo "not the id of a GPU: $gpu" >&2; exit 1 ;;
 esac
 
-reset_gpu() {
+reset_gpu() { # fails if the reset does: `set -e` does not hold in here, as the caller asks whether it succeeded
     # Persistence mode counts as a client, and a GPU with a client can't be reset ("In use by another client").
     persistence=$("$NVIDIA_SMI" -i "$gpu" --query-gpu=persistence_mode --format=csv,noheader || echo Disabled)
-    "$NVIDIA_SMI" -i "$gpu" -pm 0
-    "$NVIDIA_SMI" -i "$gpu" --gpu-reset
+    "$NVIDIA_SMI" -i "$gpu" -pm 0 || return 1
+    status=0
+    "$NVIDIA_SMI" -i "$gpu" --gpu-reset || status=1
     if [ "$persistence" = Enabled ]; then
-        "$NVIDIA_SMI" -i "$gpu" -pm 1
+        "$NVIDIA_SMI" -i "$gpu" -pm 1 || status=1
     fi
-    "$SUPERVISORCTL" gpus --return "$gpu" || true # NVML may have said before that it is in order again
+    if [ "$status" = 0 ]; then
+        "$SUPERVISORCTL" gpus --return "$gpu" || true # NVML may have said before that it is in order again
+    fi
+    return "$status"
 }
 
 drain() {
