@@ -124,9 +124,11 @@ class GpuGuard:
         self._arm_hooks()
 
     def on_change(self) -> None:
-        """A program's state is another one."""
+        """A program's state is another one. The driver may be loaded by the first job that needs it."""
         if self.is_started:
             self._client.set_pace(bool(self._fleet.uses()))
+        elif self._starting is None and self._fleet.uses() and self._client.has_driver:
+            self._starting = asyncio.create_task(self._start())
 
     def close(self) -> None:
         """Ends the helper, or leaves it behind."""
