@@ -11,6 +11,7 @@ from supervisor.core.fleet.exit_conditions import ExitOn
 from supervisor.core.notices.active import ActiveNotices
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
+from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
@@ -23,7 +24,6 @@ from supervisor.host.notices.sources import NoticeSettings, make_sources
 from supervisor.host.notices.store import NoticeStore
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.host.resources import cgroup
-from supervisor.host.resources.gpus import Gpus
 from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
@@ -38,6 +38,8 @@ from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.fleet.speed_watch import SpeedWatch
 from supervisor.runner.fleet.suspend_watch import SuspendWatch
 from supervisor.runner.fleet.watch import ResourceWatch
+from supervisor.runner.gpus.guard import GpuGuard
+from supervisor.runner.gpus.jobs import JobsOnGpus
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.listeners.output import OutputPublisher
 from supervisor.runner.program.runner import Runner
@@ -57,6 +59,7 @@ class Watches:
     descendants: DescendantWatch
     gang: "GangAgent | None"
     exits: ExitWatch
+    gpus: GpuGuard
 
     def on_change(self) -> None:
         """The state of a program is another one."""
@@ -67,6 +70,7 @@ class Watches:
         if self.gang is not None:
             self.gang.on_change()
         self.exits.on_change()
+        self.gpus.on_change()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,12 @@ def build_daemon(
     exit_request: ExitRequest,
     daemon_log: DaemonLog,
     systemd: SystemdNotifier,
+    gpu_helper: GpuHelper,
 ) -> DaemonParts:
     """Builds all parts, and starts the capture of what programs print. To be called in the event loop.
 
-    `place`: this node's among those that were given to the job; None if nobody gave any.
+    `place`: this node's among those that were given to the job; None if nobody gave any. `gpu_helper`: what asks about
+    GPUs.
     """
     settings = config.supervisord
     runners: dict[str, Runner] = {}
@@ -102,8 +108,12 @@ def build_daemon(
     expected_times.load_history(ledger)
     output = OutputPublisher()
     logs = _capture_output(settings, ledger, output)
-    services = _build_services(config, ledger, logs, expected_times, place)
-    watches = _build_watches(settings, services, runners, exit_request)
+    hooks, listeners = HookRunner(settings.hook_timeout), ListenerHub(settings.identifier)
+    environment = {**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment}
+    on_gpus = JobsOnGpus(runners, environment, settings.hooks())
+    gpus = GpuGuard(gpu_helper, settings.state_dir, on_gpus, hooks, listeners, settings.on_gpu_fault == "act")
+    services = _build_services(config, ledger, logs, expected_times, place, environment, gpus, hooks, listeners)
+    watches = _build_watches(settings, services, runners, exit_request, gpus)
     notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
     programs = Programs(
         config, read_config, services, runners, on_change=watches.on_change, on_added=notices.post_current_notice
@@ -126,12 +136,21 @@ def build_daemon(
         drills=Drills(notices.add, notices.withdraw),
         listening=services.listeners,
         proofs=proofs,
+        gpus=gpus,
     )
     return DaemonParts(services, programs, proofs, notices, signals, context, watches)
 
 
 def _build_services(
-    config: Config, ledger: Ledger, logs: LogCapture, expected_times: ExpectedTimes, place: Allocation | None
+    config: Config,
+    ledger: Ledger,
+    logs: LogCapture,
+    expected_times: ExpectedTimes,
+    place: Allocation | None,
+    environment: dict[str, str],
+    gpus: GpuGuard,
+    hooks: HookRunner,
+    listeners: ListenerHub,
 ) -> Services:
     """What all programs share."""
     settings = config.supervisord
@@ -142,7 +161,7 @@ def _build_services(
         checkpoints=CheckpointStore(),
         state_dir=settings.state_dir,
         runtime_dir=settings.runtime_dir,
-        environment={**allocation.without_secrets(environment_for_children(os.environ)), **settings.environment},
+        environment=environment,
         lowest_attempt=place.lowest_attempt if place is not None else 1,
         daemon=None if place is None else DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
         generation=rank.generation if rank is not None else None,
@@ -153,15 +172,19 @@ def _build_services(
         upload_durations=expected_times.uploads,
         notice_grace=settings.notice_grace,
         cgroups=cgroup.prepare_cgroups(),
-        gpus=Gpus(),
-        hooks=HookRunner(settings.hook_timeout),
+        gpus=gpus,
+        hooks=hooks,
         hook_commands=settings.hooks(),
-        listeners=ListenerHub(settings.identifier),
+        listeners=listeners,
     )
 
 
 def _build_watches(
-    settings: SupervisordConfig, services: Services, runners: Mapping[str, Runner], exit_request: ExitRequest
+    settings: SupervisordConfig,
+    services: Services,
+    runners: Mapping[str, Runner],
+    exit_request: ExitRequest,
+    gpus: GpuGuard,
 ) -> Watches:
     rank, gang = services.place, None
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
@@ -178,6 +201,7 @@ def _build_watches(
         DescendantWatch(runners),
         gang,
         ExitWatch(runners, exit_on, rank is not None, leave, is_leaving),
+        gpus,
     )
 
 

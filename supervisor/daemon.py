@@ -26,6 +26,7 @@ from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
 from supervisor.control.endpoints import ListenError
 from supervisor.host.daemon_log.daemon_log import ChangesFile, DaemonLog
+from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.notices.sources import UnknownSourceError
 from supervisor.host.processes import limits
@@ -61,8 +62,8 @@ EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket that the daemon needs is not available
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `supervisord`; returns its exit status."""
+def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = None) -> int:
+    """The command `supervisord`; returns its exit status. `gpu_helper`: for tests, on hosts without GPUs."""
     if any(option in sys.argv for option in ("-h", "--help", "--migrate", "--check-config")):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `supervisord --migrate FILE | head` ends quietly
     parsed = options.parse_arguments(arguments)
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), EXIT_CONFIG)
     if parsed.check_config:
         return _check(config)
-    return _run(config, lambda: load_config(path, os.environ, overrides))
+    return _run(config, lambda: load_config(path, os.environ, overrides), gpu_helper or GpuHelper())
 
 
 def _check(config: Config) -> int:
@@ -174,7 +175,7 @@ def _hash_password() -> int:
     return 0
 
 
-def _run(config: Config, read_config: Callable[[], Config]) -> int:
+def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelper) -> int:
     open_standard_descriptors()
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
@@ -202,7 +203,7 @@ def _run(config: Config, read_config: Callable[[], Config]) -> int:
                 background.announcement = _announcement(config)
         state.write_pid()
         with pid_file(settings.pidfile):
-            status = _run_daemon(config, read_config, background)
+            status = _run_daemon(config, read_config, background, gpu_helper)
     except AlreadyRunning as error:
         return _fail(str(error), EXIT_BUSY)
     except AllocationError as error:
@@ -269,7 +270,9 @@ def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *given])  # noqa: S606 - no shell
 
 
-def _run_daemon(config: Config, read_config: Callable[[], Config], background: Background | Foreground) -> int | None:
+def _run_daemon(
+    config: Config, read_config: Callable[[], Config], background: Background | Foreground, gpu_helper: GpuHelper
+) -> int | None:
     """Runs the daemon with its log; returns the exit status, or None for a reload."""
     settings = config.supervisord
     heap.share_heap()
@@ -291,15 +294,19 @@ def _run_daemon(config: Config, read_config: Callable[[], Config], background: B
     for warning in config.warnings:
         log.warning("configuration.remark", text=str(warning))
     try:
-        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log))
+        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log, gpu_helper))
     finally:
         daemon_log.stop()
 
 
 async def _run_lifecycle(
-    config: Config, read_config: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
+    config: Config,
+    read_config: Callable[[], Config],
+    background: Background | Foreground,
+    daemon_log: DaemonLog,
+    gpu_helper: GpuHelper,
 ) -> int | None:
-    return await DaemonLifecycle(config, read_config, background, daemon_log).run()
+    return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper).run()
 
 
 def _fail(text: str, status: int) -> int:

@@ -18,6 +18,7 @@ from supervisor.control.server import serve
 from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit, exit_status
 from supervisor.core.fleet.steps import daemon_status
 from supervisor.host.daemon_log.daemon_log import DaemonLog
+from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.ledger.ledger import LEDGER, Ledger
 from supervisor.host.ledger.pruning import Pruning
 from supervisor.host.processes import orphans
@@ -41,6 +42,7 @@ class DaemonLifecycle:
     """One run of the daemon, from opening the ledger to the end of the last process.
 
     `read_config` reads the configuration again. `background` is told when the daemon is ready for clients.
+    `gpu_helper`: what asks about GPUs.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class DaemonLifecycle:
         read_config: Callable[[], Config],
         background: Background | Foreground,
         daemon_log: DaemonLog,
+        gpu_helper: GpuHelper,
     ) -> None:
         self._config = config
         self._settings = config.supervisord
         self._read_config = read_config
         self._background = background
         self._daemon_log = daemon_log
+        self._gpu_helper = gpu_helper
         self._systemd = SystemdNotifier(os.environ)
         self._exit_request = ExitRequest()
 
@@ -63,7 +67,14 @@ class DaemonLifecycle:
         ledger = self._open_ledger()
         place = await asyncio.to_thread(self._find_place)
         parts = build_daemon(
-            self._config, self._read_config, ledger, place, self._exit_request, self._daemon_log, self._systemd
+            self._config,
+            self._read_config,
+            ledger,
+            place,
+            self._exit_request,
+            self._daemon_log,
+            self._systemd,
+            self._gpu_helper,
         )
         parts.signals.trap(leaves_allocation=place is not None)
         try:
@@ -107,6 +118,8 @@ class DaemonLifecycle:
     async def _close(self, parts: DaemonParts) -> None:
         """Once nothing is supervised any more."""
         await parts.notices.stop_watching()
+        parts.context.gpus.close()
+        await parts.context.gpus.flush()
         if self._exit_request.is_reload:
             parts.services.logs.detach()
         else:

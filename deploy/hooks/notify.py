@@ -43,13 +43,15 @@ WHAT = {
     "slower": "trains slower than usual",
     "done": "has finished training",
     "notice": "is on a host that goes away",
+    "gpu_fault": "has a GPU that failed",
 }
 SHOWN = (
     *("what", "line", "line_from", "who", "advice", "follows"),
     *("text", "reason", "cause", "checkpoint", "source", "kind", "certainty", "deadline_s"),
+    *("gpu", "pci_address", "action", "programs"),
     *("state", "step", "attempt"),
 )
-URGENT = ("failed", "refused", "unsaved", "replay_difference", "notice")
+URGENT = ("failed", "refused", "unsaved", "replay_difference", "notice", "gpu_fault")
 TAGS = {
     "failed": "rotating_light",
     "relaunched": "repeat",
@@ -59,6 +61,7 @@ TAGS = {
     "slower": "snail",
     "done": "white_check_mark",
     "notice": "hourglass",
+    "gpu_fault": "rotating_light",
 }
 KEYS = {
     "webhook": {"url", "proxy", "ca_file"},
@@ -107,8 +110,9 @@ def harmless(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def title(event: Event) -> str:
-    program, host = harmless(event.get("program"), 100), harmless(event.get("host"), 100)
-    return f"{program} on {host} {WHAT.get(str(event.get('event')), harmless(event.get('event'), 30))}"
+    program, host = event.get("program"), harmless(event.get("host"), 100)
+    who = host if program is None else f"{harmless(program, 100)} on {host}"
+    return f"{who} {WHAT.get(str(event.get('event')), harmless(event.get('event'), 30))}"
 
 
 def details(event: Event) -> str:

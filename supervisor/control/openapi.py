@@ -166,7 +166,7 @@ _EVENTS = {
             "only new events.",
             "program": "Names of programs or groups, separated by commas.",
             "kind": "Event types, separated by commas: Supervisor's, as PROCESS_STATE, "
-            + ", ".join(sorted(OURS.values())),
+            + ", ".join(sorted(set(OURS.values()))),
             "follow": "0: the answer ends with the newest event.",
         }.items()
     ],

@@ -38,7 +38,7 @@ NARROWED: dict[str, st.SearchStrategy[Any]] = {
     "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 80, 143]),
     "signal": st.sampled_from([None, 6, 9, 15]),
     "errno": st.sampled_from([None, None, 2, 5, 13, 20]),
-    "cause": st.sampled_from([Cause.MEMORY_LIMIT, Cause.UNHEALTHY]),  # nobody requires a restart for another
+    "cause": st.sampled_from([Cause.MEMORY_LIMIT, Cause.UNHEALTHY, Cause.GPU]),  # nobody requires a restart for another
     "suspended_for_s": st.sampled_from([6.0, 400.0]),  # what counts as none is not reported
     "mount": st.sampled_from([None, "ext4 at /", "xfs at /c"]),
     "mount_point": st.sampled_from([None, "/", "/c"]),

@@ -32,6 +32,8 @@ STARTS = {
     ("supervisor.host.checkpoint_process", "start_own"): "checkpoint readers",
     ("supervisor.host.logs.start", "start_own"): "the logger",
     ("supervisor.host.mirror.client", "start_own_with_streams"): "mirrors",
+    ("supervisor.host.gpu_guard.client", "start_own_with_streams"): "the helper for GPUs",
+    ("supervisor.host.gpu_guard.log_sources", "start_own"): "journalctl, of that helper",
     ("supervisor.host.proof_process", "start_own_with_streams"): "provers, and what cleans up after them",
     ("supervisor.host.service.systemd", "start_own_with_streams"): "systemctl is-system-running",
     ("supervisor.host.service.service_end", "ask_tool"): "systemctl list-jobs",
@@ -159,6 +161,7 @@ except OSError:
 
 LAUNCHER = """
 import json, os, sys
+from pathlib import Path
 folder, variables = sys.argv[1], json.loads(sys.argv[2])
 os.environ.update(variables)  # too late for this process's own loader, but its children inherit them
 record = os.open(folder + "/started", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -174,7 +177,8 @@ def hear(event, arguments):
 sys.addaudithook(hear)
 sys.argv[:] = ["supervisord", *sys.argv[3:]]
 from supervisor.daemon import main
-sys.exit(main())
+from supervisor.host.gpu_guard.client import GpuHelper
+sys.exit(main(gpu_helper=GpuHelper(driver=Path(folder))))
 """
 
 
@@ -271,6 +275,7 @@ KINDS = {
     "logger": "supervisor.host.logs.logger",
     "prover": "supervisor.proof_child",
     "cleaner of a proof": "supervisor.host.proof_cleanup",
+    "helper for GPUs": "supervisor.host.gpu_guard.child",
 }
 """By kind of child: what its command contains."""
 OF_USERS = {"program", "program of another user", "standby", "check or stop command"}

@@ -174,6 +174,11 @@ class SupervisordConfig(HookKeys):
         "Seconds after the deadline of a notice during which jobs that stopped for it still wait, as providers may "
         "take a host somewhat late. If the host is still up after that, they start again.",
     )
+    on_gpu_fault: words.OnGpuFault = key(
+        "act",
+        "What to do about a GPU that fails (docs/gpus.md): `act` starts its jobs again, without it if it is broken, "
+        "and runs hook_gpu_fault; `report` only says what it would do, in the log, in `gpus` and in events.",
+    )
     engine: words.Engine = key(
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "

@@ -51,6 +51,13 @@ class HookKeys(SectionModel):
     hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
     hook_notice: Command = key(None, "Command run when a program is told that the host is going away.", shown=SHOWN)
 
+    hook_gpu_fault: Command = key(
+        None,
+        "Command run when a GPU is left out and has to be reset, or its host rebooted; once no job uses it any more "
+        "(docs/gpus.md).",
+        shown=SHOWN,
+    )
+
     def hooks(self) -> Mapping[str, tuple[str, ...] | None]:
         """The commands by event."""
         return {
@@ -62,4 +69,5 @@ class HookKeys(SectionModel):
             "slower": self.hook_slower,
             "done": self.hook_done,
             "notice": self.hook_notice,
+            "gpu_fault": self.hook_gpu_fault,
         }

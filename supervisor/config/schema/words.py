@@ -10,6 +10,7 @@ from supervisor.ini.problems import nearest_word
 LogLevel = Literal["critical", "error", "warn", "info", "debug", "trace", "blather"]
 LogFormat = Literal["json", "supervisor"]
 Engine = Literal["alone", "slurm", "jobset"]
+OnGpuFault = Literal["act", "report"]
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 

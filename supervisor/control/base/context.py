@@ -16,6 +16,7 @@ from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.proofs import Proofs
+from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.program.runner import Runner
 
@@ -39,6 +40,7 @@ class CommandContext:
     drills: Drills
     listening: ListenerHub
     proofs: Proofs
+    gpus: GpuGuard
     disks: BlockingCalls = field(default_factory=BlockingCalls)
 
 

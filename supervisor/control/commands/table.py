@@ -11,6 +11,7 @@ from supervisor.control.base.json_types import read_request
 from supervisor.control.commands import (
     checkpoints,
     configuration,
+    gpus,
     history,
     notices,
     processes,
@@ -115,6 +116,8 @@ COMMANDS: Mapping[str, Command] = {
     "drill": Command(notices.drill, changes=True),
     "export": Command(checkpoints.export, changes=True),
     "goodput": Command(history.goodput, changes=False),
+    "gpu_return": Command(gpus.gpu_return, changes=True),
+    "gpus": Command(gpus.gpus, changes=False),
     "history": Command(history.history, changes=False),
     "notices": Command(notices.notices, changes=False),
     "pid": Command(pid, changes=False),

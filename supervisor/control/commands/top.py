@@ -13,15 +13,9 @@ from supervisor.control.base.context import CommandContext
 from supervisor.control.base.isolation import not_shown
 from supervisor.control.commands import descriptions, groups
 from supervisor.core.program.facts import State
-from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.resources import usage
-from supervisor.host.resources.gpus import DRIVER, GpuMemory
 from supervisor.host.resources.usage import ResourceUsage
 from supervisor.runner.program.runner import Runner
-
-GPUS_WITHIN_S = 2.0  # how often `top` draws; a driver answers in milliseconds, one in trouble never
-
-_gpu_memory = GpuMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +53,13 @@ async def top(context: CommandContext) -> UsageAnswer:
     leaders = {runner.pid for runner in runners if runner.pid is not None}
     measured = await asyncio.to_thread(usage.usage_of_trees, leaders)
     at_s = time.monotonic()
-    gpu = await _gpu_memory_by_pid(context.disks)
+    gpu = await context.gpus.memory_by_pid()
     return UsageAnswer(
         at_s,
         os.cpu_count() or 1,
         psutil.virtual_memory().total,
         tuple(_usage(runner, measured, gpu) for runner in runners),
     )
-
-
-async def _gpu_memory_by_pid(threads: BlockingCalls) -> Mapping[int, int] | None:
-    """Bytes by pid; None where nothing can tell, or the driver hangs. Its thread is left behind, also at the end."""
-    try:
-        return await asyncio.wait_for(threads.run(DRIVER, _gpu_memory.bytes_by_pid), GPUS_WITHIN_S)
-    except TimeoutError:
-        return None
 
 
 def _usage(runner: Runner, measured: Mapping[int, ResourceUsage], gpu: Mapping[int, int] | None) -> ProgramUsage:

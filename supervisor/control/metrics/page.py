@@ -1,7 +1,7 @@
 """The text of `GET /metrics`, as Prometheus reads it.
 
-docs/metrics.md lists every metric. Labels are the program, and words of fixed lists: the number of series grows with
-the programs and with nothing else.
+docs/metrics.md lists every metric. Labels are the program, the GPU, and words of fixed lists: the number of series
+grows with the programs and the GPUs, and with nothing else.
 """
 
 import platform
@@ -44,6 +44,7 @@ def families(sample: Sample) -> Iterator[MetricFamily]:
     yield from _daemon_families(sample)
     yield from _notice_families(sample.notices)
     yield from _pool_families(sample.pools)
+    yield from _gpu_families(sample)
     broken = set(sample.not_shown)
 
     def read(name: str, value: Callable[[], Found]) -> Iterator[Found]:
@@ -199,6 +200,22 @@ def _single(name: str, text: str, value: float | None) -> MetricFamily:
     family = MetricFamily(name, MetricType.GAUGE, text)
     family.add(value)
     return family
+
+
+def _gpu_families(sample: Sample) -> Iterator[MetricFamily]:
+    text = "1 while jobs are started without the GPU, as it failed."
+    left_out = MetricFamily("stepkeeper_gpu_left_out", MetricType.GAUGE, text, ("gpu",))
+    text = "1 while the GPU is left out, or its driver reports that it can't be used."
+    in_error = MetricFamily("stepkeeper_gpu_in_error", MetricType.GAUGE, text, ("gpu",))
+    text = "Faults of the GPU in the last four weeks, by kind (docs/gpus.md); kept when the daemon restarts."
+    faults = MetricFamily("stepkeeper_gpu_faults", MetricType.GAUGE, text, ("gpu", "fault"))
+    for gpu in sample.gpus:
+        left_out.add(gpu.is_left_out, gpu.uuid)
+        in_error.add(gpu.in_error, gpu.uuid)
+        for fault, count in gpu.faults.items():
+            faults.add(count, gpu.uuid, fault)
+    yield from (left_out, in_error, faults)
+    yield _single("stepkeeper_gpus_silent", "1 while NVIDIA's driver does not answer.", sample.gpus_silent)
 
 
 def _family(

@@ -1,11 +1,13 @@
 """The values of all metrics at one moment, copied in the event loop so that another thread can make text of them."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.isolation import not_shown
 from supervisor.core.failures.restart import Cause
+from supervisor.core.gpus.records import WEEKS_S
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.damage import OlderBecause
@@ -13,6 +15,7 @@ from supervisor.protocol.proof import ProofReport, Verdict
 from supervisor.protocol.wire.launch import Interval
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
 from supervisor.runner.fleet.proofs import Proofs
+from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import PoolCounts
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.counters import DurationStats
@@ -93,6 +96,16 @@ class NoticesSample:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSample:
+    """A GPU. `faults`: by kind, in the last four weeks."""
+
+    uuid: str
+    is_left_out: bool
+    in_error: bool
+    faults: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """The daemon at one moment. `not_shown`: programs of which something can't be shown, and is left out."""
 
@@ -103,6 +116,8 @@ class Sample:
     logs_in_trouble: int
     pools: dict[str, PoolCounts] = field(default_factory=dict)
     not_shown: frozenset[str] = frozenset()
+    gpus: tuple[GpuSample, ...] = ()
+    gpus_silent: bool | None = None
 
 
 def take_sample(context: CommandContext) -> Sample:
@@ -123,6 +138,23 @@ def take_sample(context: CommandContext) -> Sample:
         len(context.logs.failures),
         context.listening.pool_counts(),
         frozenset(broken),
+        _gpus(context.gpus),
+        context.gpus.hangs is not None if context.gpus.is_started else None,
+    )
+
+
+def _gpus(gpus: GpuGuard) -> tuple[GpuSample, ...]:
+    """The GPUs that are watched; none on a host without any, and before the first job."""
+    guard = gpus.guard
+    in_error = {gpu.uuid for gpu in guard.gpus() if gpu.trouble is not None}
+    return tuple(
+        GpuSample(
+            record.uuid or record.address,
+            record.left_out is not None,
+            record.uuid in in_error or record.left_out is not None,
+            dict(Counter(past.fault for past in record.faults if time.time() - past.wall_at < WEEKS_S)),
+        )
+        for record in guard.records.gpus.values()
     )
 
 

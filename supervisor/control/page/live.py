@@ -15,6 +15,7 @@ import structlog
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.isolation import not_shown
 from supervisor.control.base.json_types import fields_of, to_json
+from supervisor.control.commands import gpus
 from supervisor.control.commands.status import ProgramStatus, StatusAnswer, status
 from supervisor.control.http import web
 from supervisor.control.page.files import SAFETY
@@ -121,6 +122,7 @@ class LivePages:
                 "hooks_error": answer.hooks_error,
                 "identifier": self._context.settings.identifier,
                 "closing": self._context.programs.closing,
+                "gpus": gpus.answer_of(self._context).gpus,
             }
         )
         is_changed = daemon != self._daemon

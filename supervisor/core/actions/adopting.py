@@ -45,6 +45,7 @@ from supervisor.core.actions.transitions import (
     enter,
     enter_running,
     flushing_deadline,
+    kill,
     launch,
     select_checkpoint,
     starting_deadline,
@@ -170,9 +171,12 @@ def close_adopting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Eff
     return []
 
 
+@leads_to(State.KILLING)
 def restart_adopting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """Replaces the worker once it has answered, since there may be something to flush."""
+    """Replaces the worker once it has answered, since there may be something to flush; at once if it can't save."""
     facts.current.decided_end = (event.cause, event.text)
+    if not event.can_save:
+        return kill(facts, event, now)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 

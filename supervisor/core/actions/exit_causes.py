@@ -19,8 +19,10 @@ of its host. The claim about gangs comes before the plain programs, since a rank
 *What a worker's status means.* Storage that may come back comes before the permanent statuses, one of which is that of
 an unusable directory: the other way round, a file server that restarts would end the job until a person starts it.
 
-*What else is known of a worker.* Lack of memory comes after the statuses, which say more, and before all that it looks
-like from outside: an end that nobody can explain, a start that got nowhere, a crash. A crash is what is left.
+*What else is known of a worker.* A fault of its GPU that the driver reported within a minute comes first: whatever the
+program says of its end, it can say no more than that. Lack of memory comes after the statuses, which say more, and
+before all that it looks like from outside: an end that nobody can explain, a start that got nowhere, a crash. A crash
+is what is left.
 
 Claims about different statuses exclude each other, and might change places.
 """
@@ -43,6 +45,7 @@ from supervisor.protocol.wire.exits import PERMANENT_EXITS, WorkerExit
 from supervisor.protocol.wire.messages import Then
 
 DONE = "done"
+NAMED_FAULTS = 3  # of its GPUs in the reason of an end; the log has all
 
 
 def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
@@ -117,6 +120,10 @@ def another_worker_holds_its_directory(facts: ProgramFacts, event: WorkerExited)
 
 def training_diverged(facts: ProgramFacts, event: WorkerExited) -> bool:
     return event.code == WorkerExit.DIVERGED
+
+
+def its_gpu_failed(facts: ProgramFacts, event: WorkerExited) -> bool:
+    return event.evidence is not None and bool(event.evidence.gpu)
 
 
 def memory_ran_out(facts: ProgramFacts, event: WorkerExited) -> bool:
@@ -236,6 +243,14 @@ def as_its_storage_failed(facts: ProgramFacts, event: WorkerExited) -> str:
     return facts.current.reported_error or as_it_ended(facts, event)
 
 
+def as_its_gpu_failed(facts: ProgramFacts, event: WorkerExited) -> str:
+    """The faults of its GPUs, and how it ended; in its own words, if these say something else."""
+    found = event.evidence.gpu[:NAMED_FAULTS] if event.evidence is not None else ()
+    is_same = event.diagnosis is None or event.diagnosis.source in (Source.GPU, Source.KERNEL, Source.STATUS)
+    how = restart.describe_exit(event.code, event.signal) if is_same else as_it_ended(facts, event)
+    return "; ".join((*found, how))
+
+
 def without_training(facts: ProgramFacts, event: WorkerExited) -> str:
     how = "before it reached worker.Run" if facts.current.has_spoken else "without using worker"
     return f"{facts.policy.script} exited 0 {how}: nothing of it was saved; {USE_WORKER}"
@@ -286,6 +301,7 @@ RULES = (
     Rule(another_worker_holds_its_directory,              Cause.BUSY,           as_it_ended),
     Rule(training_diverged,                               Cause.DIVERGENCE,     as_it_ended),
     # --- a worker, by what else is known ---
+    Rule(its_gpu_failed,                                  Cause.GPU,            as_its_gpu_failed),
     Rule(memory_ran_out,                                  Cause.OUT_OF_MEMORY,  out_of_memory),
     Rule(nobody_knows_how_it_ended,                       Cause.LOST,           as_it_ended),
     Rule(it_left_with_0_and_never_reported_completion,    Cause.CRASH,          without_completion),

@@ -137,7 +137,8 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return launch(facts, now)
     if (follow := OTHER_STARTS.get(cause)) is not None:
         return follow(facts, text, now)
-    raised = facts.current.reported_error if event.code == WorkerExit.USER_ERROR else None
+    is_its_own = event.code == WorkerExit.USER_ERROR and cause is not Cause.GPU
+    raised = facts.current.reported_error if is_its_own else None
     if raised is not None and not (facts.current.from_checkpoint or facts.ever_trained):
         return give_up(facts, f"failed before its first step: {text}")
     if raised is not None and _is_repeated_mistake(facts, raised):

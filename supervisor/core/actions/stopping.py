@@ -127,11 +127,11 @@ def checkpoint_outdated(facts: ProgramFacts, event: CheckpointOutdated, now: flo
     return kill(facts, event, now)
 
 
-@leads_to(State.STOPPING)
+@leads_to(State.STOPPING, State.KILLING)
 def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
     """Sends the stop signal; there is nothing to flush yet."""
     facts.current.decided_end = (event.cause, event.text)
-    return terminate(facts, event, now)
+    return terminate(facts, event, now) if event.can_save else kill(facts, event, now)
 
 
 @leads_to(State.KILLING)
@@ -141,17 +141,26 @@ def gang_broken(facts: ProgramFacts, event: GangBroken, now: float) -> Effects:
     return kill(facts, event, now)
 
 
-@leads_to(State.FLUSHING, State.STOPPING)
+@leads_to(State.FLUSHING, State.STOPPING, State.KILLING)
 def restart_running(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """Stops the worker; a job flushes first, so that nothing is lost."""
+    """Stops the worker; a job flushes first, so that nothing is lost. One that can't is killed."""
     facts.current.decided_end = (event.cause, event.text)
+    if not event.can_save:
+        return kill(facts, event, now)
     if not facts.policy.is_job or facts.current.done_reported:
         return terminate(facts, event, now)
     return request_flush(facts, str(event.cause), Then.STOP, now)
 
 
+@leads_to(State.FLUSHING, State.STOPPING, State.KILLING)
 def restart_flushing(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """Stops the worker after a flush, unless a stop is under way already."""
-    if facts.current.flush is not None and facts.current.flush.then is Then.STOP:
-        return []
+    """Stops the worker after a flush, unless a stop is under way already; in that, one that can't save is killed."""
+    flush = facts.current.flush
+    if flush is not None and flush.then is Then.STOP:
+        if event.can_save or flush.committed:
+            return []
+        if facts.current.decided_end is None or facts.current.decided_end[0] is not Cause.STOPPED:
+            facts.current.decided_end = (event.cause, event.text)
+        facts.current.flush_failure = event.text
+        return kill(facts, event, now)
     return restart_running(facts, event, now)

@@ -63,6 +63,7 @@ class Cause(StrEnum):
     STORAGE = "storage", FORGIVEN  # the checkpoint directory can't be used, or lacks what it held
     MEMORY_LIMIT = "memory-limit", CHARGED  # it and what it started held more than memory_limit
     UNHEALTHY = "unhealthy", CHARGED  # its healthcheck_command said so
+    GPU = "gpu-fault", Traits(is_charged=True, is_sudden=True)  # the driver reported a fault of one of its GPUs
     LOST = "lost", Traits(blames_checkpoint=True, is_sudden=True)  # nobody can say how: no daemon saw it, or no kernel
 
     def __new__(cls, word: str, traits: Traits = FORGIVEN) -> Self:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.core.fleet.gpus import Gpu, chosen_gpus
+from supervisor.core.gpus.verdict import Gpu, chosen_gpus
 from supervisor.core.program.facts import ALIVE, State
 
 

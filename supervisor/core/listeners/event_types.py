@@ -34,6 +34,8 @@ OURS: Mapping[str, str] = {
     "TRAINING_SLOWER": "SPEED",
     "TRAINING_AS_USUAL": "SPEED",
     "PROOF_ENDED": "PROOF",
+    "GPU_FAULT": "GPU",
+    "GPU_RETURNED": "GPU",
 }
 """Our own types, and what each is a kind of; for watchers, not for listeners."""
 

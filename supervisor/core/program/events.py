@@ -397,11 +397,15 @@ class UploadsChanged:
 
 @dataclass(frozen=True, slots=True)
 class RestartRequired:
-    """The worker has to be replaced by another attempt: it is over its memory limit, or unhealthy. `text` says how."""
+    """The worker has to be replaced by another attempt: it is over its memory limit, unhealthy, or its GPU failed.
+
+    `text` says how. `can_save`: False if it can neither compute nor save any more, so that nothing is asked of it.
+    """
 
     attempt: int
     cause: Cause
     text: str
+    can_save: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from supervisor.ctl.actions import (
     daemon,
     events,
     foreground,
+    gpus,
     history,
     logs,
     notices,
@@ -113,6 +114,14 @@ TABLE: Mapping[str, Action] = {
     ),
     "help": Action(
         show_help, {"help": "List the actions.", "help ACTION": "Show how an action is used and what it does."}
+    ),
+    "gpus": Action(
+        gpus.gpus,
+        {
+            "gpus": "Show the GPUs of the host: who uses them, their faults, and which are left out.",
+            "gpus --return UUID": "Let jobs use a GPU again that was left out, with their next start.",
+        },
+        options=(gpus.RETURN,),
     ),
     "history": Action(
         history.history,

@@ -94,6 +94,16 @@ def _stats() -> Iterator[tuple[int, _Stat]]:
         )
 
 
+def parent_and_session(pid: int) -> tuple[int, int] | None:
+    """The parent of a process and the leader of its session; None if it is gone. Reads what no stuck process locks."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = content[content.rindex(b")") + 2 :].split()
+    return int(fields[1]), int(fields[3])
+
+
 def available_memory(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
     """Free and total bytes under the tightest limit: of the host, or of a control group (v2) above this process."""
     host = psutil.virtual_memory()

@@ -61,10 +61,12 @@ async def gather(exited: WorkerExited, config: ProgramConfig, services: Services
         _within(ends_at, services.log_reads.run_for_folder(folder, partial(_look_at_disk, use, folder)))
         for use, folder in _folders(config, path)
     ]
-    printed, kernel, disks = await asyncio.gather(
+    gpus = services.gpus if config.job is not None else None
+    printed, kernel, disks, _ = await asyncio.gather(
         read_end(config, services, deceased.since_wall_at, begin),
         _within(ends_at, services.log_reads.run_for_folder(KMSG, partial(_kernel_lines, services))),
         asyncio.gather(*looks),
+        asyncio.sleep(0) if gpus is None or not gpus.is_started else gpus.catch_up(),
     )
     evidence = Evidence(
         stderr=printed.decode(errors="replace"),

@@ -13,10 +13,10 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources import usage
 from supervisor.host.resources.cgroup import Cgroups
-from supervisor.host.resources.gpus import Gpus
 from supervisor.host.resources.kernel_log import KernelReports
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
+from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
 from supervisor.runner.records.uploads import UploadDurations
@@ -52,7 +52,7 @@ class Services:
     is_chief: bool = True
     """False on the other nodes of a gang, whose checkpoints the chief's daemon mirrors for all."""
     cgroups: Cgroups | None = None
-    gpus: Gpus | None = None
+    gpus: GpuGuard | None = None
     save_durations: SaveDurations = field(default_factory=SaveDurations)
     upload_durations: UploadDurations = field(default_factory=UploadDurations)
     notice_grace: float = 60.0

@@ -15,11 +15,12 @@ from pathlib import Path
 import structlog
 
 from supervisor.config import JobConfig, ProgramConfig
-from supervisor.core.fleet.gpus import Gpu
 from supervisor.core.fleet.proving import JobSituation, ProofObstacle, find_obstacle, why_end
+from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.listeners.event_types import program_event
 from supervisor.host.checkpoint_store import other_identity
 from supervisor.host.children import own_command
+from supervisor.host.gpu_guard.client import HelperHangs
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.processes.credentials import cached_credentials, look_up, user_environment
 from supervisor.host.proof_process import (
@@ -177,12 +178,12 @@ class Proofs:
         gpus = self._services.gpus
         if gpus is None:
             return ()
-        await gpus.connect_once()
-        if not gpus.is_connected:
+        await gpus.start_once()
+        if not gpus.is_started:
             return ()
         try:
-            return tuple(await gpus.call_driver(gpus.list_gpus))
-        except TimeoutError:
+            return (await gpus.look()).gpus
+        except HelperHangs:
             return ()  # a driver in trouble fails the proof itself, with the framework's words
 
     async def cancel(self, name: str, why: str = "it was cancelled") -> bool:

@@ -78,7 +78,7 @@ class Takeover:
         else:
             left = left.without_worker()
         if runner.config.job is not None and self._services.gpus is not None:
-            await self._services.gpus.connect_once()
+            await self._services.gpus.start_once()
         limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
         in_use = runner.current.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)

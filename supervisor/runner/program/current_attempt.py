@@ -10,7 +10,8 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import describe_exit
-from supervisor.core.fleet.gpus import RECHECK_S
+from supervisor.core.gpus.guard import RECENT_S
+from supervisor.core.gpus.verdict import RECHECK_S
 from supervisor.core.program import effects, events
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
@@ -78,6 +79,8 @@ class CurrentAttempt:
         """The attempt that runs; None if none does."""
         self._delayed: DelayedStart | None = None
         self._last_pid: int | None = None  # of the attempt before
+        self.visible_gpus: str | None = None
+        """CUDA_VISIBLE_DEVICES of the attempt, if it is another than the program's own."""
 
     # --- for those who look -------------------------------------------------------------------------------------------
 
@@ -85,6 +88,11 @@ class CurrentAttempt:
     def waits_for_gpus(self) -> bool:
         """Whether the process is not started yet because its GPUs may not be free."""
         return self._delayed is not None
+
+    @property
+    def last_pid(self) -> int | None:
+        """The pid of the process, or of the last one if none runs."""
+        return self.attempt.process.pid if self.attempt is not None else self._last_pid
 
     @property
     def stdin(self) -> Stdin | None:
@@ -135,6 +143,10 @@ class CurrentAttempt:
 
     async def _spawn_when_gpus_fit(self, effect: effects.Spawn, delayed: DelayedStart) -> None:
         try:
+            if (refusal := self._gpus.take_refusal(effect.attempt)) is not None:
+                self._delayed = None
+                self._post(events.SpawnFailed(effect.attempt, refusal, permanent=True))
+                return
             verdict = await self._gpus.wait_until_fit(self._last_pid)
             if self._delayed is not delayed:
                 return  # the attempt was ended meanwhile
@@ -170,6 +182,7 @@ class CurrentAttempt:
             what = "make its standby an attempt" if standby is not None else "capture its output"
             self._report_spawn_failure(effect, spawn_error_of(error, self._config, what, self._log))
             return
+        self.visible_gpus = visible_gpus
         self._begin(attempt)
         process, record = attempt.process, self._records.process
         record.oom_counters = attempt.memory.cgroup_counters
@@ -275,13 +288,20 @@ class CurrentAttempt:
             since = self._records.process.started_wall_at
             deceased = Deceased(attempt.process.pid, since, oom, attempt.cgroup)
             look = partial(gather, config=self._config, services=self._services, deceased=deceased)
-            self._mailbox.post_exit(exited, look)
+            self._mailbox.post_exit(exited, look, partial(self._gpu_faults, attempt.process.pid, since or 0.0))
         else:
             self._post(exited)
         if self._config.ends_all_processes:
             self._tasks.start(attempt.kill_leftovers_until_gone(self._log))
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
+
+    def _gpu_faults(self, pid: int, began_wall_at: float) -> tuple[str, ...]:
+        """What was found of the GPUs of a job's process that has died, as long as that was during its life."""
+        gpus = self._services.gpus
+        if gpus is None or self._config.job is None:
+            return ()
+        return gpus.recent_faults((pid,), max(began_wall_at, time.time() - RECENT_S), self._config.name)
 
     def _log_exit(self, attempt: LiveAttempt, exit_: Exit) -> None:
         is_done = attempt.reported_done and exit_.signal is None and exit_.code in (0, None)

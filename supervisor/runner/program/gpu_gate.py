@@ -3,15 +3,17 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.core.fleet.gpus import GpuVerdict, judge_gpus
+from supervisor.core.gpus.verdict import GpuVerdict, judge_gpus
+from supervisor.host.gpu_guard.client import ANSWERS_WITHIN_S, HelperHangs
 from supervisor.host.processes import marks
-from supervisor.host.resources.gpus import ANSWERS_WITHIN_S, Gpus
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
+from supervisor.runner.gpus.guard import GpuGuard, GpuLook
 
 AGAIN_S = 0.2  # between two looks; the driver gives memory back within a second or two of the process' end
 
@@ -33,7 +35,7 @@ class GpuGate:
     def applies(self) -> bool:
         """Whether a start has to look at GPUs at all."""
         gpus = self._services.gpus
-        return self._config.job is not None and gpus is not None and gpus.is_connected
+        return self._config.job is not None and gpus is not None and gpus.is_started
 
     @property
     def longest_wait_s(self) -> float:
@@ -46,10 +48,25 @@ class GpuGate:
         assert job is not None and gpus is not None  # it applies
         until = loop.time() + job.gpu_wait
         while True:
-            verdict = await self._judge(gpus, last_pid)
+            try:
+                verdict = self._judge(await gpus.look(), last_pid)
+            except HelperHangs as error:
+                return self._judge_unasked(gpus, str(error))
             if verdict.waits_because is None or loop.time() >= until:
                 return verdict
             await asyncio.sleep(AGAIN_S)
+
+    def take_refusal(self, attempt: int) -> str | None:
+        """Why the program itself is wrong and this attempt is not to begin; None if nothing says so."""
+        gpus = self._services.gpus
+        return gpus.take_verdict(self._config.name, attempt) if gpus is not None else None
+
+    def _judge_unasked(self, gpus: GpuGuard, why: str) -> GpuVerdict:
+        """The driver can't be asked, which does not keep a job from training; what is known of before counts."""
+        verdict = self._judge(gpus.last_look(), None)
+        if verdict.unusable_because is not None:
+            return verdict
+        return replace(verdict, waits_because=f"not known whether they are free: {why}")
 
     def log_verdict(self, attempt: int, verdict: GpuVerdict) -> None:
         """Says what is wrong with the GPUs of an attempt that starts, if anything is."""
@@ -61,18 +78,15 @@ class GpuGate:
         if verdict.without is not None:
             self._log.warning("gpu.left_out", attempt=attempt, why=verdict.without, visible=verdict.visible)
 
-    async def _judge(self, gpus: Gpus, last_pid: int | None) -> GpuVerdict:
-        try:
-            present = await gpus.call_driver(gpus.list_gpus)
-        except TimeoutError:
-            why = f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host"
-            return GpuVerdict(unusable_because=why)
+    def _judge(self, look: GpuLook, last_pid: int | None) -> GpuVerdict:
+        if look.unusable is not None:
+            return GpuVerdict(unusable_because=look.unusable)
         state_dir, name = self._services.state_dir, self._config.name
         standby = self._standby.pid if self._standby is not None else None
-        holders = {pid for gpu in present for pid in gpu.pids} - {standby}
+        holders = {pid for gpu in look.gpus for pid in gpu.pids} - {standby}
         mine = {pid for pid in holders if pid == last_pid or marks.is_of_program(marks.read_mark(pid), state_dir, name)}
         least = self._config.job.replicas_min if self._config.job is not None else None
-        return judge_gpus(present, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine, least)
+        return judge_gpus(look.gpus, look.seen, visible_to(self._config.environment, os.environ), mine, least)
 
 
 def visible_to(own: Mapping[str, str], inherited: Mapping[str, str]) -> str | None:

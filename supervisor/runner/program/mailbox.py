@@ -11,8 +11,10 @@ one could not know the exit status.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
+from supervisor.core.diagnosis.evidence import Evidence
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import DeadlinePassed, Event, WorkerExited
@@ -43,6 +45,7 @@ class Mailbox:
         self._tasks = tasks
         self._events: deque[tuple[Event, Decide]] = deque()
         self._waiting_exit: WorkerExited | None = None
+        self._gpu_faults: Callable[[], tuple[str, ...]] = tuple
         self._is_handling = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -57,10 +60,16 @@ class Mailbox:
         self._release_exit()
         self._put(event, partial(self._job.handle, event))
 
-    def post_exit(self, exited: WorkerExited, gather: Callable[[WorkerExited], Awaitable[WorkerExited]]) -> None:
-        """The process is gone; `gather` gives the exit with what was found of why."""
+    def post_exit(
+        self,
+        exited: WorkerExited,
+        gather: Callable[[WorkerExited], Awaitable[WorkerExited]],
+        gpu_faults: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        """The process is gone; `gather` gives the exit with what was found of why. `gpu_faults`: of its GPUs, as far as
+        known whenever the exit is posted, with the rest or without."""
         self._release_exit()
-        self._waiting_exit = exited
+        self._waiting_exit, self._gpu_faults = exited, gpu_faults
         self._tasks.start(self._explain_exit(exited, gather))
 
     async def _explain_exit(
@@ -79,6 +88,9 @@ class Mailbox:
         exited, self._waiting_exit = self._waiting_exit, None
         if exited is None:
             return False
+        if faults := self._gpu_faults():
+            found = exited.evidence or Evidence(stderr=exited.error_line or "")
+            exited = replace(exited, evidence=replace(found, gpu=faults))
         self.post(exited)
         return True
 

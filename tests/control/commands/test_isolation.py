@@ -35,6 +35,7 @@ from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
+from tests.gpu_host import no_gpus
 
 NAMES = ["a", "b", "c"]
 
@@ -63,6 +64,7 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
         ledger=ledger,
         logs=SimpleNamespace(failures={}),
         hooks=SimpleNamespace(failure_summary=None),
+        gpus=no_gpus(),
         notices=NoticeDispatcher(active, expected_times, runners),
         expected_times=expected_times,
         listening=SimpleNamespace(pool_counts=dict),

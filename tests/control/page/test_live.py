@@ -12,6 +12,7 @@ import structlog
 from supervisor.control.commands.status import StatusAnswer
 from supervisor.control.http import web
 from supervisor.control.page.live import LivePages
+from tests.gpu_host import no_gpus
 from tests.waiting import stays_async, wait_until_async
 
 REQUEST: Any = None
@@ -54,7 +55,9 @@ def fleet() -> Fleet:
 
 @pytest.fixture
 def pages(fleet: Fleet) -> LivePages:
-    context: Any = SimpleNamespace(settings=SimpleNamespace(identifier="test"), programs=SimpleNamespace(closing=False))
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(identifier="test"), programs=SimpleNamespace(closing=False), gpus=no_gpus()
+    )
     return LivePages(context, look_every_s=0.01, max_pages=2, look=fleet.status)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from supervisor.core.actions.exit_causes import RULES, classify_exit
+from supervisor.core.diagnosis.evidence import Evidence
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.events import CheckpointSelected, WorkerExited
@@ -74,6 +75,9 @@ CASES = [
     Case("the_same_start_would_fail_again", left(WorkerExit.BAD_LAUNCH)),
     Case("another_worker_holds_its_directory", left(WorkerExit.LOCKED)),
     Case("training_diverged", left(WorkerExit.DIVERGED)),
+    Case(
+        "its_gpu_failed", replace(left(1), evidence=Evidence(gpu=("GPU 1: Xid 79",))), current={"out_of_memory": True}
+    ),
     Case("memory_ran_out", left(1), current={"out_of_memory": True}),
     Case("nobody_knows_how_it_ended", UNKNOWN, current={"made_progress": True}),
     Case("it_left_with_0_and_never_reported_completion", left(0), current={"made_progress": True}),

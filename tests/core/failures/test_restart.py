@@ -27,4 +27,4 @@ def test_what_people_decided_is_no_failure():
 
 
 def test_a_job_saves_more_often_after_deaths_without_warning():
-    assert {Cause.CRASH, Cause.HANG, Cause.LOST} == LOSING
+    assert {Cause.CRASH, Cause.HANG, Cause.LOST, Cause.GPU} == LOSING

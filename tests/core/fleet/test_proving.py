@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.fleet.gpus import Gpu
 from supervisor.core.fleet.proving import JobSituation, ProofObstacle, find_obstacle, why_end
+from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.program.facts import ALIVE, State
 
 IDLE = JobSituation("digits", State.STOPPED)

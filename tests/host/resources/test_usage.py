@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from supervisor.host.resources import usage
-from supervisor.host.resources.gpus import GpuMemory
 from tests.waiting import wait_until
 
 BUSY = "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '100'])"
@@ -26,6 +25,11 @@ def ended(*processes: subprocess.Popen[str]) -> None:
     for each in processes:
         os.killpg(each.pid, 9)
         each.communicate()
+
+
+def test_the_parent_and_the_session_of_a_process_are_told_and_of_none_nothing():
+    assert usage.parent_and_session(os.getpid()) == (os.getppid(), os.getsid(0))
+    assert usage.parent_and_session((1 << 31) - 1) is None
 
 
 @pytest.mark.integration
@@ -67,9 +71,3 @@ def test_exited_processes_are_left_out():
     gone.communicate()
 
     assert usage.usage_of_trees({gone.pid}) == {}
-
-
-def test_without_a_gpu_nobody_can_tell():
-    held = GpuMemory().bytes_by_pid()
-
-    assert held is None or all(size >= 0 for size in held.values())

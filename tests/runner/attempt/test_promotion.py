@@ -13,12 +13,13 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.control.commands.descriptions import full_description
-from supervisor.core.fleet.gpus import Gpu
+from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.program.facts import State
 from supervisor.host.processes import marks
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.gpus.guard import GpuLook
 from supervisor.runner.program.runner import Runner
 from tests.places import CHILDREN
 from tests.waiting import wait_until_async
@@ -56,25 +57,30 @@ class BrokenCgroups:
 
 
 class BrokenGpus:
-    """A driver that fails the first time, in a way that nobody foresaw."""
+    """A guard that fails the first time, in a way that nobody foresaw."""
 
-    is_connected = True
-    seen_uuids = frozenset({"GPU-a"})
+    is_started = True
 
     def __init__(self) -> None:
         self.asked = 0
 
-    async def connect_once(self) -> None:
+    async def start_once(self) -> None:
         pass
 
-    def list_gpus(self) -> list[Gpu]:
-        return [Gpu(0, "GPU-a")]
+    def take_verdict(self, program: str, attempt: int) -> str | None:
+        return None
 
-    async def call_driver(self, question: Any) -> Any:
+    async def look(self) -> GpuLook:
         self.asked += 1
         if self.asked == 1:
             raise ZeroDivisionError("no GPU is that small")
-        return question()
+        return GpuLook((Gpu(0, "GPU-a"),), frozenset({"GPU-a"}))
+
+    async def catch_up(self) -> None:
+        pass
+
+    def recent_faults(self, pids: object, since: float, program: str) -> tuple[str, ...]:
+        return ()
 
 
 async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Programs, Runner]:

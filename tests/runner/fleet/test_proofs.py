@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from supervisor.config import load_config
-from supervisor.core.fleet.gpus import Gpu
 from supervisor.core.fleet.proving import ProofObstacle
+from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.program.facts import State
 from supervisor.host import proof_process
 from supervisor.host.proof_process import ScratchFolder
@@ -19,6 +19,7 @@ from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.proof import ProofReport, Verdict
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.proofs import ProofRefused, ProofRun, Proofs, ProofWish
+from supervisor.runner.gpus.guard import GpuLook
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
 from tests.host.test_proof_process import COMMAND, left_of
@@ -32,19 +33,16 @@ Make = Callable[..., tuple[Proofs, Runner]]
 class BusyGpus:
     """A driver that lists one GPU, which a process holds."""
 
-    is_connected = True
+    is_started = True
 
     def __init__(self, *pids: int) -> None:
-        self.gpus = [Gpu(0, "GPU-aaaa", frozenset(pids))]
+        self._look = GpuLook((Gpu(0, "GPU-aaaa", frozenset(pids)),), frozenset({"GPU-aaaa"}))
 
-    async def connect_once(self) -> None:
+    async def start_once(self) -> None:
         """It is."""
 
-    def list_gpus(self) -> list[Gpu]:
-        return self.gpus
-
-    async def call_driver(self, question: Callable[[], Any]) -> Any:
-        return question()
+    async def look(self) -> GpuLook:
+        return self._look
 
 
 @pytest.fixture

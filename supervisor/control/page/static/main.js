@@ -3,12 +3,15 @@
 import { call, follow } from "./api.js";
 import { setText } from "./dom.js";
 import { Job } from "./job.js";
+import { Gpus } from "./gpus.js";
 import { List } from "./list.js";
 
 const main = document.getElementById("main");
 const filter = document.getElementById("filter");
 const connection = document.getElementById("connection");
 const list = new List();
+const gpus = new Gpus();
+list.node.append(gpus.node);
 let programs = new Map();
 let job = null;
 let offset = 0; // of the daemon's clock
@@ -57,6 +60,7 @@ function onStatus(found, names, daemon, clockOffset) {
   offset = clockOffset;
   if (daemon) {
     setText(document.getElementById("identifier"), daemon.identifier || "supervisord");
+    gpus.update(daemon.gpus ?? []);
     setText(document.getElementById("trouble"), [daemon.ledger_error, daemon.hooks_error].filter(Boolean).join("\n"));
   }
   showView();

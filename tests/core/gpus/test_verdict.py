@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.fleet.gpus import Gpu, GpuVerdict, judge_gpus
+from supervisor.core.gpus.verdict import Gpu, GpuVerdict, judge_gpus
 
 FINE = (Gpu(0, "GPU-aaaa", frozenset({7})), Gpu(1, "GPU-bbbb", frozenset({8})))
 KNOWN = ("GPU-aaaa", "GPU-bbbb")

@@ -1,0 +1,453 @@
+"""Decides what follows from faults of GPUs: which jobs start again, which GPUs are left out, what the hook is asked.
+
+**How it works.** Findings come from two places: lines of the kernel's log (`on_line`), which come at once and once, and
+what NVML says when it is asked (`on_health`), which lasts. The table (`faults.py`) says what follows from each kind.
+The same fault of the same GPU again within a minute is one incident, however many lines it has. A fault that the
+program itself causes concerns the process that the line names and nobody else; all others concern each job that may use
+the GPU, by its CUDA_VISIBLE_DEVICES. A job that is being ended anyway is left alone: killing a process makes the driver
+report errors, too.
+
+A GPU that is left out stays so until NVML says that the state has ended, the host was rebooted, or an operator returns
+it. The hook is run once for each: when no job uses the GPU any more, as a GPU in use can't be reset.
+
+Points in time are Unix time, as they are compared over weeks and over daemons.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from supervisor.core.gpus import faults, health
+from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
+from supervisor.core.gpus.faults import Fault, Follows, Remedy
+from supervisor.core.gpus.health import GpuHealth, HealthTrail
+from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GuardRecords, LeftOut, PastFault
+from supervisor.core.gpus.verdict import Gpu, chosen_gpus
+from supervisor.core.gpus.xid import XidLine
+
+INCIDENT_S = 60.0  # the driver repeats itself for as long as a program goes on using a broken GPU
+QUIET_NOTE_S = 3600.0  # between two notes of the same counter
+DAY_S = 86400.0
+RECENT_S = 60.0  # a fault that is older explains no death, and nothing is restarted for it
+SETTLED_S = 10.0  # what NVML says of a GPU was perhaps asked before the line that came first
+HOOK_WAIT_S = 180.0  # a job that does not end holds the hook up no longer: longer than a flush may take
+MAX_REBOOTS = 2  # the same fault after so many reboots needs somebody who looks at the hardware
+SUSPECT_STEPS = 3  # a program's own kind of fault at so many steps, on one GPU of several, is the GPU's
+MAX_RECENT = 200
+MAX_TEXT = 500  # characters of why a GPU is left out
+LEAVING_OUT = (Follows.LEAVE_OUT, Follows.AT_NEXT_START)
+_RANKS = (None, Remedy.INSPECT, Remedy.RESET, Remedy.REBOOT, Remedy.REPLACE)
+
+
+@dataclass(slots=True)
+class _Recent:
+    """A fault of the last minute, for whoever asks why a process died. `seen_at`: when it was last reported."""
+
+    seen_at: float
+    fault: Fault
+    text: str
+    pids: frozenset[int]
+    programs: frozenset[str]
+
+
+@dataclass(slots=True)
+class Guard:
+    """All GPUs of the host. `acts`: False to decide and report, but to leave out, restart and ask nothing."""
+
+    records: GuardRecords = field(default_factory=GuardRecords)
+    acts: bool = True
+    host_fault: str | None = None
+    """Why no GPU of the host can be used by a new process."""
+    _trail: HealthTrail = field(default_factory=HealthTrail)
+    _health: dict[str, GpuHealth] = field(default_factory=dict)
+    _listed: tuple[GpuHealth, ...] = ()
+    _incidents: dict[tuple[str, str, str, int], float] = field(default_factory=dict)
+    _lines_at: dict[str, float] = field(default_factory=dict)
+    _recent: list[_Recent] = field(default_factory=list)
+    revision: int = 0
+    """Grows with each change of what has to survive the daemon."""
+
+    # --- what others ask ---
+
+    def gpus(self, listed: Iterable[GpuHealth] | None = None) -> list[Gpu]:
+        """The GPUs that were last listed, as a start looks at them."""
+        known = self._listed if listed is None else self._with_known_ids(tuple(listed))
+        return [health.as_gpu(gpu, self.left_out_because(gpu)) for gpu in known]
+
+    @property
+    def listed(self) -> tuple[GpuHealth, ...]:
+        """What was last heard of all GPUs that are there."""
+        return self._listed
+
+    @property
+    def seen(self) -> frozenset[str]:
+        """The ids of all GPUs that NVML listed since the daemon's start."""
+        return frozenset(self._health)
+
+    def left_out_because(self, gpu: GpuHealth) -> str | None:
+        """Why it is left out; None if it is not."""
+        for key in (gpu.uuid, gpu.address):
+            record = self.records.gpus.get(key) if key else None
+            if record is not None and record.left_out is not None:
+                return record.left_out.text
+        return None
+
+    def recent_faults(self, pids: Iterable[int], since: float, program: str | None = None) -> tuple[str, ...]:
+        """What was found since then about these processes, or about the GPUs of the program, the worst first."""
+        wanted = frozenset(pids)
+        found = [
+            recent
+            for recent in self._recent
+            if recent.seen_at >= since and (recent.pids & wanted or program in recent.programs)
+        ]
+        return tuple(recent.text for recent in sorted(found, key=lambda recent: not recent.fault.leaves_out))
+
+    def is_used_by(self, use: GpuUse, key: str) -> bool:
+        """Whether a job may use a GPU that is listed; one that was started after the GPU was left out does not."""
+        record = self.records.gpus.get(key)
+        since = record.left_out.since_wall_at if record is not None and record.left_out is not None else None
+        if since is not None and use.started_wall_at > since:
+            return False
+        uuids = {gpu.uuid for gpu in self._devices() if key in (gpu.uuid, gpu.address)}
+        return any(gpu.uuid in uuids for gpu in self._chosen(use))
+
+    # --- what happens ---
+
+    def on_line(
+        self, line: XidLine, uses: Sequence[GpuUse], now: float, owner: str | None = None, at: float | None = None
+    ) -> list[Decision]:
+        """The kernel's log has a line about a GPU. `owner`: the program to which the process that it names belongs;
+        `at`: when it was written, if that is not now.
+        """
+        fault = faults.xid_fault(line)
+        key = self._key(line.address)
+        self._lines_at[key] = now
+        if fault is None:  # the driver asks for nothing any more
+            record = self.records.gpus.get(key)
+            if record is not None and record.left_out is not None and record.left_out.fault.startswith("recovery-"):
+                return self._return(key, "the driver asks for nothing any more")
+            return []
+        return self._on_fault(fault, key, "", uses, now, now if at is None else at, line.pid, owner)
+
+    def on_named(self, address: str, uuid: str) -> None:
+        """It is known now which GPU is at an address."""
+        if (record := self.records.gpus.get(address)) is not None and uuid not in self.records.gpus:
+            self._store(address, None)
+            self._store(uuid, replace(record, uuid=uuid))
+        elif uuid not in self.records.gpus or self.records.gpus[uuid].address != address:
+            self._store(uuid, replace(self.records.gpus.get(uuid, GpuRecord(uuid)), address=address))
+
+    def on_health(
+        self, listed: Sequence[GpuHealth], uses: Sequence[GpuUse], now: float, is_complete: bool = True
+    ) -> list[Decision]:
+        """NVML was asked about all GPUs. `is_complete`: one that is not among them is gone."""
+        self._listed = self._with_known_ids(listed)
+        self.host_fault = None
+        decisions: list[Decision] = []
+        for gpu in self._listed:
+            if not gpu.uuid:
+                continue
+            self._health[gpu.uuid] = gpu
+            if gpu.address:
+                self.on_named(gpu.address, gpu.uuid)
+            record = self.records.gpus.get(gpu.uuid, GpuRecord(gpu.uuid))
+            if (gpu.name and record.name != gpu.name) or record.index != gpu.index:
+                self._store(gpu.uuid, replace(record, name=gpu.name or record.name, index=gpu.index))
+            for fault, detail in self._trail.compare(gpu, now):
+                decisions += self._on_fault(fault, gpu.uuid, detail, uses, now, now)
+            decisions += self._judge_state(gpu, uses, now)
+        if is_complete:
+            there = {gpu.uuid for gpu in self._listed}
+            for uuid in self._health.keys() - there:
+                decisions += self._on_state(faults.GONE, uuid, uses, now)
+            self._trail.forget_all_but(dict.fromkeys(there))
+        return decisions
+
+    def on_host_fault(self, fault: Fault, text: str, now: float) -> list[Decision]:
+        """No GPU can be used by a new process, whatever each of them says."""
+        self.host_fault = f"{fault.meaning} ({text})" if text else fault.meaning
+        if not self._is_new(("", fault.key, "", 0), now, QUIET_NOTE_S):
+            return []
+        decisions: list[Decision] = [Incident("", "", fault.key, self.host_fault, fault.follows, (), 1, not self.acts)]
+        if fault.remedy is not None and self.acts:
+            decisions.append(AskOperator("", "", fault.key, self.host_fault, fault.remedy, (), is_in_use=False))
+        return decisions
+
+    def on_boot_changed(self, now: float) -> list[Decision]:
+        """The host was rebooted since the records were written: GPUs that needed a reset have had it."""
+        decisions: list[Decision] = []
+        for key, record in list(self.records.gpus.items()):
+            left_out = record.left_out
+            if left_out is None or left_out.remedy not in (Remedy.RESET, Remedy.REBOOT):
+                continue
+            times = sum(past.fault == left_out.fault for past in record.faults if now - past.wall_at < WEEKS_S)
+            if times > MAX_REBOOTS:
+                text = f"{left_out.text}, {times} times in four weeks"
+                self._store(key, replace(record, left_out=replace(left_out, text=text, remedy=Remedy.INSPECT)))
+            else:
+                decisions += self._return(key, "the host was rebooted")
+        return decisions
+
+    def give_back(self, key: str) -> list[Decision]:
+        """An operator returns a GPU, by its id or address; nothing if it is not left out."""
+        record = self.records.gpus.get(key) or self.records.gpus.get(self._key(key))
+        if record is None or record.left_out is None:
+            return []
+        self._health.pop(record.uuid, None)  # if it is gone, it is not missed any more
+        return self._return(record.uuid or record.address, "an operator returned it")
+
+    def due_hooks(self, uses: Sequence[GpuUse], now: float) -> list[Decision]:
+        """The hooks whose GPU nobody uses any more, or has been used for too long."""
+        decisions: list[Decision] = []
+        for key, record in list(self.records.gpus.items()):
+            left_out = record.left_out
+            if left_out is None or left_out.is_asked or left_out.remedy is None:
+                continue
+            users = [use.program for use in uses if self.is_used_by(use, key)]
+            waits_long = left_out.is_urgent and now - left_out.since_wall_at >= HOOK_WAIT_S
+            if users and not waits_long:
+                continue
+            self._store(key, replace(record, left_out=replace(left_out, is_asked=True)))
+            programs = tuple(sorted({*left_out.programs, *users}))
+            decisions.append(
+                AskOperator(
+                    record.uuid,
+                    record.address,
+                    left_out.fault,
+                    left_out.text,
+                    left_out.remedy,
+                    programs,
+                    is_in_use=bool(users),
+                )
+            )
+        return decisions
+
+    @property
+    def has_hooks_to_run(self) -> bool:
+        """Whether `due_hooks` has to be asked again."""
+        lefts = (record.left_out for record in self.records.gpus.values())
+        return any(left is not None and not left.is_asked and left.remedy is not None for left in lefts)
+
+    # --- how it decides ---
+
+    def _with_known_ids(self, listed: Sequence[GpuHealth]) -> tuple[GpuHealth, ...]:
+        """A GPU in error that can't even give its id is the one that had its number before."""
+        there = {gpu.uuid for gpu in listed}
+        before = {gpu.index: gpu for gpu in self._health.values() if gpu.uuid not in there}
+        return tuple(
+            gpu
+            if gpu.uuid or gpu.index not in before
+            else replace(gpu, uuid=before[gpu.index].uuid, address=before[gpu.index].address)
+            for gpu in listed
+        )
+
+    def _judge_state(self, gpu: GpuHealth, uses: Sequence[GpuUse], now: float) -> list[Decision]:
+        record = self.records.gpus.get(gpu.uuid)
+        left_out = record.left_out if record is not None else None
+        fault = health.state_fault(gpu)
+        if fault is not None:
+            return self._on_state(fault, gpu.uuid, uses, now)
+        if left_out is None or not left_out.is_state or now - self._lines_at.get(gpu.uuid, 0.0) < SETTLED_S:
+            return []
+        return self._return(gpu.uuid, "it is in order again") if health.is_over(left_out.fault, gpu) else []
+
+    def _on_state(self, fault: Fault, key: str, uses: Sequence[GpuUse], now: float) -> list[Decision]:
+        """A state that lasts is one incident for as long as it does."""
+        record = self.records.gpus.get(key)
+        if record is not None and record.left_out is not None and record.left_out.fault == fault.key:
+            return []
+        return self._on_fault(fault, key, "", uses, now, now)
+
+    def _on_fault(
+        self,
+        fault: Fault,
+        key: str,
+        detail: str,
+        uses: Sequence[GpuUse],
+        now: float,
+        at: float,
+        pid: int | None = None,
+        owner: str | None = None,
+    ) -> list[Decision]:
+        record = self.records.gpus.get(key, GpuRecord(key) if key.startswith("GPU-") else GpuRecord("", key))
+        affected = self._affected(fault, key, uses, pid, owner)
+        if fault.is_programs and affected and all(use.is_ending for use in affected):
+            return []  # the end of a process is no fault
+        first = affected[0] if affected else None
+        text = describe(fault, detail)
+        names = frozenset(use.program for use in affected)
+        is_old = now - at > RECENT_S
+        if fault.follows is not Follows.NOTE and not is_old:
+            pids = {use.pid for use in affected if use.pid is not None} | ({pid} if pid is not None else set())
+            words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
+            self._note_recent(_Recent(now, fault, words, frozenset(pids), names))
+        of_program = (first.program, first.attempt) if first is not None and fault.is_programs else ("", 0)
+        is_quiet = fault.is_state or (fault.follows is Follows.NOTE and not fault.key.startswith("xid-"))
+        if not self._is_new((key, fault.key, *of_program), now, QUIET_NOTE_S if is_quiet else INCIDENT_S):
+            return []
+        past = PastFault(at, fault.key, None if first is None else first.program, None if first is None else first.step)
+        is_wrong = fault.is_programs and self._is_repeated_elsewhere(key, past)
+        follows, remedy = (Follows.NOTE, None) if is_old else self._follows(fault, record, past, first)
+        faults_kept = (*(old for old in record.faults if now - old.wall_at < WEEKS_S), past)[-MAX_FAULTS:]
+        count = sum(old.fault == fault.key for old in faults_kept)
+        record = replace(record, faults=faults_kept)
+        decisions: list[Decision] = [
+            Incident(record.uuid, record.address, fault.key, text, follows, tuple(sorted(names)), count, not self.acts)
+        ]
+        if follows in LEAVING_OUT and self.acts:
+            new = LeftOut(
+                fault.key,
+                text,
+                at,
+                remedy,
+                fault.is_state,
+                is_urgent=follows is Follows.LEAVE_OUT,
+                programs=tuple(sorted(names)),
+            )
+            record = replace(record, left_out=_worse(record.left_out, new))
+        self._store(key, record)
+        if not self.acts or follows not in (Follows.RETRY, Follows.LEAVE_OUT):
+            return decisions
+        words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
+        decisions += [Restart(use.program, use.attempt, words, fault.answers) for use in affected if not use.is_ending]
+        if is_wrong and first is not None:
+            why = f"{words}; the same error at step {past.step} on another GPU: the program is wrong, not the GPU"
+            decisions.append(GiveUp(first.program, first.attempt, why))
+        return decisions
+
+    def _follows(
+        self, fault: Fault, record: GpuRecord, past: PastFault, use: GpuUse | None
+    ) -> tuple[Follows, Remedy | None]:
+        """What follows, as what was seen of this GPU before may say more than the table."""
+        lately = [old for old in record.faults if old.fault == fault.key and past.wall_at - old.wall_at < DAY_S]
+        if fault.retries is not None and len(lately) >= fault.retries:
+            return Follows.LEAVE_OUT, Remedy.RESET
+        if not (fault.is_programs and use is not None):
+            return fault.follows, fault.remedy
+        steps = {old.step for old in (*lately, past) if old.program == past.program and old.step is not None}
+        seen_by_it = {other.uuid for other in self._chosen(use) if other.uuid != record.uuid}
+        is_elsewhere = any(
+            old.fault == fault.key and old.program == past.program
+            for uuid in seen_by_it
+            for old in self.records.gpus.get(uuid, GpuRecord(uuid)).faults
+        )
+        if seen_by_it and not is_elsewhere and len(steps) >= SUSPECT_STEPS:
+            return Follows.LEAVE_OUT, Remedy.INSPECT
+        return fault.follows, fault.remedy
+
+    def _is_repeated_elsewhere(self, key: str, past: PastFault) -> bool:
+        """Whether the program had the same fault at the same step on another GPU; steps are reported one late."""
+        if past.step is None or past.program is None:
+            return False
+        return any(
+            old.fault == past.fault
+            and old.program == past.program
+            and old.step is not None
+            and abs(old.step - past.step) <= 1
+            and past.wall_at - old.wall_at < DAY_S
+            for other, record in self.records.gpus.items()
+            if other != key
+            for old in record.faults
+        )
+
+    def _affected(
+        self, fault: Fault, key: str, uses: Sequence[GpuUse], pid: int | None, owner: str | None
+    ) -> list[GpuUse]:
+        named = [use for use in uses if use.program == owner or (pid is not None and use.pid == pid)]
+        on_gpu = [use for use in uses if self.is_used_by(use, key)]
+        if not fault.is_programs:
+            return [*named, *(use for use in on_gpu if use not in named)]
+        if pid is not None:
+            return named
+        return on_gpu if len(on_gpu) == 1 else []
+
+    def _chosen(self, use: GpuUse) -> list[Gpu]:
+        return chosen_gpus([Gpu(gpu.index, gpu.uuid) for gpu in self._devices()], use.visible)
+
+    def _devices(self) -> list[GpuHealth]:
+        """All GPUs that are listed, or were."""
+        there = {gpu.uuid for gpu in self._listed}
+        return [*self._listed, *(gpu for uuid, gpu in self._health.items() if uuid not in there)]
+
+    def _is_new(self, incident: tuple[str, str, str, int], now: float, quiet_s: float) -> bool:
+        """Whether it is another incident; one lasts for as long as it is reported at least once in `quiet_s`."""
+        last_at = self._incidents.get(incident)
+        self._incidents[incident] = now
+        if len(self._incidents) > MAX_RECENT:
+            self._incidents = {name: at for name, at in self._incidents.items() if now - at < QUIET_NOTE_S}
+        return last_at is None or now - last_at >= quiet_s
+
+    def _note_recent(self, recent: _Recent) -> None:
+        lately = [old for old in self._recent if recent.seen_at - old.seen_at <= RECENT_S]
+        for old in lately:
+            if old.text == recent.text:
+                recent.pids |= old.pids
+                recent.programs |= old.programs
+        self._recent = [*(old for old in lately if old.text != recent.text), recent][-MAX_RECENT:]
+
+    def _return(self, key: str, why: str) -> list[Decision]:
+        record = self.records.gpus[key]
+        self._store(key, replace(record, left_out=None))
+        self._incidents = {name: at for name, at in self._incidents.items() if name[0] != key}
+        return [Returned(record.uuid or record.address, why)]
+
+    def _key(self, address: str) -> str:
+        """The id of the GPU at an address, or the address while that is not known."""
+        for gpu in self._listed:
+            if gpu.address == address and gpu.uuid:
+                return gpu.uuid
+        for key, record in self.records.gpus.items():
+            if record.address == address:
+                return key
+        return address
+
+    def _store(self, key: str, record: GpuRecord | None) -> None:
+        gpus: dict[str, GpuRecord] = dict(self.records.gpus)
+        if record is None:
+            gpus.pop(key, None)
+        else:
+            gpus[key] = record
+        if gpus != self.records.gpus:
+            self.records = replace(self.records, gpus=gpus)
+            self.revision += 1
+
+
+def _worse(before: LeftOut | None, now: LeftOut) -> LeftOut:
+    """Why a GPU is left out, if it was before: a state says more than a line, and the hook is asked for more only."""
+    if before is None:
+        return now
+    remedy = max(before.remedy, now.remedy, key=_RANKS.index)
+    is_asked = before.is_asked and remedy is before.remedy
+    more = now if now.is_state or remedy is not before.remedy else before
+    text = now.text if before.text in now.text else f"{before.text}; {now.text}" if more is now else before.text
+    return replace(
+        more,
+        text=text[:MAX_TEXT],
+        since_wall_at=before.since_wall_at,
+        remedy=remedy,
+        is_urgent=before.is_urgent or now.is_urgent,
+        is_asked=is_asked,
+        programs=tuple(sorted({*before.programs, *now.programs})),
+    )
+
+
+def describe(fault: Fault, detail: str = "") -> str:
+    """The fault in words, without the GPU: `Xid 79: it fell off the bus`."""
+    name = f"Xid {fault.key.removeprefix('xid-')}: {fault.meaning}" if fault.key.startswith("xid-") else fault.meaning
+    more = f" ({detail})" if detail and not fault.key.startswith("xid-") else ""
+    return f"{name}{more}"
+
+
+def last_fault(record: GpuRecord) -> tuple[float, str] | None:
+    """When the last fault of a GPU happened, and what it was, in words; None if there was none in weeks."""
+    if not record.faults:
+        return None
+    last = record.faults[-1]
+    number = last.fault.removeprefix("xid-")
+    return last.wall_at, f"Xid {number}" if number != last.fault else last.fault
+
+
+def gpu_words(records: Mapping[str, GpuRecord], uuid: str, address: str) -> str:
+    """A GPU for people: `GPU 1 (GPU-bbbb)`."""
+    record = records.get(uuid)
+    number = "" if record is None or record.index is None else f" {record.index}"
+    return f"GPU{number} ({uuid or address or 'no id'})"
