@@ -111,7 +111,7 @@ def hash_file(path: Path) -> tuple[int, str]:
 
 
 def read_ahead(descriptor: int, offset: int) -> None:
-    """Has the disk read the PIECE_BYTES at `offset` into the page cache, unless they are there; does not wait for it."""
+    """Has the disk read the PIECE_BYTES at `offset` into the page cache, unless they are there; waits for nothing."""
     os.posix_fadvise(descriptor, offset, PIECE_BYTES, os.POSIX_FADV_WILLNEED)
 
 
