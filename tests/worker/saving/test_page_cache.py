@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from tests import page_cache
-from tests.waiting import wait_until
+from tests.waiting import stays, wait_until
 from worker.saving.page_cache import CachedCheckpoint, fits_in_cache
 
 SIZE = 6 << 20
@@ -84,7 +84,7 @@ def test_reading_stops_when_the_run_ends(directory: Path) -> None:
     cached.stop()
     wait_until(no_thread, "the thread has ended")
 
-    assert page_cache.cached_bytes(data) < 64 << 20
+    stays(lambda: page_cache.cached_bytes(data) < 32 << 20, "most of it is on the disk only", for_s=0.5)
 
 
 def test_a_checkpoint_that_retention_deleted_is_nothing_to_report(directory: Path) -> None:
