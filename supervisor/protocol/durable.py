@@ -16,6 +16,8 @@ from typing import BinaryIO
 import xxhash
 
 READ_BYTES = 256 << 10  # fits into a core's cache: what was just read is hashed from there
+AHEAD_BYTES = 32 << 20  # asked of the disk before they are read: half was slower, twice as much no quicker
+PIECE_BYTES = 1 << 20  # of one request to read ahead: the kernel cuts off what is longer than the disk's own limit
 
 
 def sync_file(path: Path) -> None:
@@ -84,16 +86,33 @@ def commit_folder(partial: Path, final: Path, files: Iterable[str]) -> None:
 
 
 def hash_file(path: Path) -> tuple[int, str]:
-    """Size in bytes and hash ("xxh3_128:" and 32 hex digits) of a regular file, symbolic links refused."""
+    """Size in bytes and hash ("xxh3_128:" and 32 hex digits) of a regular file, symbolic links refused.
+
+    While it hashes, the disk reads the next AHEAD_BYTES into the page cache, where a restore finds them.
+    """
     digest = xxhash.xxh3_128()
     size = 0
     block = memoryview(bytearray(READ_BYTES))
     with os.fdopen(_open_regular(path), "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # from the disk a third less time; reads ahead
-        while length := file.readinto(block):
+        asked, end = 0, os.fstat(file.fileno()).st_size
+        # The kernel reads ahead by itself, but less far, and into larger pages. From a virtual disk, into memory that
+        # the host had taken back, 400 MB took 1.4 to 2.1 s with that (POSIX_FADV_SEQUENTIAL), and 0.4 to 0.5 s so.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        while True:
+            while asked < min(size + AHEAD_BYTES, end):
+                read_ahead(file.fileno(), asked)
+                asked += PIECE_BYTES
+            length = file.readinto(block)
+            if not length:
+                break
             digest.update(block[:length])
             size += length
     return size, f"xxh3_128:{digest.hexdigest()}"
+
+
+def read_ahead(descriptor: int, offset: int) -> None:
+    """Has the disk read the PIECE_BYTES at `offset` into the page cache, unless they are there; waits for nothing."""
+    os.posix_fadvise(descriptor, offset, PIECE_BYTES, os.POSIX_FADV_WILLNEED)
 
 
 def read_file(path: Path, limit: int) -> bytes:

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from supervisor.protocol import durable
+from tests import page_cache
+from tests.waiting import wait_until
 
 
 def test_write_file_replaces_the_old_content_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -106,3 +109,23 @@ def test_a_terminal_in_a_files_place_does_not_become_the_readers(read: str) -> N
     os.close(ours)
     os.close(theirs)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("size", [durable.PIECE_BYTES - 1, durable.AHEAD_BYTES, durable.AHEAD_BYTES + 4097])
+def test_a_file_that_is_not_in_the_page_cache_has_the_same_hash(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "file").write_bytes(content)
+    page_cache.drop(tmp_path / "file")
+
+    assert durable.hash_file(tmp_path / "file") == (size, f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}")
+
+
+def test_one_piece_is_read_ahead(tmp_path: Path) -> None:
+    page_cache.skip_without_disk(tmp_path)
+    (tmp_path / "file").write_bytes(bytes(3 * durable.PIECE_BYTES))
+    page_cache.drop(tmp_path / "file")
+
+    with (tmp_path / "file").open("rb") as file:
+        durable.read_ahead(file.fileno(), durable.PIECE_BYTES)
+
+    wait_until(lambda: page_cache.cached_bytes(tmp_path / "file") == durable.PIECE_BYTES, "the piece was read")

@@ -83,10 +83,12 @@ class CheckpointSave(Generic[T]):
         blocked_since: float | None,
         left_out: tuple[str, ...] = (),
         remember: Callable[[str, int], None] | None = None,
+        keep_cached: Callable[[str, int], None] | None = None,
     ) -> None:
         """`decided_at`: monotonic. `stall_s`: how long training has waited so far; `blocked_since`: since when it
         waits now, None if it goes on. `left_out`: state that this checkpoint does not hold, for the daemon's report.
-        `remember`: called with name and step once it is committed.
+        `remember`: called with name and step once it is committed. `keep_cached`: called at the end, with name and
+        size.
         """
         self.step = captured.name.step
         self._attempt = captured.name.attempt
@@ -101,6 +103,7 @@ class CheckpointSave(Generic[T]):
         """From the decision to the last sync, once `write_and_report` has returned."""
         self._left_out = left_out
         self._remember = remember
+        self._keep_cached = keep_cached
         self._blocked_since = blocked_since
         self._reported = False
         self._lock = threading.Lock()  # of what both threads touch: flushes, blocked since, reported
@@ -129,6 +132,8 @@ class CheckpointSave(Generic[T]):
             self._remember(last.name, last.step)
         self._report_outcome(last)
         self._writer.tidy_up(committed.name)
+        if self._keep_cached is not None:
+            self._keep_cached(last.name, last.size_bytes)
         return last
 
     def add_flushes(self, flushes: tuple[int, ...]) -> bool:

@@ -17,6 +17,7 @@ from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import AttemptSuperseded
+from worker.saving.page_cache import CachedCheckpoint
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
 LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a clean-up may free a full disk in this time
@@ -67,6 +68,7 @@ class SaveScheduler(Generic[F, T]):
         self._not_finite = not_finite
         self._cadence = Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch))
         self._opened: OpenedDirectory | None = None
+        self._cached: CachedCheckpoint | None = None
         self._writer: CheckpointWriter[F, T] | None = None  # None: this run has no checkpoints
         self._pace = StepPace()
         self._left_out: tuple[str, ...] = ()  # state that no checkpoint holds; reported with the first one
@@ -174,6 +176,8 @@ class SaveScheduler(Generic[F, T]):
             self._wait_for_save()
         finally:
             self._save_thread.shutdown()
+            if self._cached is not None:
+                self._cached.stop()
             if self._opened is not None:
                 self._opened.lock.release()
 
@@ -214,6 +218,8 @@ class SaveScheduler(Generic[F, T]):
             self._on_save_failed(boundary.step, error)
             return reported
         self.begun_step = boundary.step
+        if self._cached is None and self._opened is not None:
+            self._cached = CachedCheckpoint(self._opened.directory, None if self._last is None else self._last.name)
         goes_on = beside and captured.is_copy
         captured_at = time.monotonic()
         save = CheckpointSave(
@@ -226,6 +232,7 @@ class SaveScheduler(Generic[F, T]):
             blocked_since=None if goes_on else captured_at,
             left_out=self._left_out,
             remember=self._opened.remember_commit if self._opened is not None else None,
+            keep_cached=self._cached.replace if self._cached is not None else None,
         )
         del captured  # only the save holds the copy, and frees it when it is written
         if goes_on:

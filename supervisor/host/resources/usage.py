@@ -1,15 +1,12 @@
-"""How much CPU time and memory trees of processes use, and how much memory is left on the host."""
+"""How much CPU time and memory trees of processes use."""
 
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,47 +99,3 @@ def parent_and_session(pid: int) -> tuple[int, int] | None:
         return None
     fields = content[content.rindex(b")") + 2 :].split()
     return int(fields[1]), int(fields[3])
-
-
-def available_memory(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
-    """Free and total bytes under the tightest limit: of the host, or of a control group (v2) above this process."""
-    host = psutil.virtual_memory()
-    available, total = int(host.available), int(host.total)
-    for folder in _folders(groups, own):
-        limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
-        if limit is None or used is None or limit >= host.total:
-            continue
-        left = max(0, limit - used + _reclaimable(folder))
-        if left < available:
-            available, total = left, limit
-    return available, total
-
-
-def _folders(groups: Path, own: Path) -> list[Path]:
-    try:
-        lines = os.fsdecode(own.read_bytes()).splitlines()
-    except OSError:
-        return []
-    inside = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if inside is None:
-        return []
-    folder = groups / inside.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent == groups or groups in parent.parents)]
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isascii() and text.isdecimal() else None
-
-
-def _reclaimable(folder: Path) -> int:
-    """The file cache that the kernel would give back."""
-    try:
-        lines = (folder / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
-    pairs = (line.split() for line in lines)
-    return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == "inactive_file" and pair[1].isdecimal())

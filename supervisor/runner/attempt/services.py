@@ -11,9 +11,9 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
-from supervisor.host.resources import usage
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.kernel_log import KernelReports
+from supervisor.protocol import available_memory
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
 from supervisor.runner.gpus.guard import GpuGuard
@@ -63,5 +63,5 @@ class Services:
     kernel_reports: KernelReports = field(default_factory=lambda: KernelReports(may_matter))
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
-    available_memory: Callable[[], tuple[int, int]] = usage.available_memory
+    available_memory: Callable[[], tuple[int, int]] = available_memory.available_memory
     """Free and total bytes."""

@@ -14,8 +14,8 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.cgroup import Cgroup, Cgroups
 from supervisor.host.resources.oom_kills import OomWatch
-from supervisor.host.resources.usage import available_memory
 from supervisor.host.service.service_end import processes_in
+from supervisor.protocol.available_memory import available_memory
 from tests.reading import alive
 from tests.system.delegated import Inside, entrance, group
 from tests.system.harness import TRAINER

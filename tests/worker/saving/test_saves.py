@@ -25,6 +25,8 @@ from supervisor.protocol.wire.messages import (
     SaveFailed,
     Then,
 )
+from tests import page_cache
+from tests.waiting import wait_until
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.checkpoint import tensorflow_writer
@@ -193,6 +195,21 @@ def test_retention_keeps_the_newest_and_the_best(
             run.step_done(loss=loss)
 
     assert names(directory) == ["step-0000000002.a1", "step-0000000004.a1", "step-0000000005.a1"]
+
+
+def test_the_newest_checkpoint_alone_stays_in_the_page_cache(
+    under_daemon: Callable[..., None], two_replicas: Any, directory: Path
+) -> None:
+    page_cache.skip_without_disk(directory.parent)
+    under_daemon(checkpoint_interval=Interval(steps=1), checkpoint_keep=3)
+    run, _ = run_of(two_replicas, None)
+    with run:
+        for _ in range(2):
+            run.step_done()
+        older, newest = (directory / f"step-000000000{step}.a1" / "ckpt.data-00000-of-00001" for step in (1, 2))
+
+        wait_until(lambda: newest.exists() and page_cache.cached_bytes(older) == 0, "the older one is dropped")
+        assert page_cache.is_cached(newest)
 
 
 def test_retention_does_not_depend_on_the_pointer_for_other_tools(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.host.resources import usage
+from supervisor.protocol.available_memory import available_memory
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ def test_the_tightest_group_above_decides(tmp_path: Path):
     group(groups / "pod", str(64 * MIB), used=60 * MIB, cache=4 * MIB)
     group(groups / "pod" / "job", str(32 * MIB), used=2 * MIB, cache=0)
 
-    found = usage.available_memory(groups, own(tmp_path, "0::/pod/job\n"))
+    found = available_memory(groups, own(tmp_path, "0::/pod/job\n"))
 
     assert found == (8 * MIB, 64 * MIB), "30 MiB are left in the inner one, 8 with its cache in the outer"
 
@@ -38,11 +38,11 @@ def test_without_a_limit_the_host_decides(tmp_path: Path):
     host = psutil.virtual_memory()
 
     for text in ("0::/pod\n", "0::/gone\n", "4:memory:/old\n", ""):
-        available, total = usage.available_memory(groups, own(tmp_path, text))
+        available, total = available_memory(groups, own(tmp_path, text))
         assert total == host.total and 0 < available <= total
 
 
 def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path):
     group(tmp_path / "fs" / "pod", str(10 * MIB), used=11 * MIB, cache=0)
 
-    assert usage.available_memory(tmp_path / "fs", own(tmp_path, "0::/pod\n"))[0] == 0
+    assert available_memory(tmp_path / "fs", own(tmp_path, "0::/pod\n"))[0] == 0
