@@ -243,6 +243,7 @@ def configuration(home: Path, variables: dict[str, str]) -> str:
     (home / "python3").write_text("#!/bin/sh\nexec sleep 600\n")  # a job of this name gets a standby
     (home / "python3").chmod(0o755)
     (home / "train.py").touch()
+    (home / "store/p").mkdir(parents=True)
     keys = (
         f"environment={said}\ncheckpoint_dir={home}/job\nmirror=file://{home}/store\nstandby=auto\nstop_command=/bin/true\n"
         "healthcheck_command=/bin/true\nhealthcheck_interval=1\nstopwaitsecs=20\n"

@@ -33,4 +33,6 @@ if PACKAGES:
     sys.path.insert(0, PACKAGES)
     os.environ["GPU_STATE"] = str(FOLDER / "state")
     ctypes.CDLL(str(FOLDER / "libnvidia-ml.so.1"), ctypes.RTLD_GLOBAL)
+else:
+    sys.modules["pynvml"] = None  # type: ignore[assignment]  # as if it were not installed
 main(FedLog if (FOLDER / "kmsg").exists() else KernelLog)
