@@ -122,10 +122,11 @@ TEXT_RULES = (
         "No visible GPU devices", "Torch not compiled with CUDA enabled", "invalid device ordinal",
         "CUDA_ERROR_INVALID_DEVICE", "no supported devices found for platform CUDA", "Unknown backend: 'gpu'",
         "Unknown backend cuda", "Couldn't communicate with the NVIDIA driver",
-        "couldn't communicate with the NVIDIA driver"), is_vague=True),
+        "couldn't communicate with the NVIDIA driver",
+        "Unable to initialize backend 'tpu'", "TPU initialization failed"), is_vague=True),
     TextRule(DeathKind.GPU_BUSY, (
         "busy or unavailable", "CUDA_ERROR_DEVICES_UNAVAILABLE", "cudaErrorDevicesUnavailable",
-        "is already in use by process"), is_anywhere=True),
+        "is already in use by process", "libtpu multi-process lockfile"), is_anywhere=True),
     TextRule(DeathKind.GPU_ARCHITECTURE, (
         "no kernel image is available", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         "the provided PTX was compiled with an unsupported toolchain"), is_anywhere=True),
@@ -205,13 +206,19 @@ TEXT_RULES = (
     TextRule(DeathKind.DATA, (
         "DataLossError", "corrupted record at", "truncated record at", "Data loss:", "invalid checksum",
         "truncated file: eof", "PytorchStreamReader failed", "failed finding central directory", "BadZipFile",
-        "Compressed file ended before", "image file is truncated", "cannot identify image file")),
+        "Compressed file ended before", "image file is truncated", "cannot identify image file",
+        "Error while deserializing header", "pickle data was truncated")),
+    TextRule(DeathKind.PERMISSION, (
+        "Unable to locate credentials", "CredentialsError", "InvalidAccessKeyId", "ExpiredToken", "AccessDenied",
+        "GatedRepoError", "401 Client Error", "403 Client Error", "401 Unauthorized", "403 Forbidden",
+        "Forbidden: 403", "Unauthorized: 401")),
     TextRule(DeathKind.NETWORK, (
         "Connection refused", "Connection reset", "Connection timed out", "Name or service not known",
         "Temporary failure in name resolution", "No route to host", "Network is unreachable", "DistStoreError",
         "DistNetworkError", "Max retries exceeded", "URLError", "ConnectionError", "ReadTimeout", "ConnectTimeout",
         "SSLError", "RemoteDisconnected", "IncompleteRead",
-        "Server Error: ", "Read timed out", "Too Many Requests")),
+        "Server Error: ", "Read timed out", "Too Many Requests", "(SlowDown)", "ServiceUnavailable",
+        "Service Unavailable", "Run initialization has timed out")),
 )
 """What programs print. The order matters: the first rule with a line of the last exception counts."""
 
