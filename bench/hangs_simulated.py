@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.hang_evidence import LOOKS
-from supervisor.core.failures.looks import Call, GpuActivity, SilenceEvidence, ThreadEvidence
+from supervisor.core.failures.looks import Call, SilenceEvidence, ThreadEvidence
+from supervisor.core.gpus.activity import GpuActivity
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Abort, LookAtSilence
 from supervisor.core.program.events import (
@@ -68,8 +69,11 @@ def evaluation_on_cpu(chance: random.Random) -> SilenceEvidence:
 
 
 def evaluation_on_gpu(chance: random.Random) -> SilenceEvidence:
-    """The host only waits; what the GPU does is measured, or not known."""
+    """The host only waits, asleep or in a loop; what the GPU does is measured, or not known."""
     gpu = chance.choice([GpuActivity.BUSY, None])
+    if chance.random() < 0.5:
+        main = _thread(states="R" * LOOKS, slept=False, ran_s=30.0)
+        return _evidence(main, cpu_s=30.0, stacks=(FRAMES,) * LOOKS, has_accelerator=True, gpu=gpu)
     return _evidence(_thread(), cpu_s=chance.uniform(0.0, 0.4), has_accelerator=True, gpu=gpu)
 
 

@@ -1,7 +1,8 @@
 """A trainer without TensorFlow that hangs, or is only silent, in the way that its environment names.
 
-SILENCE: a name in WAYS; AT: after which step (50); STEP_S: seconds a step. A way to hang is taken once for each job:
-the next attempt finds the file `hung` in the folder MARKS (the checkpoint directory), and ends well at step 2 * AT.
+SILENCE: a name in WAYS; AT: after which step (50); STEP_S: seconds a step; DEVICE: a file that it has open. A way to
+hang is taken once for each job: the next attempt finds the file `hung` in the folder MARKS (the checkpoint directory),
+and ends well at step 2 * AT.
 What is only silent for a while (LASTS_S seconds) goes on by itself.
 """
 
@@ -26,6 +27,8 @@ from supervisor.protocol.wire import launch
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.messages import PROTOCOL, Done, Go, Hello, Progress, Restored
 
+if device := os.environ.get("DEVICE"):
+    os.open(device, os.O_RDONLY)  # as CUDA does
 AT = int(os.environ.get("AT", "50"))
 STEP_S = float(os.environ.get("STEP_S", "0.01"))
 LASTS_S = float(os.environ.get("LASTS_S", "10"))

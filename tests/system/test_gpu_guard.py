@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.gpu_host import UUIDS, GpuDaemon, GpuHost
+from tests.gpu_host import IN_ORDER, UUIDS, GpuDaemon, GpuHost
+from tests.places import CHILDREN
 from tests.reading import records
 from tests.system.harness import Daemon, Refused, job
 
@@ -399,3 +401,40 @@ def test_without_nvml_the_kernels_log_is_enough_for_the_reason(tmp_path: Path) -
         attempts = daemon.call("history", name="t")["attempts"]
         assert [attempt["cause"] for attempt in attempts] == ["gpu-fault", None] and after["pid"]
         assert "not installed" in " ".join(daemon.call("gpus")["troubles"])
+
+
+@pytest.fixture
+def device() -> Iterator[Path]:
+    """A file that looks like the device of a GPU; reading it gives zeros."""
+    path = Path(f"/dev/nvidia-stand-in-{os.getpid()}")
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    except PermissionError:
+        pytest.skip("making a device needs root")
+    yield path
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("load", "cause"),
+    [("busy=0 memory_busy=0", "hang"), ("busy=100 memory_busy=0 power=9", "hang"), ("busy=70 memory_busy=9", None)],
+    ids=["idle", "spins", "computes"],
+)
+def test_a_silent_job_hangs_only_while_its_gpus_do_nothing(
+    tmp_path: Path, device: Path, load: str, cause: str | None
+) -> None:
+    variables = f"SILENCE=deadlock,AT=50,DEVICE={device}"
+    program = (
+        f"[program:t]\ncommand={sys.executable} {CHILDREN / 'hanging.py'}\ncheckpoint_dir={tmp_path}/t\n"
+        f"environment={variables}\nhang_evidence=4\nstopwaitsecs=2\nflush_timeout=2\nstandby=off\n"
+    )
+    with GpuHost(tmp_path) as host:
+        host.are(f"{IN_ORDER} {load}", f"{IN_ORDER} {load}")
+        with GpuDaemon(host, tmp_path, program) as daemon:
+            if cause is not None:
+                assert daemon.until_state("t", "SUCCEEDED", "FAILED", patience_s=60)["state"] == "SUCCEEDED"
+                first = daemon.call("history", name="t")["attempts"][0]
+                assert first["cause"] == cause and "a GPU that only spins" * ("100" in load) in first["text"], first
+            else:
+                daemon.until(lambda: "a GPU computes" in str(daemon.status("t")), "it was looked at", 60)
+                assert len(daemon.call("history", name="t")["attempts"]) == 1

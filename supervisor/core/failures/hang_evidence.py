@@ -22,7 +22,8 @@ What counts as life, in the order in which it is looked for:
 * A **lock on a file** is waited for: another job may hold it while it fills a cache that both use.
 * The **host's network or disks are busy** while a thread waits for a file: a file system in user space, or its server,
   may be fetching a whole file before it answers.
-* An **accelerator** is in use and nobody has measured what it does: it may be computing.
+* A **GPU** computes (`core/gpus/activity.py`), or an accelerator is in use and nobody has measured what it does: its
+  host waits meanwhile, asleep or in a loop. A GPU that is idle all the time, or that spins, excuses nothing.
 * **Another host** may be what is waited for: the other ranks of a gang save or evaluate.
 
 If nothing of that is found, and the kernel has not run the main thread at all, nothing inside can wake it: a deadlock,
@@ -33,9 +34,10 @@ An **endless loop** looks like a long computation, since both use a CPU. It coun
 short by nature (a step, waiting for data), if no silence that the job survived there was ever as long, if the main
 thread alone computes, all the time, without I/O and without touching new memory (a compilation needs memory all
 the time), and if its Python stack was the same at all of at least MIN_STACKS looks: the same functions at the same
-lines, except for the line of the innermost function. A single call into native code that takes minutes on one CPU, in
-memory that it already has, can look the same. So whatever was judged here ends an attempt at one place only once: if
-the next one is silent at the same step too, it has the whole limit for silence.
+lines, except for the line of the innermost function. Whoever waits for a GPU may loop like that, too, so it is none
+while a GPU may compute. A single call into native code that takes minutes on one CPU, in memory that it already has,
+can look the same. So whatever was judged here ends an attempt at one place only once: if the next one is silent at the
+same step too, it has the whole limit for silence.
 """
 
 from collections import Counter
@@ -43,7 +45,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.failures.hang_detection import LoopSection
-from supervisor.core.failures.looks import Call, GpuActivity, SilenceEvidence, ThreadEvidence
+from supervisor.core.failures.looks import Call, SilenceEvidence, ThreadEvidence
+from supervisor.core.gpus.activity import GpuActivity
 from supervisor.protocol.plurals import counted
 
 USUAL_STEPS = 20.0  # a job whose steps take long is looked at later: a step may take several times as long as usual
@@ -172,6 +175,7 @@ def _judge_busy(
         and others_s <= ALONE_CPUS * evidence.over_s + _TICK_S * evidence.processes
         and evidence.faults <= NEW_PAGES_A_SECOND * evidence.over_s
         and evidence.io_bytes is not None
+        and not _may_compute_on_gpu(evidence)
     )
     if not is_loop or (place := _same_place(evidence.stacks)) is None:
         return alive
@@ -179,6 +183,10 @@ def _judge_busy(
         f"it computes without end at one place ({place}): the same stack at {len(evidence.stacks)} looks within "
         f"{evidence.over_s:.0f} s, no I/O, no new memory, no other thread computes"
     )
+
+
+def _may_compute_on_gpu(evidence: SilenceEvidence) -> bool:
+    return evidence.gpu is GpuActivity.BUSY or (evidence.has_accelerator and evidence.gpu is None)
 
 
 _TICK_S = 0.01  # to which the kernel rounds the CPU time of a process
@@ -217,8 +225,8 @@ def _judge_idle(evidence: SilenceEvidence, context: SilenceContext, main: Thread
     in_disk_sleep = any(set(thread.states) == {"D"} and thread.call is Call.OTHER for thread in evidence.threads)
     if in_disk_sleep and evidence.disk_bytes_s >= BUSY_HOST_BYTES_A_SECOND:
         return Unknown("it waits for a disk, and this host's disks are busy")
-    if evidence.gpu is GpuActivity.BUSY or (evidence.has_accelerator and evidence.gpu is None):
-        return Unknown("an accelerator may be computing") if evidence.gpu is None else SignOfLife("a GPU computes")
+    if _may_compute_on_gpu(evidence):
+        return SignOfLife("a GPU computes") if evidence.gpu is not None else Unknown("an accelerator may be computing")
     if context.waits_elsewhere:
         return Unknown("it may wait for another host")
     return Hang(f"no CPU time, no I/O{_gpu(evidence)}, {_waits(evidence, main)}")

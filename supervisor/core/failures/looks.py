@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from supervisor.core.gpus.activity import GpuActivity, GpuLoad, judge_activity
+
 
 class Call(StrEnum):
     """What kind of system call a thread waits in, as far as that decides anything."""
@@ -13,14 +15,6 @@ class Call(StrEnum):
     LOCK = "lock"  # a lock on a file, which any process of the host may hold
     REMOTE = "remote"  # a file system of a server, or in user space, is asked for something
     OTHER = "other"
-
-
-class GpuActivity(StrEnum):
-    """What the accelerators of a job did between the looks."""
-
-    IDLE = "idle"
-    BUSY = "busy"
-    SPINNING = "spinning"  # one kernel at constant power, without memory traffic: it waits for another rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +52,8 @@ class TreeLook:
     `pid`: of the worker. `cpu_s`: with children that ended. `io_bytes`: that were read and written, files and sockets
     alike, None if that can't be read. `faults`: page faults. `traced_by`: pid of a debugger. `is_frozen`: by its
     control group. `has_accelerator`: a process has the device of one open. `network_bytes`, `disk_bytes`: what the
-    host's network and disks have moved, whoever for. `gpu`: what accelerators did since the last look, if somebody
-    measures it. `stack`: the Python frames of the worker's main thread, innermost first; empty if it was not asked.
+    host's network and disks have moved, whoever for. `gpus`: the load of its GPUs, None if nobody can tell. `stack`:
+    the Python frames of the worker's main thread, innermost first; empty if it was not asked.
     """
 
     at: float
@@ -73,7 +67,7 @@ class TreeLook:
     has_accelerator: bool = False
     network_bytes: int = 0
     disk_bytes: int = 0
-    gpu: GpuActivity | None = None
+    gpus: tuple[GpuLoad, ...] | None = None
     stack: tuple[str, ...] = ()
 
 
@@ -102,9 +96,9 @@ class SilenceEvidence:
     """What looks from `began_at` to `ended_at` (monotonic seconds) showed. Counters are their growth in that time.
 
     `threads`: those that were there at all looks; empty if nothing could be read. `processes_changed`: processes
-    began or ended. `stacks`: the main thread's, of the looks that asked for it. `network_bytes_s`, `disk_bytes_s`:
-    bytes a second that the host moved at least between any two looks, so what went on all the time. Other fields as in
-    TreeLook.
+    began or ended. `gpu`: what its GPUs did, None if nobody can tell. `stacks`: the main thread's, of the looks that
+    asked for it. `network_bytes_s`, `disk_bytes_s`: bytes a second that the host moved at least between any two looks,
+    so what went on all the time. Other fields as in TreeLook.
     """
 
     began_at: float
@@ -138,7 +132,6 @@ def compare_looks(looks: Sequence[TreeLook], began_at: float, ended_at: float) -
     of_threads = [{(thread.pid, thread.tid): thread for thread in look.threads} for look in looks]
     lasting = [key for key in of_threads[-1] if all(key in threads for threads in of_threads)]
     sets = [frozenset(pid for pid, _ in threads) for threads in of_threads]
-    measured = [look.gpu for look in looks if look.gpu is not None]
     return SilenceEvidence(
         began_at=first.at,
         ended_at=last.at,
@@ -154,7 +147,7 @@ def compare_looks(looks: Sequence[TreeLook], began_at: float, ended_at: float) -
         has_accelerator=any(look.has_accelerator for look in looks),
         network_bytes_s=_least_rate(looks, lambda look: look.network_bytes),
         disk_bytes_s=_least_rate(looks, lambda look: look.disk_bytes),
-        gpu=_most_active(measured),
+        gpu=judge_activity([look.gpus for look in looks]),
         stacks=tuple(look.stack for look in looks if look.stack),
     )
 
@@ -185,10 +178,3 @@ def _over_all(thread: Sequence[ThreadLook]) -> ThreadEvidence:
         is_timed=last.is_timed,
         wakes_in_s=last.wakes_in_s,
     )
-
-
-def _most_active(measured: Sequence[GpuActivity]) -> GpuActivity | None:
-    for activity in (GpuActivity.BUSY, GpuActivity.SPINNING, GpuActivity.IDLE):
-        if activity in measured:
-            return activity
-    return None

@@ -110,6 +110,10 @@ class Guard:
         uuids = {gpu.uuid for gpu in self._devices() if key in (gpu.uuid, gpu.address)}
         return any(gpu.uuid in uuids for gpu in self._chosen(use))
 
+    def gpus_of(self, use: GpuUse) -> frozenset[str]:
+        """The ids of the GPUs that a job may use."""
+        return frozenset(gpu.uuid for gpu in self._chosen(use))
+
     # --- what happens ---
 
     def on_line(

@@ -72,6 +72,9 @@ class _Asker:
                 case messages.MemoryRequest():
                     self._output.write(messages.MemoryHeld(question.id, self._nvml.memory_by_pid()))
                     continue
+                case messages.LoadRequest():
+                    self._output.write(messages.GpuLoads(question.id, self._nvml.loads()))
+                    continue
                 case messages.ListRequest():
                     gpus = self._nvml.list_gpus(with_pids=True)
                     self._output.write(
@@ -234,6 +237,6 @@ def main(open_log: Callable[[], KernelLog] = KernelLog) -> None:
         if isinstance(message, messages.CatchUpRequest):
             follower.requests.put(message)
             os.write(follower.waker, b"\0")
-        elif isinstance(message, messages.ListRequest | messages.MemoryRequest | messages.Pace):
+        elif isinstance(message, messages.ListRequest | messages.MemoryRequest | messages.LoadRequest | messages.Pace):
             asker.questions.put(message)
     os._exit(0)

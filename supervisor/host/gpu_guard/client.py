@@ -25,7 +25,7 @@ CATCH_UP_S = 0.3  # for the kernel's log, of which the helper reads a line withi
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # before another helper is started, after so many that ended
 MAX_WORDS = 300  # characters of its last words
 
-Wanted = TypeVar("Wanted", messages.GpuList, messages.MemoryHeld, messages.CaughtUp)
+Wanted = TypeVar("Wanted", messages.GpuList, messages.MemoryHeld, messages.GpuLoads, messages.CaughtUp)
 
 log = structlog.get_logger()
 
@@ -108,6 +108,10 @@ class GuardClient:
     async def memory_held(self, limit_s: float) -> messages.MemoryHeld:
         """How much memory each process holds. Raises HelperHangs."""
         return await self._ask(messages.MemoryRequest(self._next_id()), messages.MemoryHeld, limit_s)
+
+    async def loads(self, limit_s: float) -> messages.GpuLoads:
+        """What each GPU has done in the last second. Raises HelperHangs."""
+        return await self._ask(messages.LoadRequest(self._next_id()), messages.GpuLoads, limit_s)
 
     async def catch_up(self) -> None:
         """Returns once all that the kernel's log has now was reported, or after CATCH_UP_S."""
@@ -208,7 +212,7 @@ class GuardClient:
     def _hear(self, message: messages.Message) -> None:
         if isinstance(message, messages.DriverHangs):
             self._set_hangs(f"NVIDIA's driver has not returned from {message.call}" if message.for_s else None)
-        if isinstance(message, messages.GpuList | messages.MemoryHeld):
+        if isinstance(message, messages.GpuList | messages.MemoryHeld | messages.GpuLoads):
             self._set_hangs(None)
         if isinstance(message, messages.ANSWERS) and message.id:
             waiting = self._waiting.get(message.id)

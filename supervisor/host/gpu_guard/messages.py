@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
+from supervisor.core.gpus.activity import GpuLoad
 from supervisor.core.gpus.health import MAX_GPUS, Count, GpuHealth
 from supervisor.protocol.wire.limits import Items, Range, Text
 from supervisor.protocol.wire.lines import LineCodec
@@ -30,6 +31,13 @@ class ListRequest:
 @dataclass(frozen=True, slots=True)
 class MemoryRequest:
     """Say how much memory of GPUs each process holds."""
+
+    id: Id
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """Say what each GPU has done in the last second."""
 
     id: Id
 
@@ -66,6 +74,14 @@ class MemoryHeld:
 
     id: Id
     by_pid: Annotated[Mapping[Annotated[str, Text(10)], Count], Items(MAX_HOLDERS)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoads:
+    """The load of all GPUs that tell it."""
+
+    id: Id
+    loads: Annotated[tuple[GpuLoad, ...], Items(MAX_GPUS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +131,8 @@ class DriverHangs:
     for_s: Annotated[float, Range(0, 1e10)]
 
 
-Question = ListRequest | MemoryRequest | CatchUpRequest
-Answer = GpuList | MemoryHeld | CaughtUp
+Question = ListRequest | MemoryRequest | LoadRequest | CatchUpRequest
+Answer = GpuList | MemoryHeld | GpuLoads | CaughtUp
 News = GpuList | XidSeen | NameSeen | Sources | DriverHangs
 Message = Question | Pace | Answer | XidSeen | NameSeen | Sources | DriverHangs
 ANSWERS = get_args(Answer)

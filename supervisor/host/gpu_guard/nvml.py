@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from supervisor.core.gpus.activity import GpuLoad
 from supervisor.core.gpus.health import MAX_GPUS, MAX_PIDS, GpuHealth
 from supervisor.core.gpus.xid import normal_address
 from supervisor.host.gpu_guard.messages import MAX_HOLDERS, GpuList
@@ -100,6 +101,28 @@ class Nvml:
         except self._library.NVMLError:
             return None
         return dict(held.most_common(MAX_HOLDERS))
+
+    def loads(self) -> tuple[GpuLoad, ...]:
+        """What each GPU has done in the last second; without those that don't tell."""
+        try:
+            self._open()
+            count = min(self._call("nvmlDeviceGetCount"), MAX_GPUS)
+        except Unavailable:
+            return ()
+        except self._library.NVMLError:
+            return ()
+        return tuple(load for number in range(count) if (load := self._load(number)) is not None)
+
+    def _load(self, number: int) -> GpuLoad | None:
+        known: dict[str, Any] = {}
+        try:
+            device = self._call("nvmlDeviceGetHandleByIndex", number)
+            uuid = _text(self._call("nvmlDeviceGetUUID", device))
+            rates = self._call("nvmlDeviceGetUtilizationRates", device)
+        except self._library.NVMLError:
+            return None
+        self._try(known, "power_mw", lambda: self._call("nvmlDeviceGetPowerUsage", device))
+        return fit_record(GpuLoad(uuid, rates.gpu, rates.memory, **known))
 
     def _look(self, number: int, with_pids: bool) -> GpuHealth:
         known: dict[str, Any] = {"index": number}

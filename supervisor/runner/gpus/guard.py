@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from supervisor.core.gpus import faults
+from supervisor.core.gpus.activity import GpuLoad
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
 from supervisor.core.gpus.faults import Follows
 from supervisor.core.gpus.guard import Guard, gpu_words
@@ -34,6 +35,7 @@ HOOK = "gpu_fault"
 HOOKS_EVERY_S = 1.0  # while a hook waits for its GPU to be free
 FIRST_LIST_S = 3.0  # the helper takes half a second to start
 MEMORY_WITHIN_S = 2.0  # how often `top` draws
+LOADS_WITHIN_S = 3.0  # less than lies between two looks at a silent job
 
 log = structlog.get_logger()
 
@@ -178,6 +180,19 @@ class GpuGuard:
         if held.by_pid is None:
             return None
         return {int(pid): size for pid, size in held.by_pid.items() if pid.isdecimal()}
+
+    async def loads_of(self, program: str) -> tuple[GpuLoad, ...] | None:
+        """What each GPU of a job has done in the last second; None if nobody can tell that of all of them."""
+        use = next((use for use in self._fleet.uses() if use.program == program), None)
+        if use is None or not self.is_started:
+            return None
+        try:
+            answer = await self._client.loads(LOADS_WITHIN_S)
+        except HelperHangs:
+            return None
+        own = self.guard.gpus_of(use)
+        loads = tuple(load for load in answer.loads if load.uuid in own)
+        return loads if loads and {load.uuid for load in loads} == own else None
 
     async def catch_up(self) -> None:
         """Returns once all is known that the kernel's log has by now; that takes milliseconds."""

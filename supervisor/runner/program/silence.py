@@ -44,6 +44,8 @@ async def observe_silence(
         if not is_there:
             series.looks.clear()
             break
+        if series.looks[-1].has_accelerator and services.gpus is not None:
+            series.looks[-1] = replace(series.looks[-1], gpus=await services.gpus.loads_of(program))
     post(events.SilenceObserved(effect.attempt, compare_looks(series.looks, began_at, time.monotonic())))
 
 

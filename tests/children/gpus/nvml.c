@@ -2,7 +2,7 @@
  *
  * Lines: `init ERROR`, `hang FUNCTION` (that call never returns), and one `gpu UUID ADDRESS KEY=NUMBER...` for each,
  * with the keys error (of every call about it), handle_error, recovery, ecc_c, ecc_u, pending, failed, slow, links,
- * link_errors, and pids=N,N. What a line does not have is not supported. */
+ * link_errors, busy, memory_busy, power, and pids=N,N. What a line does not have is not supported. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +125,21 @@ int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncor
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *result) {
     enter("nvmlDeviceGetCurrentClocksEventReasons");
     return number((long) device, "slow", result);
+}
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
+    enter("nvmlDeviceGetUtilizationRates");
+    unsigned long long busy = 0, memory = 0;
+    int error = number((long) device, "busy", &busy);
+    number((long) device, "memory_busy", &memory);
+    rates[0] = busy, rates[1] = memory;
+    return error;
+}
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+    enter("nvmlDeviceGetPowerUsage");
+    unsigned long long power = 0;
+    int error = number((long) device, "power", &power);
+    *milliwatts = power;
+    return error;
 }
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active) {
     enter("nvmlDeviceGetNvLinkState");

@@ -19,13 +19,13 @@ from supervisor.core.failures.hang_evidence import (
 )
 from supervisor.core.failures.looks import (
     Call,
-    GpuActivity,
     SilenceEvidence,
     ThreadEvidence,
     ThreadLook,
     TreeLook,
     compare_looks,
 )
+from supervisor.core.gpus.activity import GpuActivity
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Abort, LookAtSilence
 from supervisor.core.program.events import (
@@ -124,6 +124,8 @@ LIFE = {
     "a disk that is busy": replace(with_main(IDLE, states="D" * LOOKS), disk_bytes_s=2e6),
     "a GPU of which nothing is known": replace(IDLE, has_accelerator=True),
     "a GPU that computes": replace(IDLE, has_accelerator=True, gpu=GpuActivity.BUSY),
+    "a wait for a GPU in a loop": replace(LOOP, has_accelerator=True, gpu=GpuActivity.BUSY),
+    "a wait in a loop for a GPU of which nothing is known": replace(LOOP, has_accelerator=True),
     "counters that are not shown": replace(IDLE, io_bytes=None),
     "a worker that could not be looked at": replace(IDLE, threads=()),
     "looks that lasted no time": replace(IDLE, ended_at=30.0),

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor.core.gpus.activity import GpuLoad
 from supervisor.host.gpu_guard import messages
 from supervisor.host.gpu_guard.client import GpuHelper, GuardClient, HelperHangs
 from tests.gpu_host import UUIDS, GpuHost
@@ -234,3 +235,11 @@ async def test_all_that_the_log_has_is_told_before_it_has_caught_up(host: GpuHos
     await heard.client.catch_up()
 
     assert [seen.pid for seen in heard.of(messages.XidSeen)] == list(range(1, 101))
+
+
+async def test_loads_are_those_of_all_gpus_that_tell_them(host: GpuHost, heard: Heard) -> None:
+    host.are("busy=97 memory_busy=41 power=298000", "busy=0 memory_busy=0", "error=15", "recovery=0", count=4)
+
+    loads = (await heard.client.loads(5.0)).loads
+
+    assert loads == (GpuLoad(UUIDS[0], 97, 41, 298_000), GpuLoad(UUIDS[1], 0, 0, None))
