@@ -140,6 +140,7 @@ KINDS = (
     Kind(compiler_in_main_thread, LoopSection.STEP, 550.0),
     Kind(evaluation_on_cpu, LoopSection.STEP, 550.0),
     Kind(evaluation_on_gpu, LoopSection.EVALUATION, 1700.0),
+    Kind(evaluation_on_gpu, LoopSection.STEP, 550.0),
     Kind(save_that_writes, LoopSection.SAVE, 550.0),
     Kind(save_that_syncs, LoopSection.SAVE, 550.0),
     Kind(slow_read, LoopSection.DATA, 550.0),
