@@ -25,7 +25,12 @@ INTEGRATION_FOLDERS = ("tests/system/", "tests/systemd/", "tests/deploy/", "test
 _WEIGHTS = {"slow": 10.0, "integration": 2.0, "tensorflow": 0.5}
 """About how many seconds a test takes, by its marker; the greatest of them applies."""
 _IMPORTS_TENSORFLOW = frozenset(
-    {"import tensorflow as tf", "from tests.worker import training", "from tests.worker.power_jobs import KINDS, Kind"}
+    {
+        "import tensorflow as tf",
+        "from tests.worker import training",
+        "from tests.worker.power_jobs import KINDS, Kind",
+        "from worker.devices.gpu_check import VISIBLE, asked_gpus, reason_in",
+    }
 )
 """Lines of a test file that imports TensorFlow."""
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
@@ -68,6 +73,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         lines = collection_path.read_text().splitlines()
         return True if _IMPORTS_TENSORFLOW.intersection(lines) else None
     return None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fails if a file imported TensorFlow all the same, which `make quick` would pay for at each edit."""
+    if "not tensorflow" in session.config.option.markexpr and "tensorflow" in sys.modules:
+        lines = ", ".join(sorted(_IMPORTS_TENSORFLOW))
+        raise pytest.UsageError(
+            f"a test file imports TensorFlow without one of the lines by which it is known: {lines}"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from supervisor.protocol.proof import EXIT_STATUS, Verdict
+from tests.gpu_host import IN_ORDER, GpuDaemon, GpuHost
 from tests.places import CHILDREN, ROOT
 from tests.reading import records
 from tests.system.harness import Daemon, Refused, let_others_in
-from tests.system.test_faults_gpus import Host
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -161,14 +161,12 @@ def test_a_job_that_trains_is_refused_unless_there_is_room_for_both(tmp_path: Pa
 
 
 def test_without_a_free_gpu_a_job_is_refused(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    host.are({"uuid": "GPU-aaaa", "pids": [os.getpid()]})
-    daemon = Daemon(tmp_path, job(tmp_path), environment=host.environment)
-    with daemon:
+    with GpuHost(tmp_path) as host, GpuDaemon(host, tmp_path, job(tmp_path)) as daemon:
+        host.are(f"{IN_ORDER} pids={os.getpid()}", count=1)
         with pytest.raises(Refused, match=f"no GPU of sum is free .GPU 0 by pid {os.getpid()}.*--anyway"):
             daemon.call("prove", name="sum")
 
-        host.are({"uuid": "GPU-aaaa", "pids": [os.getpid()]}, {"uuid": "GPU-bbbb"})
+        host.are(f"{IN_ORDER} pids={os.getpid()}", IN_ORDER)
         daemon.call("prove", name="sum")
         daemon.call("prove_cancel", name="sum")
 
