@@ -22,9 +22,9 @@ BINARIES = ("/_ssl.", "/libssl", "/libcrypto", "/_bz2.", "/_lzma.", "/google_crc
 METADATA = """
 import sys
 import supervisor.daemon
-left_out = {"_hashlib", "bz2", "email", "google_crc32c", "greenlet", "http.client", "http.server", "importlib.metadata"}
-left_out |= {"lzma", "multiprocessing", "prometheus_client", "pynvml", "rich", "ssl", "supervisor.prove"}
-left_out |= {"urllib.request", "xmlrpc", "zipfile"}
+left_out = {"_decimal", "_hashlib", "bz2", "email", "google_crc32c", "greenlet", "http.client", "http.server"}
+left_out |= {"importlib.metadata", "lzma", "multiprocessing", "prometheus_client", "pynvml", "rich", "ssl", "supervisor.prove"}
+left_out |= {"statistics", "urllib.request", "xmlrpc", "zipfile"}
 print(sorted(left_out & sys.modules.keys()))
 
 import asyncio

@@ -8,7 +8,6 @@ While it is slower, its windows don't change what is usual; after six hours they
 A reason is named only if it was not there before: whatever has always been so explains nothing.
 """
 
-import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -178,7 +177,8 @@ class SlownessDetector:
 
 
 def _median_step_s(windows: Iterable[Window]) -> float:
-    return statistics.median(window.step_s for window in windows)
+    steps_s = sorted(window.step_s for window in windows)
+    return steps_s[len(steps_s) // 2]
 
 
 MORE = 2.0  # times as much as before, to be a reason
@@ -247,7 +247,7 @@ def _rate(loads: Sequence[HostLoad], name: str, over: str) -> float | None:
 
 def _mean_clock(loads: Sequence[HostLoad]) -> float | None:
     known = [load.megahertz for load in loads if load.megahertz is not None]
-    return statistics.fmean(known) if known else None
+    return sum(known) / len(known) if known else None
 
 
 def _span(length_s: float) -> str:
