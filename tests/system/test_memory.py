@@ -23,8 +23,8 @@ METADATA = """
 import sys
 import supervisor.daemon
 left_out = {"_decimal", "_hashlib", "bz2", "email", "google_crc32c", "greenlet", "http.client", "http.server"}
-left_out |= {"importlib.metadata", "lzma", "multiprocessing", "prometheus_client", "pynvml", "rich", "ssl", "supervisor.prove"}
-left_out |= {"statistics", "urllib.request", "xmlrpc", "zipfile"}
+left_out |= {"importlib.metadata", "lzma", "multiprocessing", "prometheus_client", "pynvml", "rich", "ssl"}
+left_out |= {"statistics", "supervisor.prove", "urllib.request", "xmlrpc", "zipfile"}
 print(sorted(left_out & sys.modules.keys()))
 
 import asyncio
