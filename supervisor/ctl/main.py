@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from supervisor import __version__
 from supervisor.ctl.actions import table
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.action == "completion":
         return _completion(options.arguments)
     try:
-        server = settings(_options(options), os.environ)
+        if options.hosts is not None:
+            return _act_on_hosts(options)
+        if options.limit is not None:
+            raise SettingsError("--limit chooses among the hosts of --hosts FILE; name the file too")
+        return _act(options, _with_password(settings(_options(options), os.environ), options))
     except SettingsError as error:
         return _bad_options(str(error))
-    try:
-        if server.username and server.password is None and options.action and sys.stdin.isatty():
-            server = replace(server, password=getpass.getpass(f"Password of {server.username}: "))
-        return _act(options, server)
     except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D instead of a password
         print(file=sys.stderr)
         return INTERRUPTED
@@ -52,15 +52,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
 
 
-def _act(options: argparse.Namespace, server: Settings) -> int:
-    terminal = Terminal(
+def _with_password(server: Settings, options: argparse.Namespace) -> Settings:
+    """Asks for the password, if there is a user name without one, and somebody to ask."""
+    if server.username and server.password is None and options.action and sys.stdin.isatty():
+        return replace(server, password=getpass.getpass(f"Password of {server.username}: "))
+    return server
+
+
+def _act_on_hosts(options: argparse.Namespace) -> int:
+    """Raises SettingsError."""
+    from supervisor.ctl import hosts, many
+
+    if options.serverurl is not None:
+        raise SettingsError("-s and --hosts exclude each other; give one of them")
+    chosen = hosts.limit_hosts(hosts.read_hosts(options.hosts), options.limit)
+    server = settings(replace(_options(options), url=chosen[0].url), os.environ)
+    origin = f"the address is that of {options.hosts}"
+    if len(chosen) == 1 or options.action == "help":
+        return _act(options, _with_password(replace(server, url_origin=origin), options))
+    action = options.action or "status"
+    if options.interactive:
+        raise SettingsError("the interactive shell is one daemon's; name its host with --limit")
+    if why := many.refusal(action, options.arguments, options.limit is not None):
+        raise SettingsError(why)
+    server = _with_password(server, options)
+
+    def connect(host: hosts.Host, out: TextIO, err: TextIO) -> Terminal:
+        return _terminal(options, replace(server, url=host.url, url_origin=origin), out, err)
+
+    arguments = [word for word in options.arguments if word != "--json"]
+    options.json = options.json or arguments != options.arguments
+    answers = many.run_on_all(chosen, connect, action, arguments)
+    return int(many.print_answers(_terminal(options, server, sys.stdout, sys.stderr), action, answers))
+
+
+def _terminal(options: argparse.Namespace, server: Settings, out: TextIO, err: TextIO) -> Terminal:
+    return Terminal(
         client=Client(server.url, server.username, server.password),
-        out=sys.stdout,
-        err=sys.stderr,
+        out=out,
+        err=err,
         as_json=options.json,
         is_raw=options.raw,
         url_origin=server.url_origin,
     )
+
+
+def _act(options: argparse.Namespace, server: Settings) -> int:
+    terminal = _terminal(options, server, sys.stdout, sys.stderr)
     if options.action is not None and not options.interactive:
         return int(run_action(terminal, options.action, options.arguments))
     from supervisor.ctl import shell
@@ -130,6 +168,13 @@ def parser() -> argparse.ArgumentParser:
         help="configuration file (default: searched for as supervisord does)",
     )
     add("-s", "--serverurl", metavar="URL", help="where supervisord listens: unix:///path or http://host:port")
+    add(
+        "--hosts",
+        type=Path,
+        metavar="FILE",
+        help="ask all daemons of a file, side by side: `NAME`, `NAME URL` or `URL` in each line",
+    )
+    add("--limit", metavar="NAME[,NAME]", help="only these of --hosts; `all` lets an action change something on all")
     add("-u", "--username", metavar="NAME", help="user name for the daemon")
     add("-p", "--password", metavar="TEXT", help="password for the daemon; others see it in the list of processes")
     add("--password-file", type=Path, metavar="FILE", help="file whose first line is the password for the daemon")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from supervisor.config import load_config
+from supervisor.ctl.hosts import Host, read_hosts
 from tests.deploy.tools import DEPLOY, judge, tool
 from tests.reading import content
 from tests.system.harness import Daemon
@@ -104,3 +105,18 @@ def test_a_log_that_logrotate_moved_is_continued_in_a_new_file(tmp_path: Path):
         daemon.until(lambda: content(log), "the new file is written to")
     numbers = [int(line) for each in (log.with_suffix(".log.1"), log) for line in each.read_text().split()]
     assert numbers == list(range(len(numbers)))  # nothing is lost, nothing twice
+
+
+def test_the_hosts_that_ansible_writes_down_are_those_of_the_play(tmp_path: Path):
+    playbook = tool("ansible-playbook", "PyPI: ansible-lint")
+    (tmp_path / "inventory").write_text("[training]\ngpu-2 ansible_host=10.0.0.2\ngpu-1\n")
+    template = ANSIBLE / "roles/stepkeeper/templates/hosts.j2"
+    tasks = [
+        {"ansible.builtin.template": {"src": str(template), "dest": f"{tmp_path}/hosts", "mode": "0644"},
+         "delegate_to": "localhost", "run_once": True, "vars": {"stepkeeper_port": 9001}},
+    ]  # fmt: skip
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "training", "gather_facts": False, "tasks": tasks}]))
+
+    judge([playbook, "-i", tmp_path / "inventory", "-c", "local", tmp_path / "play.yml"], tmp_path)
+
+    assert read_hosts(tmp_path / "hosts") == (Host("gpu-1", "http://gpu-1:9001"), Host("gpu-2", "http://10.0.0.2:9001"))
