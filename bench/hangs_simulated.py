@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from supervisor.core.failures.gpu_activity import GpuActivity
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.hang_evidence import LOOKS
 from supervisor.core.failures.looks import Call, SilenceEvidence, ThreadEvidence
-from supervisor.core.gpus.activity import GpuActivity
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Abort, LookAtSilence
 from supervisor.core.program.events import (

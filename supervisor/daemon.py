@@ -145,13 +145,12 @@ def _prove(words: list[str]) -> int:
 
 def _init(words: list[str], parsed: Namespace) -> int:
     """Writes a first configuration file."""
-    from supervisor.config.script_survey import ScriptError  # only here: a daemon has no use for them
-    from supervisor.config.starter import write_starter
+    from supervisor.config.first_file.script_survey import ScriptError  # only here: a daemon has no use for them
+    from supervisor.config.first_file.starter import write_starter
 
-    script = Path(words[0]) if words else None
     try:
         target = options.starter_path(parsed)
-        said = write_starter(script, words[1:], target, os.environ)
+        said = write_starter(words, target, os.environ)
     except FileExistsError:
         remedy = "name another one (supervisord -c FILE --init ...), or move that one away"
         return _fail(f"cannot write {target}: it exists already; {remedy}", EXIT_CANNOT_RUN)

@@ -96,7 +96,8 @@ def _command_remarks(
 
 def _silent_script(program: ProgramConfig, folder: Path) -> str | None:
     """What is to be said of a job's script that does not seem to use the package `worker`; None if it does."""
-    from supervisor.config.script_survey import ScriptError, WorkerUse, survey_command  # a daemon has no use for it
+    from supervisor.config.first_file.command_survey import WorkerUse, survey_command  # a daemon has no use for them
+    from supervisor.config.first_file.script_survey import ScriptError
 
     try:
         survey = survey_command(program.command, folder)

@@ -20,8 +20,8 @@ import pytest
 
 from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.hooks import HookRunner
+from supervisor.runner.fleet.gpu_jobs import JobsOnGpus
 from supervisor.runner.gpus.guard import GpuGuard
-from supervisor.runner.gpus.jobs import JobsOnGpus
 from supervisor.runner.listeners.hub import ListenerHub
 from tests import forked
 from tests.places import CHILDREN

@@ -156,8 +156,9 @@ def parser() -> argparse.ArgumentParser:
         "--init",
         nargs=argparse.REMAINDER,
         metavar="SCRIPT [ARGUMENT ...]",
-        help="look at SCRIPT and write a commented configuration file that runs it with these arguments (without a "
-        "script: a file without programs) to ./supervisord.conf, or to the FILE of a -c before it; overwrites nothing",
+        help="look at SCRIPT (or -m MODULE) and write a commented configuration file that runs it with these arguments "
+        "(without a script: a file without programs) to ./supervisord.conf, or to the FILE of a -c before it; "
+        "overwrites nothing",
     )
     add(
         "--prove",

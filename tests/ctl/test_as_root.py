@@ -8,7 +8,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from supervisor.config import starter
+from supervisor.config.first_file import starter
 from supervisor.ctl.settings import Options, SettingsError, settings
 from tests.places import ROOT
 
@@ -102,7 +102,7 @@ def test_an_interpreter_of_a_users_is_not_run_as_root_by_init(home: Path) -> Non
     python.write_text(f"#!/bin/sh\ntouch {home}/ran\n")
     python.chmod(0o755)
 
-    said = starter.write_starter(script, (), home.parent / "made.conf", {})
+    said = starter.write_starter([str(script)], home.parent / "made.conf", {})
 
     assert not (home / "ran").exists()
     assert "is not run as root to see whether it has stepkeeper" in said

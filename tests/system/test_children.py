@@ -52,7 +52,7 @@ OTHERS = {
     "supervisor.prove.session": "proofs, which run as their caller or as the job's user: private daemons",
     "supervisor.prove.torch_states": "proofs: the job's own interpreter, as the job's user",
     "supervisor.prove.devices": "proofs: nvidia-smi, as their caller",
-    "supervisor.config.starter": "supervisord --init, for the interpreter of a script of the caller's",
+    "supervisor.config.first_file.interpreters": "supervisord --init, for the interpreter of a script of the caller's",
 }
 """Modules that call the system's own functions, and why they may."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.runner.fleet.descendant_watch import NOTED_EVERY_S
+from supervisor.runner.fleet.watches.descendants import NOTED_EVERY_S
 from tests.reading import alive
 from tests.system.harness import Daemon, job
 

@@ -22,7 +22,7 @@ What counts as life, in the order in which it is looked for:
 * A **lock on a file** is waited for: another job may hold it while it fills a cache that both use.
 * The **host's network or disks are busy** while a thread waits for a file: a file system in user space, or its server,
   may be fetching a whole file before it answers.
-* A **GPU** computes (`core/gpus/activity.py`), or an accelerator is in use and nobody has measured what it does: its
+* A **GPU** computes (`gpu_activity.py`), or an accelerator is in use and nobody has measured what it does: its
   host waits meanwhile, asleep or in a loop. A GPU that is idle all the time, or that spins, excuses nothing.
 * **Another host** may be what is waited for: the other ranks of a gang save or evaluate.
 
@@ -44,9 +44,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.failures.gpu_activity import GpuActivity
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.looks import Call, SilenceEvidence, ThreadEvidence
-from supervisor.core.gpus.activity import GpuActivity
 from supervisor.protocol.plurals import counted
 
 USUAL_STEPS = 20.0  # a job whose steps take long is looked at later: a step may take several times as long as usual

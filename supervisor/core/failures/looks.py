@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from supervisor.core.gpus.activity import GpuActivity, GpuLoad, judge_activity
+from supervisor.core.failures.gpu_activity import GpuActivity, GpuLoad, judge_activity
 
 
 class Call(StrEnum):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
-from supervisor.core.gpus.activity import GpuLoad
+from supervisor.core.failures.gpu_activity import GpuLoad
 from supervisor.core.gpus.health import MAX_GPUS, Count, GpuHealth
 from supervisor.protocol.wire.limits import Items, Range, Text
 from supervisor.protocol.wire.lines import LineCodec

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supervisor.core.gpus.activity import GpuLoad
+from supervisor.core.failures.gpu_activity import GpuLoad
 from supervisor.core.gpus.health import MAX_GPUS, MAX_PIDS, GpuHealth
 from supervisor.core.gpus.xid import normal_address
 from supervisor.host.gpu_guard.messages import MAX_HOLDERS, GpuList

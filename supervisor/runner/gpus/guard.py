@@ -14,8 +14,8 @@ from typing import Protocol
 
 import structlog
 
+from supervisor.core.failures.gpu_activity import GpuLoad
 from supervisor.core.gpus import faults
-from supervisor.core.gpus.activity import GpuLoad
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
 from supervisor.core.gpus.faults import Follows
 from supervisor.core.gpus.guard import Guard, gpu_words

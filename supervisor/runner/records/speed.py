@@ -1,4 +1,4 @@
-"""How fast a job trains, compared with its own past: sums up what its worker reports (`fleet/speed_watch` judges)."""
+"""How fast a job trains, compared with its own past: sums up what its worker reports (`fleet/watches/speed` judges)."""
 
 from supervisor.core.failures.slowness import WINDOW_S, SlownessDetector, Window
 from supervisor.core.program.effects import Effect, Spawn

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.failures.gpu_activity import GpuActivity
 from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.hang_evidence import (
     LOOKS,
@@ -25,7 +26,6 @@ from supervisor.core.failures.looks import (
     TreeLook,
     compare_looks,
 )
-from supervisor.core.gpus.activity import GpuActivity
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Abort, LookAtSilence
 from supervisor.core.program.events import (

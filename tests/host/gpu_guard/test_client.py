@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.core.gpus.activity import GpuLoad
+from supervisor.core.failures.gpu_activity import GpuLoad
 from supervisor.host.gpu_guard import messages
 from supervisor.host.gpu_guard.client import GpuHelper, GuardClient, HelperHangs
 from tests.gpu_host import UUIDS, GpuHost

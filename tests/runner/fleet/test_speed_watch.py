@@ -14,7 +14,7 @@ from supervisor.core.program.facts import State
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.fleet.speed_watch import SpeedWatch
+from supervisor.runner.fleet.watches.speed import SpeedWatch
 from supervisor.runner.program.runner import Runner
 from tests.places import CHILDREN
 from tests.waiting import TIMEOUT_S, wait_until_async

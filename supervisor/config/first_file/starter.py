@@ -5,22 +5,21 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from supervisor.config.first_file.interpreters import find_interpreter, has_worker, missing_packages, missing_worker
+from supervisor.config.first_file.script_start import ScriptStart, how_started, named_script
+from supervisor.config.first_file.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
 from supervisor.config.load import check_config
 from supervisor.config.program import MAX_NAME_BYTES, RESERVED
-from supervisor.config.script_survey import ScriptError, ScriptKind, ScriptSurvey, survey_script
 from supervisor.config.server_relations import MAX_SOCKET_PATH_BYTES
 from supervisor.ini.ownership import why_not_as_root
 from supervisor.ini.problems import ConfigError
 from supervisor.ini.reader import candidates
 from supervisor.protocol.installation import install_stepkeeper
-
-PROBE_TIMEOUT_S = 20.0  # for an interpreter on a cold network disk to start
 
 _HEAD = """\
 ; {what}
@@ -82,25 +81,38 @@ _NO_JOB = """\
 ; A few lines make it a job that goes on from its newest checkpoint (docs/recipes.md); then add:
 ;checkpoint_dir = checkpoints/NAME
 """
+_OWN_CHECKPOINTS = """\
+; The script imports {framework} and restores a state of its own ({resumes}), so after a restart it may go on
+; from that. Nobody proves such a checkpoint whole, and a notice saves nothing. A few lines make it a job, whose first
+; start takes the newest of them (docs/recipes.md, initial_checkpoint); then add:
+;checkpoint_dir = checkpoints/NAME
+"""
 
 
-def write_starter(script: Path | None, arguments: Sequence[str], target: Path, environment: Mapping[str, str]) -> str:
+def write_starter(words: Sequence[str], target: Path, environment: Mapping[str, str]) -> str:
     """Writes the file `target`, which must not exist yet, and gives what to tell the user.
+
+    `words`: the script and its arguments, or `-m MODULE` and its arguments; none for a file without programs.
 
     Raises ScriptError if the script can't be read, OSError if the file can't be written.
     """
     said: list[str] = []
-    if script is None:
+    is_job = False
+    if not words:
         text = _head("Configuration of supervisord.", target, environment) + _NOTHING_YET
         what = "it has no programs yet; add yours"
     else:
+        here = Path(os.path.abspath("."))  # noqa: PTH100 - keeps links
+        script, module, arguments = named_script(words, here)
+        script = Path(os.path.abspath(script))  # noqa: PTH100
         survey = survey_script(script, arguments)
-        text, what = _text_for(script.absolute(), arguments, survey, target, environment, said)
+        start = how_started(script, module, arguments, survey, here) if survey.is_python else None
+        text, what = _text_for(script, arguments, survey, start, target, environment, said)
+        is_job = survey.kind is not ScriptKind.PLAIN
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("x", encoding="utf-8") as file:
         file.write(text)
     said += _complaints(target, environment)
-    is_job = script is not None and survey.kind is not ScriptKind.PLAIN
     return "\n".join([f"wrote {target}: {what}", *said, *_next_commands(target, is_job)])
 
 
@@ -131,12 +143,14 @@ def _text_for(
     script: Path,
     arguments: Sequence[str],
     survey: ScriptSurvey,
+    start: ScriptStart | None,
     target: Path,
     environment: Mapping[str, str],
     said: list[str],
 ) -> tuple[str, str]:
     name, is_job = _name(script), survey.kind is not ScriptKind.PLAIN
-    python = _interpreter(script, environment) if survey.is_python else None
+    directory = script.parent if start is None else start.directory
+    python = find_interpreter(script, environment) if survey.is_python else None
     what = f"{'the training job' if is_job else 'the program'} {name!r}"
     reason = f"{script.name} uses {survey.kind}" if is_job else ""
     lines = [f"[program:{name}]"]
@@ -145,14 +159,20 @@ def _text_for(
     if survey.options:
         lines.append(f"; arguments that the script takes: {_one_line(' '.join(survey.options))}")
     if survey.kind is ScriptKind.TRAINING:
-        lines += [f"entrypoint = {script.stem}:{survey.function}", f"python = {_value(str(python))}"]
+        module = script.stem if start is None or not start.module else start.module
+        directory = directory if start is not None and start.module else script.parent
+        lines += [f"entrypoint = {module}:{survey.function}", f"python = {_value(str(python))}"]
     else:
-        lines.append(f"command = {' '.join(map(_word, _command(script, python, arguments)))}")
-    lines.append(f"directory = {_place(script.parent, target.parent)}")
+        command = _shell_command(script, survey, arguments) if start is None else [str(python), *start.words]
+        lines.append(f"command = {' '.join(map(_word, command))}")
+    lines.append(f"directory = {_place(directory, target.parent)}")
+    if start is not None and start.modules:
+        folders = ":".join(_place(folder, target.parent) for folder in start.modules)
+        lines += ["; Modules that the script imports are there.", f'environment = PYTHONPATH="{folders}"']
     if is_job:
-        kept = script.parent / survey.directory if survey.directory else target.parent / "checkpoints" / name
+        kept = directory / survey.directory if survey.directory else target.parent / "checkpoints" / name
         lines += ["; Keep it on a disk that survives the host.", f"checkpoint_dir = {_place(kept, target.parent)}"]
-    said += _remarks(script, survey, python if is_job else None)
+    said += _remarks(script, survey, python, start)
     blocks = "".join(_blocks(survey)).replace("NAME", name)
     title = f"Configuration of supervisord for {_one_line(script.name)}, written by supervisord --init."
     head = _head(title, target, environment)
@@ -162,7 +182,8 @@ def _text_for(
 def _blocks(survey: ScriptSurvey) -> Iterator[str]:
     if survey.kind is ScriptKind.PLAIN:
         if survey.framework:
-            yield _NO_JOB.format(framework=survey.framework)
+            text = _OWN_CHECKPOINTS if survey.resumes else _NO_JOB
+            yield text.format(framework=survey.framework, resumes=survey.resumes)
         yield _PLAIN
         return
     if survey.uses_strategy:
@@ -172,53 +193,37 @@ def _blocks(survey: ScriptSurvey) -> Iterator[str]:
         yield _EXPORT
 
 
-def _remarks(script: Path, survey: ScriptSurvey, python: Path | None) -> Iterator[str]:
+def _remarks(script: Path, survey: ScriptSurvey, python: Path | None, start: ScriptStart | None) -> Iterator[str]:
     """What the user has to do before it runs."""
     if survey.needed:
         needed = ", ".join(map(_one_line, survey.needed))
         yield f"the script requires {needed}: add it to 'command' in the file, before anything is started"
-    if python is not None:
-        if (script.parent / "worker.py").exists():
-            yield f"{script.parent / 'worker.py'} hides stepkeeper's package of that name; rename it"
-        elif (why := why_not_as_root(python, os.environ)) is not None:
+    if survey.magic_line is not None:
+        yield (
+            f"line {survey.magic_line} of {script.name} calls get_ipython(), as notebooks do: only IPython has that; "
+            f"take such lines out before anything is started"
+        )
+    if python is None or start is None:
+        return
+    is_job = survey.kind is not ScriptKind.PLAIN
+    if is_job and (start.directory / "worker.py").exists():
+        yield f"{start.directory / 'worker.py'} hides stepkeeper's package of that name; rename it"
+    elif (why := why_not_as_root(python, os.environ)) is not None:
+        if is_job:
             command = install_stepkeeper(str(python))
             yield f"{python} is not run as root to see whether it has stepkeeper: {why}; if it has not: {command}"
-        elif python != Path(sys.executable) and not has_worker(python):
+    else:
+        if is_job and python != Path(sys.executable) and not has_worker(python):
             yield missing_worker(python)
+        wanted = [name for name in survey.imports if name not in (*sys.stdlib_module_names, "worker")]
+        if missing := missing_packages(python, wanted, (start.directory, script.parent, *start.modules)):
+            yield f"{python} lacks {', '.join(missing)}, which the script imports; install that there first"
 
 
-def missing_worker(python: Path) -> str:
-    """That an interpreter lacks the package, and how it gets it."""
-    command = install_stepkeeper(str(python))
-    return f"{python} has no stepkeeper, which the script imports as 'worker'; install it there: {command}"
-
-
-def has_worker(python: Path) -> bool:
-    """Whether this interpreter can import stepkeeper's package `worker`."""
-    code = "import importlib.util as u; s = u.find_spec('worker'); print(s.origin if s else '')"
-    try:
-        origin = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, cwd="/", timeout=PROBE_TIMEOUT_S, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError, UnicodeError):
-        return False
-    return bool(origin) and (Path(origin).parent / "process" / "startup.py").exists()
-
-
-def _interpreter(script: Path, environment: Mapping[str, str]) -> Path:
-    """The script's: of an environment beside it, of the one that is active, else the daemon's own."""
-    folders = [script.parent / ".venv", script.parent / "venv"]
-    folders += [
-        Path(environment[variable]) for variable in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(variable)
-    ]
-    interpreters = [folder / "bin" / "python" for folder in folders]
-    return next((path for path in interpreters if os.access(path, os.X_OK)), Path(sys.executable))
-
-
-def _command(script: Path, python: Path | None, arguments: Sequence[str]) -> list[str]:
-    if python is not None:
-        return [str(python), script.name, *arguments]
-    return [*([] if os.access(script, os.X_OK) else ["/bin/sh"]), str(script), *arguments]
+def _shell_command(script: Path, survey: ScriptSurvey, arguments: Sequence[str]) -> list[str]:
+    """A script that may not be executed is given to what its first line names, else to the shell."""
+    runs_it = [] if os.access(script, os.X_OK) and survey.shebang else survey.shebang or ["/bin/sh"]
+    return [*runs_it, str(script), *arguments]
 
 
 def _name(script: Path) -> str:

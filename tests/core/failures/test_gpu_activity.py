@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.gpus.activity import GpuActivity, GpuLoad, judge_activity
+from supervisor.core.failures.gpu_activity import GpuActivity, GpuLoad, judge_activity
 
 LOOKS = 6
 

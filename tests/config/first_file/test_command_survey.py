@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config.script_survey import ScriptError, WorkerUse, survey_command
+from supervisor.config.first_file.command_survey import WorkerUse, survey_command
+from supervisor.config.first_file.script_survey import ScriptError
 
 USES = "import worker\nwith worker.Run(c) as run: pass\n"
 YES, NO, UNKNOWN = WorkerUse.YES, WorkerUse.NO, WorkerUse.UNKNOWN

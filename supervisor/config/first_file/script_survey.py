@@ -4,18 +4,16 @@ Nothing is imported or run. `supervisord --init` writes its file by this, and `-
 """
 
 import ast
+import contextlib
 import os
-import shlex
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from supervisor.protocol.wire import launch
 
-MAX_MODULES = 50  # of a script's own, that are looked into: a package of more is no longer a script
 MAX_SCRIPT_BYTES = 1 << 20  # whatever is larger is data
 
 
@@ -41,7 +39,7 @@ _CALLS = {
     for script_kind in ScriptKind
     if script_kind not in (ScriptKind.PIPE, ScriptKind.PLAIN)
 }
-_FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
+FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,9 @@ class ScriptSurvey:
 
     `directory`: where it keeps its checkpoints when it is started by hand, if its text says so. `options`: what its
     argparse takes; `needed`: what of it the given arguments lack. `framework`: that it imports, for a plain script.
+    `imports`: the packages that it can't begin without; `levels`: how far up its relative imports reach. `texts`: those
+    that may be relative paths. `magic_line`: where it needs IPython. `resumes`: what it restores a state with itself.
+    `shebang`: the words of its first line, if it is no Python.
     """
 
     kind: ScriptKind = ScriptKind.PLAIN
@@ -60,13 +61,20 @@ class ScriptSurvey:
     needed: tuple[str, ...] = ()
     framework: str = ""
     is_python: bool = True
+    imports: tuple[str, ...] = ()
+    levels: int = 0
+    texts: tuple[str, ...] = ()
+    magic_line: int | None = None
+    resumes: str = ""
+    shebang: tuple[str, ...] = ()
 
 
 def survey_script(path: Path, arguments: Sequence[str] = ()) -> ScriptSurvey:
     """What the script at `path` is, started with these arguments. Raises ScriptError."""
-    text = _text(path)
-    if path.suffix != ".py" and "python" not in text.split("\n", 1)[0]:
-        return ScriptSurvey(is_python=False)
+    text = read_script(path)
+    first = text.split("\n", 1)[0]
+    if path.suffix != ".py" and "python" not in first:
+        return _survey_other(path, text)
     try:
         tree = ast.parse(text, str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -80,112 +88,22 @@ def survey_script(path: Path, arguments: Sequence[str] = ()) -> ScriptSurvey:
         ) from error
 
 
-class WorkerUse(StrEnum):
-    """Whether a job's command leads to the package `worker`, as far as the texts of its scripts tell."""
-
-    YES = "yes"
-    NO = "no"  # the script, all that it imports from beside it included, and it imports nothing that might
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class CommandSurvey:
-    """What was found out of a job's command. `script`: the one that was looked at, None if there is none to see.
-
-    `may_use_it`: what it imports that might use the package, where it does not itself.
-    """
-
-    use: WorkerUse
-    script: Path | None = None
-    may_use_it: tuple[str, ...] = ()
+def _survey_other(path: Path, text: str) -> ScriptSurvey:
+    """A script in another language, as a rule the shell's: a job if it names a script beside it that is one."""
+    first = text.split("\n", 1)[0]
+    shebang = first[2:].split(maxsplit=1) if first.startswith("#!") else []  # one argument at most, as in execve(2)
+    whole = ScriptSurvey(is_python=False, shebang=tuple(word.strip() for word in shebang))
+    for word in dict.fromkeys(text.split()):
+        named = path.parent / word.strip("\"';")
+        if named.suffix == ".py" and len(word) < _MOST_PATH and named.is_file():
+            with contextlib.suppress(ScriptError):
+                survey = survey_script(named)
+                if survey.kind not in (ScriptKind.PLAIN, ScriptKind.TRAINING):
+                    return replace(whole, kind=survey.kind, directory=survey.directory)
+    return whole
 
 
-def survey_command(command: Sequence[str], folder: Path) -> CommandSurvey:
-    """Whether what `command` runs in `folder` uses the package `worker`. Raises ScriptError if a script can't be read.
-
-    Only of `python SCRIPT` can it be told that it does not: a shell, a launcher or a module may do anything.
-    """
-    scripts = [path for path in _scripts_in(command, folder) if path.is_file()]
-    if not scripts:
-        return CommandSurvey(WorkerUse.UNKNOWN)
-    foreign: set[str] = set()
-    for script in scripts:
-        use, names = _use_of(script)
-        if use is WorkerUse.YES:
-            return CommandSurvey(use, script)
-        foreign |= names
-    is_plain = "python" in Path(command[0]).name and not any(word in ("-m", "-c") for word in command[1:])
-    use = WorkerUse.NO if is_plain and not foreign else WorkerUse.UNKNOWN
-    return CommandSurvey(use, scripts[0], tuple(sorted(foreign)))
-
-
-def _scripts_in(command: Sequence[str], folder: Path) -> Iterator[Path]:
-    """The scripts that a command names, also inside an argument, as in bash -c "python train.py"."""
-    for argument in command[1:]:
-        try:
-            words = shlex.split(argument) if " " in argument else [argument]
-        except ValueError:
-            words = []
-        yield from (folder / word for word in words if word.endswith(".py"))
-    if "-m" in command:
-        module = "".join(command[command.index("-m") + 1 :][:1]).replace(".", "/")
-        yield from (folder / f"{module}.py", folder / module / "__main__.py")
-
-
-def _use_of(script: Path) -> tuple[WorkerUse, set[str]]:
-    """Looks at a script and at the modules beside it that it imports; and what else it imports that might use it."""
-    if survey_script(script).kind is not ScriptKind.PLAIN:
-        return WorkerUse.YES, set()
-    foreign, seen, waiting = set[str](), {script}, [script]
-    while waiting and len(seen) <= MAX_MODULES:
-        tree = _parsed(waiting.pop())
-        if tree is None:
-            continue
-        _, packages = _imported_names(tree)
-        if "worker" in packages or any(text == launch.VARIABLE for text in _texts(_expressions(tree))):
-            return WorkerUse.YES, set()
-        for module in _imported_modules(tree):
-            beside = [file for file in _files_of(script.parent, module) if file.is_file()]
-            waiting += [path for path in beside if path not in seen]
-            seen |= {*beside}
-            package = module.partition(".")[0]
-            is_own = beside or (script.parent / package).is_dir() or (script.parent / f"{package}.py").is_file()
-            if not is_own and package not in (*sys.stdlib_module_names, *_FRAMEWORKS):
-                foreign.add(package)
-        foreign |= packages & _RUNS_OTHERS
-    return WorkerUse.UNKNOWN if foreign or waiting else WorkerUse.NO, foreign
-
-
-_RUNS_OTHERS = frozenset({"importlib", "runpy", "subprocess", "multiprocessing"})
-"""Of the standard library: what may run a script that this one does not import."""
-
-
-def _parsed(path: Path) -> ast.Module | None:
-    try:
-        return ast.parse(_text(path), str(path))
-    except (ScriptError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _imported_modules(tree: ast.Module) -> Iterator[str]:
-    """The full names of all modules that are imported, wherever in the text; relative ones without their dots."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            yield from ([base] if base else [])
-            yield from (f"{base}.{name.name}".lstrip(".") for name in node.names if node.level or base)
-
-
-def _files_of(folder: Path, module: str) -> list[Path]:
-    """The files beside a script that importing a module would run; of a package also those above the module."""
-    parts = module.split(".")
-    packages = [folder.joinpath(*parts[: count + 1], "__init__.py") for count in range(len(parts))]
-    return [folder.joinpath(*parts).with_suffix(".py"), *packages]
-
-
-def _text(path: Path) -> str:
+def read_script(path: Path) -> str:
     if path.suffix == ".ipynb":
         remedy = "write it as a script first: jupyter nbconvert --to script"
         raise ScriptError(f"cannot run {path}: it is a notebook; {remedy} {path}")
@@ -205,7 +123,7 @@ def _text(path: Path) -> str:
 
 
 def _survey(tree: ast.Module, arguments: Sequence[str]) -> ScriptSurvey:
-    imported, modules = _imported_names(tree)
+    imported, modules = imported_names(tree)
     calls = [(_resolved(node.func, imported), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     used = {_CALLS[name]: call for name, call in reversed(calls) if name in _CALLS}
     kind = next(
@@ -215,9 +133,10 @@ def _survey(tree: ast.Module, arguments: Sequence[str]) -> ScriptSurvey:
     function = _function_that_returns_training(tree, imported) if kind is ScriptKind.PLAIN else ""
     if function:
         kind = ScriptKind.TRAINING
-    elif kind is ScriptKind.PLAIN and any(text == launch.VARIABLE for text in _texts(_expressions(tree))):
+    elif kind is ScriptKind.PLAIN and any(text == launch.VARIABLE for text in texts_of(expressions(tree))):
         kind = ScriptKind.PIPE
     options, needed = _arguments([call for _, call in calls], arguments)
+    needed = (*needed, *_positions(tree, arguments))
     return ScriptSurvey(
         kind=kind,
         function=function,
@@ -225,15 +144,46 @@ def _survey(tree: ast.Module, arguments: Sequence[str]) -> ScriptSurvey:
         uses_strategy=any(name == "worker.strategy" for name, _ in calls) or kind is ScriptKind.TRAINING,
         options=options,
         needed=needed,
-        framework=next((framework for framework in _FRAMEWORKS if framework in modules), ""),
+        framework=next((framework for framework in FRAMEWORKS if framework in modules), ""),
+        imports=tuple(dict.fromkeys(_needed_packages(tree))),
+        levels=max((node.level for node in tree.body if isinstance(node, ast.ImportFrom)), default=0),
+        texts=tuple(dict.fromkeys(filter(_may_be_path, texts_of(expressions(tree))))),
+        magic_line=next((node.lineno for name, node in _calls_by_name(tree) if name == "get_ipython"), None),
+        resumes=next((f"{name} in line {node.lineno}" for name, node in _calls_by_name(tree) if name in _RESUMES), ""),
     )
 
 
-def _expressions(tree: ast.Module) -> Iterator[ast.expr]:
+_RESUMES = frozenset(
+    {"CheckpointManager", "BackupAndRestore", "load_state_dict", "load_weights", "restore_or_initialize"}
+)
+_MOST_PATH = 200  # characters
+
+
+def _needed_packages(tree: ast.Module) -> Iterator[str]:
+    """What is imported at the top of the script, with nothing around it that would forgive its absence."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _calls_by_name(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
+
+
+def _may_be_path(text: str) -> bool:
+    is_short = 2 < len(text) <= _MOST_PATH and text.isprintable()
+    return is_short and ("/" in text or "." in text) and not text.startswith(("/", "~")) and "://" not in text
+
+
+def expressions(tree: ast.Module) -> Iterator[ast.expr]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.expr))
 
 
-def _imported_names(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
+def imported_names(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
     """By the name that the script uses: what of `worker` it stands for; and every package that is imported."""
     names, packages = dict[str, str](), set[str]()
     for node in ast.walk(tree):
@@ -282,7 +232,7 @@ def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, 
     for call in calls:
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
             continue
-        names = [*_texts(call.args)]
+        names = [*texts_of(call.args)]
         if not names:
             continue
         shown = max(names, key=len)
@@ -296,7 +246,27 @@ def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, 
     return tuple(dict.fromkeys(options)), tuple(dict.fromkeys(needed))
 
 
-def _texts(arguments: Iterable[ast.expr]) -> Iterator[str]:
+def _positions(tree: ast.Module, given: Sequence[str]) -> Iterator[str]:
+    """The entries of sys.argv that the script takes and nobody gives, unless it counts them."""
+    wanted = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and _is_argv(*node.args[:1]):
+            return
+        if isinstance(node, ast.Subscript) and _is_argv(node.value):
+            index = node.slice
+            if isinstance(index, ast.Constant) and isinstance(index.value, int):
+                wanted = max(wanted, index.value)
+    yield from (f"sys.argv[{number}]" for number in range(len(given) + 1, min(wanted, _MOST_ARGUMENTS) + 1))
+
+
+_MOST_ARGUMENTS = 20
+
+
+def _is_argv(node: ast.expr | None = None) -> bool:
+    return "argv" in (getattr(node, "attr", ""), getattr(node, "id", ""))
+
+
+def texts_of(arguments: Iterable[ast.expr]) -> Iterator[str]:
     return (
         argument.value
         for argument in arguments
@@ -305,7 +275,7 @@ def _texts(arguments: Iterable[ast.expr]) -> Iterator[str]:
 
 
 def _text_of(call: ast.Call, keyword: str) -> str:
-    return next(iter(_texts([argument.value for argument in call.keywords if argument.arg == keyword])), "")
+    return next(iter(texts_of([argument.value for argument in call.keywords if argument.arg == keyword])), "")
 
 
 def _is_true(call: ast.Call, keyword: str) -> bool:
