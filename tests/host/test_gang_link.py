@@ -65,8 +65,9 @@ async def daemon(rank: int, secret: str = SECRET, generation: int = 1) -> AsyncI
 async def test_all_meet_hear_the_cluster_and_the_last_word():
     async with daemon(0) as (chief, at_chief), daemon(1) as (_, at_first), daemon(2) as (second, at_second):
         await wait_until_async(lambda: len(at_chief.joined) == 2)
-        chief.begin(("a:1", "b:2", "c:3"))
-        await wait_until_async(lambda: at_first.cluster == at_second.cluster == ("a:1", "b:2", "c:3"))
+        cluster = tuple(f"{node}:{port}" for node, port in zip(NODES, (1, 2, 3), strict=True))
+        chief.begin(cluster)
+        await wait_until_async(lambda: at_first.cluster == at_second.cluster == cluster)
         second.send_all(Leave(60, "its worker ended"))
         await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.messages)
         await second.close()
