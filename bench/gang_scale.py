@@ -1,7 +1,7 @@
 """Measures the daemons of a gang of many nodes: how they meet, what it costs the chief, and how a loss becomes known.
 
-Run with `python -m bench.gang_scale [--ranks 8 64 512]` (two minutes). Simulated: the daemons' own code for a gang (the
-agent, its view and its connections), over real sockets, but all ranks in three processes of this machine, over
+Run with `python -m bench.gang_scale [--ranks 8 64 512]` (five minutes). Simulated: the daemons' own code for a gang
+(the agent, its view and its connections), over real sockets, but all ranks in four processes of this machine, over
 loopback, and without workers. The chief, rank 0, has a process of its own, which is what is measured; the last rank
 too, which is killed (SIGKILL: its connection ends) or stopped (SIGSTOP: it is silent, as behind a cut link).
 
@@ -9,14 +9,16 @@ meet        seconds from the first daemon's begin until the last knows the clust
 meet again  the same in the next generation, right after a loss
 loss        seconds from the kill until the chief knows, and until all ranks know
 silence     the same from the stop
+chief       seconds from its kill until all others know
 CPU         seconds that the chief computes until all have met; percent of a core while all is well
 traffic     bytes and messages a second at the chief, both directions, while all is well; bytes until all have met
 memory      MiB of the chief above those before the gang met
 files       descriptors that the chief has open
-output      bytes that the daemons write to the batch script's output, from the first meeting to the end of the first loss
+output      lines and bytes that all daemons write to the batch script's output, from the first meeting to the end of
+            the first loss
 
-`growth`: the last column of each figure over the one before, for as many times as many other ranks. A figure that has
-grown by more than that is marked. Prints tables and writes bench/results/gang_scale.json.
+`growth`: a figure's last column over the one before. What has grown by more than the number of other ranks has is
+marked. Prints a table and writes bench/results/gang_scale.json.
 """
 
 import argparse
@@ -30,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import harness
+from supervisor.protocol.allocation import OUTPUT_RANKS
 
 RANKS = (8, 64, 512)
 WELL_S = 10.0
@@ -62,6 +66,8 @@ class Figures:
     well_messages: list[float] = field(default_factory=list)
     memory_mib: list[float] = field(default_factory=list)
     files: list[float] = field(default_factory=list)
+    chief_loss_s: list[float] = field(default_factory=list)
+    output_lines: list[float] = field(default_factory=list)
     output_bytes: list[float] = field(default_factory=list)
 
 
@@ -80,10 +86,12 @@ ROWS = {
     "loss_cpu_s": "the chief's CPU until all are gone, s",
     "silence_chief_s": "a node silent: the chief knows after, s",
     "silence_all_s": "all know after, s",
-    "output_bytes": "bytes of the batch script's output",
+    "chief_loss_s": "the chief killed: all know after, s",
+    "output_lines": "lines in the batch script's output",
+    "output_bytes": "bytes of them",
 }
 GROWING = ("meet_cpu_s", "meet_bytes", "well_bytes", "well_messages", "well_cpu_percent", "memory_mib", "files",
-           "loss_cpu_s", "output_bytes")  # fmt: skip
+           "loss_cpu_s", "output_lines", "output_bytes")  # fmt: skip
 """What may grow with the number of ranks, but not faster."""
 
 
@@ -116,8 +124,8 @@ class Process:
         self.order(*words)
         return self.answer()
 
-    def output_bytes(self) -> int:
-        return self._output.stat().st_size
+    def output(self) -> bytes:
+        return self._output.read_bytes()
 
     def send_signal(self, number: signal.Signals) -> float:
         self._process.send_signal(number)
@@ -145,12 +153,13 @@ def lose(victim: Process, others: Sequence[Process], how: signal.Signals) -> tup
     return answers[0]["last_at"] - at, max(answer["last_at"] for answer in answers) - at
 
 
-def measure(size: int, number: int, well_s: float, figures: Figures) -> None:
+def measure(size: int, number: int, well_s: float, figures: Figures, with_silence: bool = True) -> None:
     """One round."""
     job_id = os.getpid() * 100 + number
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        others = [Process(job_id, 0, 1, size, folder), Process(job_id, 1, size - 1, size, folder)]
+        bounds = [0, 1, *([OUTPUT_RANKS] if size - 1 > OUTPUT_RANKS else []), size - 1]
+        others = [Process(job_id, first, last, size, folder) for first, last in pairwise(bounds)]
         victim = Process(job_id, size - 1, size, size, folder)
         chief = others[0]
         try:
@@ -173,14 +182,22 @@ def measure(size: int, number: int, well_s: float, figures: Figures) -> None:
             figures.loss_chief_s.append(chief_s)
             figures.loss_all_s.append(all_s)
             figures.loss_cpu_s.append(chief.ask("figures")["cpu_s"] - well["cpu_s"])
-            figures.output_bytes.append(sum(process.output_bytes() for process in (*others, victim)))
+            output = b"".join(process.output() for process in (*others, victim))
+            figures.output_lines.append(output.count(b"\n"))
+            figures.output_bytes.append(len(output))
             victim.end()
             victim = Process(job_id, size - 1, size, size, folder)
             victim.ask("figures")
             figures.meet_again_s.append(meet([*others, victim], 2))
-            chief_s, all_s = lose(victim, others, signal.SIGSTOP)
-            figures.silence_chief_s.append(chief_s)
-            figures.silence_all_s.append(all_s)
+            if with_silence:
+                chief_s, all_s = lose(victim, others, signal.SIGSTOP)
+                figures.silence_chief_s.append(chief_s)
+                figures.silence_all_s.append(all_s)
+                victim.end()
+                victim = Process(job_id, size - 1, size, size, folder)
+                victim.ask("figures")
+                meet([*others, victim], 3)
+            figures.chief_loss_s.append(lose(chief, [*others[1:], victim], signal.SIGKILL)[1])
         finally:
             for process in (*others, victim):
                 process.end()

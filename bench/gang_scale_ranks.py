@@ -1,7 +1,8 @@
 """Some ranks of a gang in one process: what `bench.gang_scale` starts. Not to be run by hand.
 
-Each rank is the daemon's own agent (`GangAgent`) with the link below it; only its worker is missing. Orders come as
-lines on standard input, a JSON list each, and an answer goes back for each:
+Each rank is the daemon's own agent (`GangAgent`) with the link below it; only its worker is missing. All write the log
+of a daemon, to a file and, as far as the first of them would, to standard error. Orders come as lines on standard
+input, a JSON list each, and an answer goes back for each:
 
 ["meet", GENERATION]   builds the agents and lets them meet; answers when all know the cluster
 ["over"]               answers when all agents have ended their generation
@@ -24,6 +25,7 @@ import psutil
 
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.processes import limits
+from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.runner.fleet.gang_agent import GangAgent
 
@@ -136,7 +138,10 @@ async def serve(ranks: Ranks) -> None:
 async def main() -> None:
     job_id, first, last, size = map(int, sys.argv[1:5])
     limits.raise_own_nofile()
-    log = DaemonLog("info", Path(sys.argv[5]), OUTPUT_BYTES, 0, foreground=True)
+    level = allocation.output_level({"SLURM_PROCID": str(first)})
+    log = DaemonLog(
+        "info", Path(sys.argv[5]), OUTPUT_BYTES, 0, foreground=level is not None, foreground_level=level or "debug"
+    )
     try:
         await serve(Ranks(job_id, range(first, last), size))
     finally:

@@ -110,9 +110,10 @@ class GangLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
+        drains = [writer.drain() for writer in self._writers.values()]
         with contextlib.suppress(TimeoutError):  # at once for all: those that don't read any more may be many
-            drains = (writer.drain() for writer in self._writers.values())
-            await asyncio.wait_for(asyncio.gather(*drains, return_exceptions=True), LAST_WORD_S)
+            async with asyncio.timeout(LAST_WORD_S):
+                await asyncio.gather(*drains, return_exceptions=True)
         for writer in self._writers.values():
             writer.close()
 
@@ -137,7 +138,8 @@ class GangLink:
         self._unproven_of[origin] += 1
         rank: int | None = None
         try:
-            rank = await asyncio.wait_for(self._admit(reader, writer), HANDSHAKE_S)
+            async with asyncio.timeout(HANDSHAKE_S):  # wait_for of Python 3.11 can lose the cancellation by `close`
+                rank = await self._admit(reader, writer)
             if rank is not None:
                 await self._listen(rank, reader)
         except (OSError, TimeoutError, ProtocolError, ValueError) as error:
@@ -218,10 +220,11 @@ class GangLink:
 
     async def _join(self, host: str, port: int) -> None:
         """Joins, and listens until the connection ends. Raises OSError and the like if it ends before it was let in."""
-        connecting = asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
-        reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
         try:
-            said = MESSAGES.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            async with asyncio.timeout(HANDSHAKE_S):
+                said = MESSAGES.decode(await _line(reader))
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
@@ -232,7 +235,8 @@ class GangLink:
             )  # fmt: skip
             writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins
-            first = MESSAGES.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            async with asyncio.timeout(HANDSHAKE_S):
+                first = MESSAGES.decode(await _line(reader))
         except BaseException:
             writer.close()
             raise
