@@ -57,6 +57,7 @@ class GangAgent:
         self._link = GangLink(place, secret, address, self)
         self._joined = 0
         self._leaves_for_node = False
+        self._has_told_failure = False
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -76,6 +77,12 @@ class GangAgent:
 
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
+        for runner in self._runners.values():
+            if (
+                runner.state is State.FAILED and not self._has_told_failure
+            ):  # at once: the chief writes why, if it lives
+                self._has_told_failure = True
+                self._link.send_all(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
         if self._is_leaving():
             return
         for runner in self._runners.values():
