@@ -185,6 +185,8 @@ class GangLink:
         if (reason := self._reason_against(said)) is not None:
             writer.write(MESSAGES.encode(Refused(reason)))
             raise ProtocolError(f"{peer}: {reason}")
+        if writer not in self._unproven:  # its proof was read already when it had to make room
+            raise ProtocolError(f"{peer} was dropped for a newer connection")
         self._forget_unproven(writer)
         self._writers[said.rank], self._joins[said.rank] = writer, said
         writer.write(MESSAGES.encode(Alive()))  # it is let in: from now on the end of the connection is a loss

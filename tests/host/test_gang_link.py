@@ -268,3 +268,20 @@ async def test_a_daemon_can_leave_at_any_moment_of_its_joining(turns: int):
         async with asyncio.timeout(10), daemon(1):
             await is_let_in.wait()
             await turn_loop(turns)
+
+
+async def test_many_ranks_behind_one_address_all_get_in(port: int):
+    nodes = ("localhost", *(f"n{rank}" for rank in range(1, 60)))
+    at_chief, others = Heard(), Heard()
+    links = [
+        GangLink(Allocation(7, rank, nodes, 0, 1), SECRET, f"{node}:5001", others if rank else at_chief)
+        for rank, node in enumerate(nodes)
+    ]
+    try:
+        for link in links:
+            await link.open()
+        await wait_until_async(lambda: len(at_chief.joined) == 59 or at_chief.lost or others.lost)
+        assert not at_chief.lost and not others.lost
+    finally:
+        for link in reversed(links):
+            await link.close()
