@@ -16,7 +16,7 @@ from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
-LISTED_RANKS = 8
+LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 
 

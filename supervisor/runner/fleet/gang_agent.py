@@ -77,12 +77,10 @@ class GangAgent:
 
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
-        for runner in self._runners.values():
-            if (
-                runner.state is State.FAILED and not self._has_told_failure
-            ):  # at once: the chief writes why, if it lives
-                self._has_told_failure = True
-                self._link.send_all(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
+        is_failed = any(runner.state is State.FAILED for runner in self._runners.values())
+        if is_failed and not self._has_told_failure:  # at once, as the chief, which writes why, may soon be gone
+            self._has_told_failure = True
+            self._link.send_all(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
         if self._is_leaving():
             return
         for runner in self._runners.values():
