@@ -9,7 +9,7 @@ AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 # Some images set it, and then each of the thousands of processes that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-hangs bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-gang-scale bench-hangs bench-page bench-exactness systemd-test slurm-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -101,6 +101,9 @@ bench-mirror: $(INSTALLED)  ## a checkpoint's way to an object store, beside obs
 
 bench-gang: $(INSTALLED)  ## a rank's death under a real Slurm, beside TensorFlow's detection and a requeue (as root, 15 minutes)
 	$(BIN)/python -m bench.gang $(ARGS)
+
+bench-gang-scale: $(INSTALLED)  ## the daemons of a gang of 8, 64 and 512 simulated nodes (5 minutes)
+	$(BIN)/python -m bench.gang_scale $(ARGS)
 
 bench-page: $(INSTALLED)  ## what the page costs an idle daemon, beside Supervisor's (6 minutes)
 	$(BIN)/python -m bench.page $(ARGS)

@@ -49,6 +49,7 @@ from supervisor.host.service.single_instance import (
 )
 from supervisor.lifecycle import DaemonLifecycle
 from supervisor.preflight import daemon_obstacles, program_remarks
+from supervisor.protocol import allocation
 from supervisor.protocol.allocation import AllocationError
 from supervisor.protocol.plurals import counted
 from supervisor.signals import SIGNALS
@@ -277,12 +278,16 @@ def _run_daemon(
     heap.share_heap()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the loop handles them; threads inherit the mask
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was inherited as ignored, no exit status could be read
+    is_foreground = (settings.nodaemon or settings.engine != "alone") and not settings.silent
+    has_shared_output = settings.engine == "slurm" and settings.logfile is not None
+    output_level = allocation.output_level(os.environ) if has_shared_output else "debug"
     daemon_log = DaemonLog(
         settings.loglevel,
         settings.logfile,
         settings.logfile_maxbytes,
         settings.logfile_backups,
-        foreground=(settings.nodaemon or settings.engine != "alone") and not settings.silent,
+        foreground=is_foreground and output_level is not None,
+        foreground_level=output_level or "debug",
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
         supervisor_format=settings.log_format == "supervisor",

@@ -21,7 +21,7 @@ from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.gpu_guard.client import GpuHelper
 from supervisor.host.ledger.ledger import LEDGER, Ledger
 from supervisor.host.ledger.pruning import Pruning
-from supervisor.host.processes import orphans
+from supervisor.host.processes import limits, orphans
 from supervisor.host.service import heap
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import SystemdNotifier
@@ -32,6 +32,7 @@ from supervisor.runner.fleet.summary import status_line
 from supervisor.signals import SIGNALS, ExitRequest
 
 STATUS_EVERY_S = 10.0  # often enough for people who look at `systemctl status`
+OTHER_FILES = 128  # of a daemon with one program, beside the connections of its gang; it has 40 to 60 open
 HOOKS_TIMEOUT_S = 5.0  # enough for the last hooks on a good day; a slow command must not keep the daemon
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec= of the unit
 
@@ -102,7 +103,10 @@ class DaemonLifecycle:
         return ledger
 
     def _find_place(self) -> Allocation | None:
-        """Among the nodes that were given to the job; None if nobody gave any. Raises AllocationError or SlurmError."""
+        """Among the nodes that were given to the job; None if nobody gave any.
+
+        Raises AllocationError, SlurmError or LimitError.
+        """
         match self._settings.engine:
             case "alone":
                 return None
@@ -113,6 +117,8 @@ class DaemonLifecycle:
             case "jobset":
                 place = allocation.read_jobset(os.environ)
         refuse_several_nodes(self._config, place.size)
+        if place.rank == 0 and place.size > 1:
+            limits.require_files(place.size + OTHER_FILES, f"hold the connections of {place.size} nodes")
         return place
 
     async def _close(self, parts: DaemonParts) -> None:

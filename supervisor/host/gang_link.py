@@ -7,6 +7,7 @@ was let in tries again; how long, the view of the gang decides (rendezvous_timeo
 """
 
 import asyncio
+import collections
 import contextlib
 import ipaddress
 import secrets
@@ -17,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from supervisor.protocol import gang
-from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.allocation import MAX_NODES, Allocation
 from supervisor.protocol.gang import MESSAGES, Alive, Begin, Challenge, GangMessage, Join, Refused
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
@@ -28,6 +29,8 @@ CONNECT_S = 3.0
 AGAIN_S = 0.5  # between two tries to reach the chief, which may not listen yet
 SPARE_CONNECTIONS = 16  # beside those of the gang that have proved nothing yet
 OF_ONE_ADDRESS = 8  # that have proved nothing; a proof takes a round trip, and daemons behind one router try again
+BACKLOG = 2 * MAX_NODES  # all come at once, and whoever finds no room is dropped by the kernel, and waits a second
+LAST_WORD_S = 1.0  # for what was said last to go out to all
 MAX_UNSENT_BYTES = 1 << 20  # the other side reads nothing: it will be silent soon
 
 log = structlog.get_logger()
@@ -59,10 +62,12 @@ class GangLink:
         self._allocation = allocation
         self._secret = secret
         self._address = address
+        self._worker_ports = gang.worker_ports(secret, allocation)
         self._listener = listener
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joins: dict[int, Join] = {}
         self._unproven: dict[asyncio.StreamWriter, str] = {}  # where each comes from, oldest first
+        self._unproven_of: collections.Counter[str] = collections.Counter()
         self._refused = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,29 +76,32 @@ class GangLink:
         """Listens, or begins to connect. Raises OSError if the chief can't listen."""
         port = gang.link_port(self._allocation)
         if self._allocation.rank == 0:
-            self._server = await asyncio.start_server(self._on_connection, None, port, limit=MAX_LINE_BYTES)
+            self._server = await asyncio.start_server(
+                self._on_connection, None, port, limit=MAX_LINE_BYTES, backlog=BACKLOG
+            )
         else:
             self._start(self._reach_chief(self._allocation.nodes[0], port))
         self._start(self._say_alive())
 
     def begin(self, addresses: tuple[str, ...]) -> None:
         """The chief names the cluster to all."""
+        others, cluster = gang.begin_of(self._worker_ports, addresses), gang.cluster_digest(addresses)
         for rank, joined in self._joins.items():
-            self.send(rank, Begin(addresses, gang.proof_of_begin(self._secret, joined, addresses)))
-
-    def send(self, rank: int, message: GangMessage) -> None:
-        """Says something to one; nothing if it is not connected."""
-        writer = self._writers.get(rank)
-        if writer is not None and not writer.is_closing():
-            if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-                writer.transport.abort()
-            else:
-                writer.write(MESSAGES.encode(message))
+            proof = gang.proof_of_begin(self._secret, joined, cluster)
+            self._write(self._writers[rank], MESSAGES.encode(Begin(others, proof)))
 
     def send_all(self, message: GangMessage) -> None:
         """Says something to everybody who is connected."""
-        for rank in list(self._writers):
-            self.send(rank, message)
+        line = MESSAGES.encode(message)
+        for writer in list(self._writers.values()):
+            self._write(writer, line)
+
+    def _write(self, writer: asyncio.StreamWriter, line: bytes) -> None:
+        if not writer.is_closing():
+            if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+                writer.transport.abort()
+            else:
+                writer.write(line)
 
     async def close(self) -> None:
         """Ends all connections, after what was said has gone out."""
@@ -102,9 +110,11 @@ class GangLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
+        drains = [writer.drain() for writer in self._writers.values()]
+        with contextlib.suppress(TimeoutError):  # at once for all: those that don't read any more may be many
+            async with asyncio.timeout(LAST_WORD_S):
+                await asyncio.gather(*drains, return_exceptions=True)
         for writer in self._writers.values():
-            with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(writer.drain(), 1.0)
             writer.close()
 
     def _start(self, work: Awaitable[None]) -> None:
@@ -125,9 +135,11 @@ class GangLink:
         self._tasks.add(task)
         self._make_room(origin := _origin_of(writer))
         self._unproven[writer] = origin
+        self._unproven_of[origin] += 1
         rank: int | None = None
         try:
-            rank = await asyncio.wait_for(self._admit(reader, writer), HANDSHAKE_S)
+            async with asyncio.timeout(HANDSHAKE_S):  # wait_for of Python 3.11 can lose the cancellation by `close`
+                rank = await self._admit(reader, writer)
             if rank is not None:
                 await self._listen(rank, reader)
         except (OSError, TimeoutError, ProtocolError, ValueError) as error:
@@ -138,21 +150,27 @@ class GangLink:
             pass  # by `close`; asyncio of Python 3.11 would log it as an error of the server
         finally:
             self._tasks.discard(task)
-            self._unproven.pop(writer, None)
+            self._forget_unproven(writer)
             if rank is None or self._writers.get(rank) is writer:
                 writer.close()
 
     def _make_room(self, origin: str) -> None:
         """Drops the oldest connection that has proved nothing: of this address, if it has many, or of all."""
-        of_it = [writer for writer, other in self._unproven.items() if other == origin]
-        if len(of_it) >= OF_ONE_ADDRESS:
-            oldest = of_it[0]
+        if self._unproven_of[origin] >= OF_ONE_ADDRESS:
+            oldest = next(writer for writer, other in self._unproven.items() if other == origin)
         elif len(self._unproven) >= self._allocation.size + SPARE_CONNECTIONS:
             oldest = next(iter(self._unproven))
         else:
             return
-        del self._unproven[oldest]
+        self._forget_unproven(oldest)
         oldest.transport.abort()
+
+    def _forget_unproven(self, writer: asyncio.StreamWriter) -> None:
+        origin = self._unproven.pop(writer, None)
+        if origin is not None:
+            self._unproven_of[origin] -= 1
+            if not self._unproven_of[origin]:
+                del self._unproven_of[origin]
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
         challenge = Challenge(secrets.token_hex(16))
@@ -167,7 +185,9 @@ class GangLink:
         if (reason := self._reason_against(said)) is not None:
             writer.write(MESSAGES.encode(Refused(reason)))
             raise ProtocolError(f"{peer}: {reason}")
-        del self._unproven[writer]
+        if writer not in self._unproven:  # its proof was read already when it had to make room
+            raise ProtocolError(f"{peer} was dropped for a newer connection")
+        self._forget_unproven(writer)
         self._writers[said.rank], self._joins[said.rank] = writer, said
         writer.write(MESSAGES.encode(Alive()))  # it is let in: from now on the end of the connection is a loss
         self._listener.on_joined(said.rank, said.address)
@@ -202,10 +222,11 @@ class GangLink:
 
     async def _join(self, host: str, port: int) -> None:
         """Joins, and listens until the connection ends. Raises OSError and the like if it ends before it was let in."""
-        connecting = asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
-        reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
         try:
-            said = MESSAGES.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            async with asyncio.timeout(HANDSHAKE_S):
+                said = MESSAGES.decode(await _line(reader))
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
@@ -216,7 +237,8 @@ class GangLink:
             )  # fmt: skip
             writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins
-            first = MESSAGES.decode(await asyncio.wait_for(_line(reader), HANDSHAKE_S))
+            async with asyncio.timeout(HANDSHAKE_S):
+                first = MESSAGES.decode(await _line(reader))
         except BaseException:
             writer.close()
             raise
@@ -252,9 +274,11 @@ class GangLink:
         joins = self._joins.get(0)
         if rank != 0 or joins is None:
             raise ProtocolError(f"rank {rank} is not the chief, and names a cluster")
-        if not gang.is_proof(message.proof, gang.proof_of_begin(self._secret, joins, message.addresses)):
-            raise ProtocolError("the chief does not know the secret of this allocation")
-        self._listener.on_begin(message.addresses)
+        addresses = gang.addresses_of(self._allocation.nodes, self._worker_ports, message)
+        proof = gang.proof_of_begin(self._secret, joins, gang.cluster_digest(addresses))
+        if not gang.is_proof(message.proof, proof):
+            raise ProtocolError("the chief does not know the secret of this allocation, or has other nodes")
+        self._listener.on_begin(addresses)
 
 
 def _origin_of(writer: asyncio.StreamWriter) -> str:
@@ -276,8 +300,12 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return line
 
 
-def free_port() -> int:
-    """A port that is free at the moment. If another program takes it first, the next generation gets another."""
+def free_port(wanted: int = 0) -> int:
+    """`wanted` if it is free at the moment, or another port that is. If another program takes it first, the next
+    generation gets another."""
     with socket.socket() as sock:
-        sock.bind(("", 0))  # TensorFlow's server listens on every address
+        try:
+            sock.bind(("", wanted))  # TensorFlow's server listens on every address
+        except OSError:
+            sock.bind(("", 0))
         return int(sock.getsockname()[1])

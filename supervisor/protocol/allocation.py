@@ -22,6 +22,7 @@ NODES, RANK, RESTARTS = "STEPKEEPER_NODES", "STEPKEEPER_RANK", "STEPKEEPER_RESTA
 how often the gang was started again."""
 MIN_SECRET_CHARACTERS = 16  # whoever knows it can join the gang
 CLUSTER = "TF_CONFIG"  # TensorFlow's variable
+OUTPUT_RANKS = 8  # whose daemons write to the job's output
 SPACING = 1000
 """Attempts and generations of one run of the batch script: the next run, after a requeue, begins above them."""
 
@@ -103,6 +104,20 @@ def log_folder(environment: Mapping[str, str]) -> Path:
     name = environment.get("SLURMD_NODENAME", "")
     node = name if _NAME.fullmatch(name) else "node"
     return Path(environment.get("SLURM_SUBMIT_DIR") or ".") / f"stepkeeper-{job_id(environment)}" / node
+
+
+def output_level(environment: Mapping[str, str]) -> str | None:
+    """From which level on this node's daemon writes to the job's output, which all nodes share; None: nothing.
+
+    The chief writes all, a few others what is wrong, the rest nothing: of a thousand nodes each commit would be a
+    thousand lines. What ends a generation anywhere reaches the chief, if there is one, and the few others if not. The
+    whole log of each node is in its own file.
+    """
+    text = environment.get("SLURM_PROCID", "")
+    rank = int(text) if _NUMBER.fullmatch(text) is not None else 0
+    if rank == 0:
+        return "debug"
+    return "warn" if rank < OUTPUT_RANKS else None
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

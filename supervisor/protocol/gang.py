@@ -2,6 +2,8 @@
 
 A gang's daemons meet over TCP before anything is started: the chief (rank 0) sends a challenge, each other daemon joins
 with its rank, its generation and the address of its worker, and once all have joined the chief names the cluster.
+As all know the nodes, and where a worker listens if nothing hinders it (`worker_ports`), it names only the others: what
+goes out from the chief grows with the number of ranks, and not with its square.
 Afterwards both sides say that they are alive, and how they leave. Whoever does not know the allocation's secret, or
 belongs to another generation, is refused. The lines themselves are not encrypted: TensorFlow's own traffic between the
 same hosts is not either.
@@ -15,9 +17,11 @@ from dataclasses import dataclass
 from typing import get_args
 
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import LineCodec
 
 LOWEST_PORT, PORTS = 20000, 10000  # below those that Linux gives to clients
+LOWEST_WORKER_PORT, WORKER_PORTS = 32768, 28232  # those that Linux gives to whoever asks for any
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,9 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """All have joined: the addresses of all workers, by rank."""
+    """All have joined. `others`: ranks whose worker listens elsewhere than in `worker_ports`, with its port."""
 
-    addresses: tuple[str, ...]
+    others: tuple[tuple[int, int], ...]
     proof: str
 
 
@@ -68,7 +72,7 @@ class Leave:
 
 GangMessage = Challenge | Join | Begin | Refused | Alive | Leave
 MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
-"""Encodes and decodes them; a line has room for a thousand addresses."""
+"""Encodes and decodes them; a line has room for a thousand ranks that listen elsewhere."""
 
 
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
@@ -76,9 +80,14 @@ def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
     return _sign(secret, "join", challenge.nonce, joins.rank, joins.generation, joins.address, joins.nonce)
 
 
-def proof_of_begin(secret: str, joins: Join, addresses: Sequence[str]) -> str:
-    """What only the chief of this allocation can say to the daemon that joined so."""
-    return _sign(secret, "begin", joins.nonce, joins.rank, joins.generation, *addresses)
+def proof_of_begin(secret: str, joins: Join, cluster: str) -> str:
+    """What only the chief of this allocation can say to the daemon that joined so. `cluster`: `cluster_digest`."""
+    return _sign(secret, "begin", joins.nonce, joins.rank, joins.generation, cluster)
+
+
+def cluster_digest(addresses: Sequence[str]) -> str:
+    """What all have to agree in: formed once by the chief, as forming it takes longer the more ranks there are."""
+    return hashlib.sha256(json.dumps(list(addresses), allow_nan=False).encode()).hexdigest()
 
 
 def is_proof(given: str, right: str) -> bool:
@@ -89,6 +98,30 @@ def is_proof(given: str, right: str) -> bool:
 def link_port(allocation: Allocation) -> int:
     """Where the chief of this generation listens: another port for each generation, and for each job of a node."""
     return LOWEST_PORT + (allocation.job_id * 31 + allocation.generation) % PORTS
+
+
+def worker_ports(secret: str, allocation: Allocation) -> range:
+    """Where each rank's worker listens if that port of its node is free: others in each generation, and not known to
+    whoever does not know the secret. Ranks that share a host don't meet there."""
+    chosen = int(_sign(secret, "ports", allocation.job_id, allocation.generation), 16)
+    first = LOWEST_WORKER_PORT + chosen % (WORKER_PORTS - allocation.size)
+    return range(first, first + allocation.size)
+
+
+def begin_of(ports: Sequence[int], addresses: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """`others` of a Begin. `ports`: `worker_ports`."""
+    real = (int(address.rpartition(":")[2]) for address in addresses)
+    return tuple((rank, port) for rank, (port, wanted) in enumerate(zip(real, ports, strict=True)) if port != wanted)
+
+
+def addresses_of(nodes: Sequence[str], ports: Sequence[int], begin: Begin) -> tuple[str, ...]:
+    """The addresses of all workers, by rank. Raises ProtocolError if there is no such rank."""
+    real = dict(enumerate(ports))
+    for rank, port in begin.others:
+        if rank not in real or not 0 < port < 1 << 16:
+            raise ProtocolError(f"there is no rank {rank} with port {port}")
+        real[rank] = port
+    return tuple(f"{node}:{real[rank]}" for rank, node in enumerate(nodes))
 
 
 def cluster_text(addresses: Sequence[str], rank: int) -> str:

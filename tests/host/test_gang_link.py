@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +14,7 @@ from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave
-from tests.waiting import wait_until_async
+from tests.waiting import turn_loop, wait_until_async
 
 NODES = ("localhost", "127.0.0.1", "127.0.0.2")
 SECRET = "s" * 64
@@ -65,8 +67,9 @@ async def daemon(rank: int, secret: str = SECRET, generation: int = 1) -> AsyncI
 async def test_all_meet_hear_the_cluster_and_the_last_word():
     async with daemon(0) as (chief, at_chief), daemon(1) as (_, at_first), daemon(2) as (second, at_second):
         await wait_until_async(lambda: len(at_chief.joined) == 2)
-        chief.begin(("a:1", "b:2", "c:3"))
-        await wait_until_async(lambda: at_first.cluster == at_second.cluster == ("a:1", "b:2", "c:3"))
+        cluster = tuple(f"{node}:{port}" for node, port in zip(NODES, (1, 2, 3), strict=True))
+        chief.begin(cluster)
+        await wait_until_async(lambda: at_first.cluster == at_second.cluster == cluster)
         second.send_all(Leave(60, "its worker ended"))
         await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.messages)
         await second.close()
@@ -205,3 +208,80 @@ async def test_the_loss_of_the_chief_after_that_is_a_loss(port: int):
             await wait_until_async(lambda: at_chief.joined and at_first.messages)
             assert not at_first.lost
         await wait_until_async(lambda: at_first.lost)
+
+
+async def test_all_ranks_can_come_while_the_chief_does_something_else(port: int):
+    async with daemon(0):
+        with contextlib.ExitStack() as sockets:
+            for _ in range(600):  # the kernel drops what does not fit in the queue, and the other side waits a second
+                sockets.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+
+
+async def join(port: int, rank: int) -> asyncio.StreamWriter:
+    """Joins as a daemon that reads nothing afterwards."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    challenge = MESSAGES.decode(await reader.readline())
+    assert isinstance(challenge, Challenge)
+    joins = Join(rank, 1, f"{NODES[rank]}:{5000 + rank}", "n", "")
+    writer.write(MESSAGES.encode(replace(joins, proof=gang.proof_of_join(SECRET, challenge, joins))))
+    return writer
+
+
+async def test_ranks_that_do_not_read_any_more_are_waited_for_together(port: int):
+    async with daemon(0) as (chief, at_chief):
+        writers = [await join(port, rank) for rank in (1, 2)]
+        await wait_until_async(lambda: len(at_chief.joined) == 2)
+        for writer in writers:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(400):
+            chief.send_all(Leave(60, "x" * 10_000))
+
+        began_at = time.monotonic()
+        await chief.close()
+
+        assert time.monotonic() - began_at < 1.8
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_a_chief_with_other_nodes_is_not_believed(port: int):
+    async with daemon(0) as (chief, at_chief):
+        heard = Heard()
+        other = GangLink(Allocation(7, 1, (*NODES[:2], "127.0.0.3"), 0, 1), SECRET, f"{NODES[1]}:5001", heard)
+        await other.open()
+        await wait_until_async(lambda: at_chief.joined)
+        chief.begin(tuple(f"{node}:1" for node in NODES))
+        await wait_until_async(lambda: heard.lost)
+        await other.close()
+    assert heard.cluster is None and "has other nodes" in heard.lost[0][1]
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_daemon_can_leave_at_any_moment_of_its_joining(turns: int):
+    is_let_in = asyncio.Event()
+    async with daemon(0) as (_, at_chief):
+        at_chief.on_joined = lambda rank, address: is_let_in.set()  # type: ignore[method-assign]
+        async with asyncio.timeout(10), daemon(1):
+            await is_let_in.wait()
+            await turn_loop(turns)
+
+
+async def test_many_ranks_behind_one_address_all_get_in(port: int):
+    nodes = ("localhost", *(f"n{rank}" for rank in range(1, 60)))
+    at_chief, others = Heard(), Heard()
+    links = [
+        GangLink(Allocation(7, rank, nodes, 0, 1), SECRET, f"{node}:5001", others if rank else at_chief)
+        for rank, node in enumerate(nodes)
+    ]
+    try:
+        for link in links:
+            await link.open()
+        await wait_until_async(lambda: len(at_chief.joined) == 59 or at_chief.lost or others.lost)
+        assert not at_chief.lost and not others.lost
+    finally:
+        for link in reversed(links):
+            await link.close()

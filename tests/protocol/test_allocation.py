@@ -93,3 +93,11 @@ def test_one_pod_needs_no_secret():
     alone = {**PODS, allocation.NODES: "d-node-0-0.d", allocation.RANK: "0", allocation.SECRET: ""}
 
     assert allocation.read_jobset(alone).size == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "level"),
+    [("", "debug"), ("0", "debug"), ("1", "warn"), ("7", "warn"), ("8", None), ("511", None), ("x", "debug")],
+)
+def test_the_daemons_of_few_ranks_write_to_the_output_that_all_share(rank: str, level: str | None):
+    assert allocation.output_level({"SLURM_PROCID": rank}) == level

@@ -8,7 +8,7 @@ from tests.slurm.jobs import Gang, Seen, Submission
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
-WORKER, DAEMON = "together.py", "supervisor.daemon"
+WORKER, DAEMON, COMMIT = "together.py", "supervisor.daemon", '"event": "checkpoint.committed"'
 PATIENCE_S = 200.0  # three processes import TensorFlow on two cores
 
 
@@ -51,6 +51,8 @@ def test_a_worker_that_is_killed(cluster: Cluster, undisturbed: list[str]) -> No
     end_of(gang, job)
     assert gang.ends() == undisturbed
     resumed_once(gang, job)
+    commits = [line.partition('"step": ')[2].partition(",")[0] for line in job.output.splitlines() if COMMIT in line]
+    assert commits and len(commits) == len(set(commits)), "one line a commit, and not one a node"
 
 
 @pytest.mark.minutes

@@ -6,12 +6,17 @@ script's decision alone (`core.fleet.steps`). A rank that leaves because it is d
 others have a while to do the same.
 """
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from supervisor.protocol.allocation import Allocation, StepExit
+from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
+LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 
 
@@ -44,7 +49,9 @@ class GangView:
     has_begun: bool = False
     end: EndGeneration | None = None
     _addresses: dict[int, str] = field(default_factory=dict)
-    _heard_at: dict[int, float] = field(default_factory=dict)
+    _heard_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    """Of those that have joined and not left; first the one from which nothing was heard for longest: a chief asks for
+    it whenever a rank joins."""
     _left: set[int] = field(default_factory=set)
     _leave_by: float | None = None
 
@@ -55,7 +62,7 @@ class GangView:
     def joined(self, rank: int, address: str, now: float) -> list[GangEffect]:
         """To the chief: a daemon has proved that it belongs to this generation."""
         self._addresses[rank] = address
-        self._heard_at[rank] = now
+        self.heard(rank, now)
         if self.has_begun or self.end is not None or len(self._addresses) < self.allocation.size - 1:
             return []
         self.has_begun = True
@@ -63,7 +70,7 @@ class GangView:
 
     def begun(self, addresses: tuple[str, ...], now: float) -> list[GangEffect]:
         """To the others: the chief has named the cluster."""
-        self._heard_at[0] = now
+        self.heard(0, now)
         if self.end is not None or self.has_begun:
             return []
         if len(addresses) != self.allocation.size or addresses[self.allocation.rank] != self.address:
@@ -73,12 +80,15 @@ class GangView:
 
     def heard(self, rank: int, now: float) -> None:
         """It said something."""
-        self._heard_at[rank] = now
+        if rank not in self._left:
+            self._heard_at[rank] = now
+            self._heard_at.move_to_end(rank)
 
     def left(self, rank: int, status: int, text: str, now: float) -> list[GangEffect]:
         """It said that it leaves, and why."""
         if status in _IN_ORDER and self.has_begun:
             self._left.add(rank)
+            self._heard_at.pop(rank, None)
             self._leave_by = self._leave_by or now + LEAVE_S
             return []
         return self._over(StepExit.AGAIN, f"{self.allocation.describe(rank)} left: {text}")
@@ -93,18 +103,18 @@ class GangView:
         """When to call `expire`."""
         if self.end is not None:
             return None
+        limits = [at + SILENCE_S for at in islice(self._heard_at.values(), 1)]
         if not self.has_begun:
-            silent_by = [at + SILENCE_S for at in self._heard_at.values()]
-            return min([self.began_at + self.rendezvous_s, *silent_by])
-        watched = [self._heard_at[peer] + SILENCE_S for peer in self._peers if peer not in self._left]
-        return min([*watched, *([self._leave_by] if self._leave_by is not None else [])], default=None)
+            limits.append(self.began_at + self.rendezvous_s)
+        if self._leave_by is not None:
+            limits.append(self._leave_by)
+        return min(limits, default=None)
 
     def expire(self, now: float) -> list[GangEffect]:
         """The time of `deadline` has come."""
-        describe = self.allocation.describe
-        for rank, at in sorted(self._heard_at.items()):
-            if rank not in self._left and now >= at + SILENCE_S:
-                return self._over(StepExit.AGAIN, f"nothing was heard of {describe(rank)} for {SILENCE_S:g} s")
+        if silent := sorted(rank for rank, at in self._heard_at.items() if now >= at + SILENCE_S):
+            text = f"nothing was heard of {self._names(silent)} for {SILENCE_S:g} s"
+            return self._over(StepExit.AGAIN, text)
         if not self.has_begun and now >= self.began_at + self.rendezvous_s:
             return self._over(StepExit.NODE_MISSING, self._describe_missing())
         if self._leave_by is not None and now >= self._leave_by:
@@ -120,8 +130,12 @@ class GangView:
                     f"the gang was not complete {within}; the log of {self.allocation.describe(0)} names who is missing"
                 )
             return f"{self.allocation.describe(0)}, the chief, could not be reached {within}"
-        missing = [self.allocation.describe(peer) for peer in self._peers if peer not in self._addresses]
-        return f"{', '.join(missing)} did not join {within}"
+        missing = [peer for peer in self._peers if peer not in self._addresses]
+        return f"{self._names(missing)} did not join {within}"
+
+    def _names(self, ranks: Sequence[int]) -> str:
+        """The first of them: the text goes to every rank, and may be about as many."""
+        return listed([self.allocation.describe(rank) for rank in ranks], ", ", LISTED_RANKS)
 
     def _over(self, status: StepExit, text: str) -> list[GangEffect]:
         if self.end is not None:

@@ -73,7 +73,10 @@ class StepHistory:
         if status == StepExit.DONE:
             return Next(AfterStep.LEAVE, "done")
         if status in FINAL:
-            return Next(AfterStep.LEAVE, f"given up (status {status}); the reason stands above")
+            text = (
+                f"given up (status {status}); the reason stands above, or in supervisord.log of the node that gave up"
+            )
+            return Next(AfterStep.LEAVE, text)
         if status == StepExit.NODE_LEAVES:
             return Next(AfterStep.REQUEUE, "saved, because the allocation or a node ends")
         if is_ending:

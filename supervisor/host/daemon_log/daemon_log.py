@@ -52,7 +52,7 @@ class DaemonLog:
     queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
     `syslog_tag`: also writes to syslog, under this name. `supervisor_format`: lines in the format of PyPI's Supervisor,
     except for the journal. Below `level` only the logger CHANGES is written, which has a file of its own in `changes`
-    besides.
+    besides. `foreground_level`: what of that goes to standard error.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class DaemonLog:
         backups: int,
         *,
         foreground: bool,
+        foreground_level: str = "debug",
         journal_stream: str = "",
         syslog_tag: str | None = None,
         syslog_at: Path = ADDRESS,
@@ -81,12 +82,13 @@ class DaemonLog:
             handler.setFormatter(lines)
         if foreground or not handlers:
             handlers.append(_foreground_handler(journal_stream, supervisor_format, lines))
+            handlers[-1].setLevel(LEVELS[foreground_level])
         if changes is not None:
             handlers.append(_changes_handler(changes))
         self._file_handlers = [handler for handler in handlers if isinstance(handler, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
-        self._listener = logging.handlers.QueueListener(waiting, *handlers)
+        self._listener = logging.handlers.QueueListener(waiting, *handlers, respect_handler_level=True)
         root = logging.getLogger()
         root.handlers[:] = [_RawQueueHandler(waiting)]
         root.setLevel(LEVELS[level])

@@ -67,6 +67,16 @@ def restore_own_nofile() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, _inherited[resource.RLIMIT_NOFILE])
 
 
+def require_files(number: int, purpose: str) -> None:
+    """Raises LimitError if this process may not have so many files open. `purpose`: what it needs them for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != UNLIMITED and soft < number:
+        raise LimitError(
+            f"cannot {purpose}: that takes {number} open files, and the hard limit of this process is {soft}; raise it "
+            f"where the job is submitted or slurmd is started (ulimit -Hn)"
+        )
+
+
 def can_use_inherited_nofile() -> bool:
     """Whether this process has so few files open that it can lower its limit for a moment."""
     probe = os.dup(0)  # the lowest number that is free

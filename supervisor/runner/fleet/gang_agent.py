@@ -52,16 +52,19 @@ class GangAgent:
         self._runners = runners
         self._leave = leave
         self._is_leaving = is_leaving
-        address = f"{place.nodes[place.rank]}:{free_port()}"
+        address = f"{place.nodes[place.rank]}:{free_port(gang.worker_ports(secret, place)[place.rank])}"
         self._view = GangView(place, address, self._loop.time(), rendezvous_s)
         self._link = GangLink(place, secret, address, self)
+        self._joined = 0
+        self._leaves_for_node = False
+        self._has_told_failure = False
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
     async def gather(self) -> str | None:
         """Waits until all daemons are there; returns TF_CONFIG, or None if this generation is over before that."""
         me = self.allocation
-        log.info("gang.gathering", rank=me.rank, nodes=list(me.nodes), generation=me.generation)
+        log.info("gang.gathering", rank=me.rank, nodes=me.size, chief=me.nodes[0], generation=me.generation)
         try:
             await self._link.open()
         except OSError as error:
@@ -74,6 +77,10 @@ class GangAgent:
 
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
+        is_failed = any(runner.state is State.FAILED for runner in self._runners.values())
+        if is_failed and not self._has_told_failure:  # at once, as the chief, which writes why, may soon be gone
+            self._has_told_failure = True
+            self._link.send_all(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
         if self._is_leaving():
             return
         for runner in self._runners.values():
@@ -93,13 +100,25 @@ class GangAgent:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._link.send_all(Leave(status, "done" if status == 0 else f"it exits with status {status}"))
+        self._link.send_all(Leave(status, self._describe_exit(status)))
         await self._link.close()
+
+    def _describe_exit(self, status: int) -> str:
+        """For the others: the chief alone writes it where people look."""
+        if status == StepExit.DONE:
+            return "done"
+        for runner in self._runners.values():
+            if status == StepExit.FAILED and runner.state is State.FAILED:
+                return f"{runner.name} was given up: {runner.reason or 'see its log'}"
+        return f"it exits with status {status}"
 
     # --- what comes in ---
 
     def on_joined(self, rank: int, address: str) -> None:
-        log.info("gang.joined", node=self.allocation.describe(rank), address=address)
+        self._joined += 1
+        if self._joined & (self._joined - 1) == 0:  # the 1st, 2nd, 4th, 8th …: they may be many
+            node, others = self.allocation.describe(rank), self.allocation.size - 1
+            log.info("gang.joined", node=node, address=address, joined=self._joined, of=others)
         self._execute(self._view.joined(rank, address, self._loop.time()))
 
     def on_begin(self, addresses: tuple[str, ...]) -> None:
@@ -108,6 +127,9 @@ class GangAgent:
     def on_message(self, rank: int, message: GangMessage) -> None:
         self._view.heard(rank, self._loop.time())
         if isinstance(message, Leave):
+            if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it
+                self._leaves_for_node = True
+                log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
             self._execute(self._view.left(rank, message.status, message.text[:500], self._loop.time()))
 
     def on_lost(self, rank: int, text: str) -> None:
@@ -128,7 +150,8 @@ class GangAgent:
                 case BeginTraining():
                     if self.allocation.rank == 0:
                         self._link.begin(effect.addresses)
-                    log.info("gang.complete", addresses=list(effect.addresses))
+                    took_s = round(self._loop.time() - self._view.began_at, 3)
+                    log.info("gang.complete", nodes=len(effect.addresses), took_s=took_s)
                     if not self._cluster.done():
                         self._cluster.set_result(gang.cluster_text(effect.addresses, self.allocation.rank))
                 case EndGeneration():

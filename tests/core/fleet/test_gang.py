@@ -1,5 +1,8 @@
 """One daemon's view of its gang: who is missing, what a loss leads to, and what is none."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from supervisor.core.fleet.gang import LEAVE_S, SILENCE_S, BeginTraining, EndGeneration, GangView
 from supervisor.protocol.allocation import Allocation, StepExit
 
@@ -80,3 +83,44 @@ def test_a_cluster_without_this_daemon_is_refused():
     (end,) = view(1).begun(("n1:5000", "n9:1", "n3:5002"), 1.0)
     assert isinstance(end, EndGeneration)
     assert view(1).begun(("n1:5000", "n2:5001", "n3:5002"), 1.0) == [BeginTraining(("n1:5000", "n2:5001", "n3:5002"))]
+
+
+def many(size: int) -> GangView:
+    nodes = tuple(f"n{rank}" for rank in range(size))
+    return GangView(Allocation(7, 0, nodes, 0, 1), "n0:1", began_at=0.0, rendezvous_s=5.0)
+
+
+def test_a_text_that_goes_to_every_rank_does_not_name_every_rank():
+    (end,) = many(1000).expire(5.0)
+    assert isinstance(end, EndGeneration)
+    assert end.text.startswith("rank 1 (n1), rank 2 (n2), ") and ", and 991 more did not join" in end.text
+    chief = many(1000)
+    for rank in range(1, 1000):
+        chief.joined(rank, f"n{rank}:1", 1.0)
+    (end,) = chief.expire(1.0 + SILENCE_S)
+    assert isinstance(end, EndGeneration) and "rank 8 (n8), and 991 more for 10 s" in end.text
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["join", "hear", "leave"]), st.integers(1, 4), st.floats(0.0, 3.0)), max_size=40)
+)
+def test_the_deadline_is_that_of_whoever_was_not_heard_for_longest(events: list[tuple[str, int, float]]):
+    chief = many(5)
+    heard, left, now, leave_by = dict[int, float](), set[int](), 0.0, None
+    for event, rank, pause_s in events:
+        now += pause_s
+        if event == "join" and rank not in heard:
+            chief.joined(rank, f"n{rank}:1", now)
+        elif event == "hear" and rank in heard:
+            chief.heard(rank, now)
+        elif event == "leave" and rank in heard and chief.has_begun:
+            chief.heard(rank, now)
+            chief.left(rank, StepExit.DONE, "done", now)
+            left.add(rank)
+            leave_by = leave_by or now + LEAVE_S
+        else:
+            continue
+        heard[rank] = now
+        limits = [at + SILENCE_S for other, at in heard.items() if other not in left]
+        limits += [] if chief.has_begun else [5.0]
+        assert chief.deadline() == min([*limits, *([leave_by] if leave_by is not None else [])])

@@ -120,3 +120,11 @@ def test_minfds_that_can_not_be_had_is_why_the_daemon_does_not_start(tmp_path: P
     with pytest.raises(AssertionError, match="exited with 71"):
         daemon.start()
     assert f"cannot set minfds to {1 << 30}: the hard limit of this process is" in daemon.errors()
+
+
+def test_a_chief_that_may_not_have_so_many_connections_says_so(few_files: int):
+    limits.require_files(SOFT, "hold the connections of 1900 nodes")
+    with pytest.raises(
+        limits.LimitError, match=r"cannot hold the connections of 2000 nodes: .*2128 .*2048.*ulimit -Hn"
+    ):
+        limits.require_files(2128, "hold the connections of 2000 nodes")

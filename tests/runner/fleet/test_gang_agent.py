@@ -19,6 +19,7 @@ class Daemon:
         self.is_leaving = False
         self.runner = SimpleNamespace(
             state=state,
+            name="train",
             wanted=True,
             reason="terminated by SIGKILL",
             facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
