@@ -1,0 +1,56 @@
+"""Trains like `together.py` (FOLDER STEPS), and does something at one moment of a save.
+
+FOLDER/kills: by attempt, JSON of [rank, operation, victim]: right before the first operation of the rank's second save
+that the expression matches, the victim is killed. Operations are those of `power_calls`: `fsync ckpt.index`.
+IMAGES: a folder; before each operation of a save, on each rank, a copy of the checkpoint directory goes there.
+"""
+
+import itertools
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.worker import power_calls
+
+folder = Path(sys.argv[1])
+directory = (folder / "ckpt").resolve()
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"] if "TF_CONFIG" in os.environ else 0
+kills = json.loads((folder / "kills").read_text()) if (folder / "kills").exists() else {}
+images = Path(os.environ["IMAGES"]) if "IMAGES" in os.environ else None
+numbers, lock, saves = itertools.count(), threading.Lock(), []
+PARTIAL = re.compile(r"(step-\d+\.a(\d+))\.partial")
+
+
+def before(name: str, path: Path) -> None:
+    match = PARTIAL.search(str(path))
+    if match is None and not (name == "fsync" and path == directory and saves):
+        return
+    with lock:
+        if match is not None and match[0] not in saves:
+            saves.append(match[0])
+        if images is not None:
+            with suppress(shutil.Error, OSError):  # it is renamed meanwhile
+                shutil.copytree(directory, images / f"{rank}-{next(numbers):04d}")
+        attempt = (match or PARTIAL.search(saves[-1]))[2]
+        who, what, victim = kills.get(attempt, (None, "", 0))
+        if who == rank and len(saves) == 2 and re.fullmatch(what, f"{name} {path.name}"):
+            with (folder / "killed").open("a") as file:
+                file.write(f"{attempt} {rank} {name} {path.name}\n")
+            os.kill(int((folder / f"pid-{victim}").read_text()), signal.SIGKILL)
+            if victim != rank:
+                threading.Event().wait()  # this save goes no further: what follows of the other's death is looked at
+
+
+(folder / f"pid-{rank}").write_text(str(os.getpid()))
+watch = pytest.MonkeyPatch()
+power_calls.watch(watch, directory, before)
+runpy.run_path(str(Path(__file__).with_name("together.py")), run_name="__main__")
