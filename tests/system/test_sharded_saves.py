@@ -44,9 +44,9 @@ KILLS = {
 
 def train(folder: Path, workers: int, shards: SaveShards, steps: int = STEPS, images: Path | None = None) -> None:
     folder.mkdir(exist_ok=True)
-    launch = Launch(save_shards=shards)
+    launch = Launch(strategy="one-device", save_shards=shards)
     if workers > 1:
-        launch = Launch(workers=workers, strategy="multiworker", save_shards=shards)
+        launch = Launch(strategy="multiworker", workers=workers, save_shards=shards)
     environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     environment |= {"IMAGES": str(images)} if images is not None else {}
     done = forked.run(
