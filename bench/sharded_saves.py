@@ -2,8 +2,8 @@
 
 Run with `python -m bench.sharded_saves`; prints a table and writes bench/results/sharded_saves.json. Two and four
 workers on this machine hold the same 400 MB; after each step one of them, or all, write a checkpoint, on one disk,
-while no step is made. Rounds of both kinds follow each other, so that they meet the same load. `training waits` is what the
-chief's step takes: the copy of the chief's share, and what the workers agree on.
+while no step is made. Rounds of both kinds follow each other, so that they meet the same load. `training waits` is
+what the chief's step takes: the copy of its share, and what the workers agree on.
 """
 
 import argparse

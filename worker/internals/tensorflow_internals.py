@@ -38,6 +38,7 @@ _trackable = require(
     "Trackable._gather_saveables_for_checkpoint",
 )
 _values = require("tensorflow.python.distribute.values", "MirroredVariable")
+_saveables = require("tensorflow.python.training.saving.saveable_object_util", "SaveableCompatibilityConverter.obj")
 _saver = require(
     "tensorflow.python.checkpoint.checkpoint", "TrackableSaver._gather_serialized_tensors", "Checkpoint.write"
 )
@@ -158,7 +159,10 @@ def local_devices(strategy: tf.distribute.Strategy) -> tuple[str, ...]:
 
 
 def is_mirrored(item: Any) -> bool:
-    """Whether it is a variable, of TensorFlow or Keras, that a strategy keeps the same on all of its replicas."""
+    """Whether an object that `gather_serialized_tensors` names is a variable, of TensorFlow or Keras, that a strategy
+    keeps the same on all of its replicas."""
+    if isinstance(item, _saveables.SaveableCompatibilityConverter):
+        item = item.obj
     return isinstance(item.value if isinstance(item, tf.keras.Variable) else item, _values.MirroredVariable)
 
 
