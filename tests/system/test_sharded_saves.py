@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
 from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
@@ -42,17 +43,32 @@ KILLS = {
 }
 
 
-def train(folder: Path, workers: int, shards: SaveShards, steps: int = STEPS, images: Path | None = None) -> None:
+def train(
+    folder: Path,
+    workers: int,
+    shards: SaveShards,
+    steps: int = STEPS,
+    images: Path | None = None,
+    make_room: bool = False,
+) -> str:
+    """Returns what was said on stderr."""
     folder.mkdir(exist_ok=True)
     launch = Launch(strategy="one-device", save_shards=shards)
     if workers > 1:
-        launch = Launch(strategy="multiworker", workers=workers, save_shards=shards)
+        launch = Launch(
+            strategy="multiworker",
+            workers=workers,
+            save_shards=shards,
+            checkpoint_make_room=make_room,
+            checkpoint_keep=100 if make_room else CHECKPOINT_KEEP,
+        )
     environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     environment |= {"IMAGES": str(images)} if images is not None else {}
     done = forked.run(
         [sys.executable, str(SCRIPT), str(folder), str(steps)], env=environment, cwd=ROOT, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
 
 
 def ends(folder: Path, workers: int = 2) -> list[str]:
@@ -129,6 +145,35 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(tmp_path: Pa
     assert not list((tmp_path / "ckpt").glob("quarantine/*"))
     assert not list((tmp_path / "ckpt").glob("*.partial"))
     assert ends(tmp_path) == ends(whole)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_share_that_cannot_be_written_fails_the_save_for_all_and_the_next_one_succeeds(
+    tmp_path: Path, whole: Path, rank: int
+) -> None:
+    (tmp_path / "limit").write_text(json.dumps(rank))
+    said = train(tmp_path, 2, "always")
+
+    assert "cannot save step-0000000014.a1" in said
+    assert ("on worker 1" in said) == (rank == 1)
+    steps = [name.step for name in selection.committed_checkpoints(tmp_path / "ckpt")]
+    assert steps == [STEPS, 7], "after a failure, periodic saves wait longer than this training lasts"
+    assert not list((tmp_path / "ckpt").glob("*.partial"))
+    assert ends(tmp_path) == ends(whole)
+
+
+def test_full_disk_costs_old_checkpoints_and_all_write_again(tmp_path: Path, small_disk: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "ckpt").symlink_to(small_disk)
+    said = train(folder, 2, "always", make_room=True)
+
+    assert "to make room for" in said
+    assert newest(folder).name.startswith(f"step-{STEPS:010}")
+    for name in selection.committed_checkpoints(small_disk):
+        assert verify.verify_bundle(small_disk / str(name) / "ckpt").shards == 2
+        manifest.verify_checkpoint(small_disk / str(name))
+    assert ends(folder) == ends(whole)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
