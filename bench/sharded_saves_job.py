@@ -1,9 +1,11 @@
 """Saves a state of several workers after each step: FOLDER MEGABYTES SAVES. The chief writes how long each save took.
 
-Nobody makes a step while a save is written, so that what is measured is the save.
+Nobody makes a step while a save is written, so that what is measured is the save. With GROUPS in the environment, each
+worker joins the control group there that has its rank as its name.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,9 @@ def main(folder: Path, megabytes: int, saves: int) -> None:
     strategy = worker.strategy("multiworker", directory=folder / "ckpt")
     import tensorflow as tf
 
+    rank = strategy.cluster_resolver.task_id
+    if (groups := os.environ.get("GROUPS")) is not None:
+        Path(groups, str(rank), "cgroup.procs").write_text(str(os.getpid()))
     numbers = tf.random.Generator.from_seed(1)
     with strategy.scope():
         variables = [
@@ -37,7 +42,7 @@ def main(folder: Path, megabytes: int, saves: int) -> None:
                     raise SystemExit(f"{saved} was not saved")
                 time.sleep(0.002)
             took_s = time.perf_counter() - began
-            if strategy.cluster_resolver.task_id == 0:
+            if rank == 0:
                 with (folder / "saves.jsonl").open("a") as file:
                     file.write(json.dumps([stall_s, took_s]) + "\n")
 
