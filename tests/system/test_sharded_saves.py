@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,11 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from supervisor.host.gang_link import free_port
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.damage import BundleError
+from supervisor.protocol.gang import cluster_text
 from supervisor.protocol.tensorbundle import verify
+from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
 from tests import forked
 from tests.places import ROOT
@@ -41,6 +46,9 @@ KILLS = {
     "the chief, before the rename": (0, r"rename step-.*\.partial", 0),
     "the chief, after the rename": (0, "fsync ckpt", 0),
 }
+
+SOME = ("the member, in its part", "the member, once it has reported", "the chief, before the manifest")
+"""Those of `make test`; the nightly tests have all."""
 
 
 def train(
@@ -129,8 +137,11 @@ def test_whatever_moment_one_of_them_is_killed_at_the_newest_is_whole(shared: Pa
     assert len(list((shared / "images").glob("1-*"))) >= 6 * 5
 
 
-def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(tmp_path: Path, whole: Path) -> None:
-    (tmp_path / "kills").write_text(json.dumps(dict(enumerate(KILLS.values(), 1))))
+@pytest.mark.parametrize("names", [SOME, pytest.param(tuple(KILLS), marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
+    tmp_path: Path, whole: Path, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "kills").write_text(json.dumps({attempt: KILLS[name] for attempt, name in enumerate(names, 1)}))
     with Daemon(
         tmp_path,
         f"[program:pair]\ncommand={sys.executable} {SCRIPT} {tmp_path} {STEPS}\ndirectory={ROOT}\n"
@@ -140,8 +151,8 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(tmp_path: Pa
         daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
         attempts = daemon.call("history", name="pair")["attempts"]
 
-    assert len(whole_lines(tmp_path / "killed")) == len(KILLS)
-    assert len(attempts) == len(KILLS) + 1
+    assert len(whole_lines(tmp_path / "killed")) == len(names)
+    assert len(attempts) == len(names) + 1
     assert not list((tmp_path / "ckpt").glob("quarantine/*"))
     assert not list((tmp_path / "ckpt").glob("*.partial"))
     assert ends(tmp_path) == ends(whole)
@@ -158,6 +169,7 @@ def test_share_that_cannot_be_written_fails_the_save_for_all_and_the_next_one_su
     assert ("on worker 1" in said) == (rank == 1)
     steps = [name.step for name in selection.committed_checkpoints(tmp_path / "ckpt")]
     assert steps == [STEPS, 7], "after a failure, periodic saves wait longer than this training lasts"
+    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == 1, "the chief writes alone from then on"
     assert not list((tmp_path / "ckpt").glob("*.partial"))
     assert ends(tmp_path) == ends(whole)
 
@@ -176,7 +188,53 @@ def test_full_disk_costs_old_checkpoints_and_all_write_again(tmp_path: Path, sma
     assert ends(folder) == ends(whole)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("variable", [0, 1])
+def test_share_that_is_not_finite_is_saved_by_nobody(tmp_path: Path, variable: int) -> None:
+    launch = Launch(strategy="multiworker", workers=2, save_shards="always").to_environment()
+    environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT.with_name("not_finite.py")), str(tmp_path), str(variable)]
+    done = forked.run(command, env=environment, cwd=ROOT, timeout=PATIENCE_S)
+
+    assert done.returncode == WorkerExit.DIVERGED, done.stderr[-3000:]
+    assert f"variables/{variable} is not finite" in done.stderr
+    (saved,) = selection.committed_checkpoints(tmp_path)
+    assert saved.step == 3
+    assert verify.verify_bundle(tmp_path / str(saved) / "ckpt").shards == 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_without_a_daemon_the_other_worker_ends_too_and_nothing_counts(tmp_path: Path, victim: int) -> None:
+    """Nobody tells it of the death: it learns of it from TensorFlow, amid its part of a save."""
+    (tmp_path / "kills").write_text(json.dumps({1: (1, r"create ckpt\.data-00001-of-00002", victim)}))
+    cluster = [f"localhost:{free_port()}" for _ in range(2)]
+    processes = []
+    for rank in (0, 1):
+        launch = {**Launch(save_shards="always").to_environment(), "TF_CONFIG": cluster_text(cluster, rank)}
+        environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(SCRIPT), str(tmp_path), str(STEPS)]
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+    assert processes[victim].returncode == -signal.SIGKILL
+    assert processes[1 - victim].returncode > 0, errors
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "ckpt")] == [7]
+
+
+def test_small_state_is_written_by_the_chief(tmp_path: Path, whole: Path) -> None:
+    train(tmp_path, 2, "auto")
+
+    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == 1
+    assert (newest(tmp_path) / "worker-1.npz").exists()
+    assert ends(tmp_path) == ends(whole)
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=pytest.mark.nightly), 3, pytest.param(4, marks=pytest.mark.nightly)]
+)
 def test_any_number_of_workers_goes_on_from_it(tmp_path: Path, shared: Path, workers: int) -> None:
     shutil.copytree(newest(shared), tmp_path / "ckpt" / newest(shared).name)
     train(tmp_path, workers, "always", STEPS + 3)

@@ -1,7 +1,7 @@
 """Writes checkpoints of which each worker of a gang writes its share: one commit in two phases.
 
-Capture is common to all, on the threads that train: they agree in one collective whether each could copy its share. If
-one can't, nobody saves; if the state can't be divided, or is small, the chief writes all, as `TensorFlowWriter` does.
+Capture is common to all, on the threads that train: they agree, before and after it, whether each can copy its share.
+If one can't, nobody saves; if the state can't be divided, or is small, the chief writes all, as `TensorFlowWriter` does.
 
 1. The chief makes the `.partial` folder and orders a round. Each worker writes its share into a data file of its own
    there, and what only it has into `worker-N.npz`; hashes both while it writes; syncs them and the folder; and reports
@@ -10,6 +10,9 @@ one can't, nobody saves; if the state can't be divided, or is small, the chief w
    files, its own files and the manifest, syncs, and renames: the commit that `saving/commit.py` describes.
 3. The chief orders the end. Only then do the others let go of their copies: after a disk that was full, there may be
    another round, into a new folder.
+
+After a save that failed for another reason than a full disk, the chief writes alone for the rest of the attempt: a file
+system that hosts share may show one what another wrote too late, or differently.
 
 A worker that dies before it reported is one report too few: the chief writes no index, and what is left is a
 `.partial`, as after a crash of the chief at any point before the rename. One that dies later has nothing in the
@@ -27,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.tensorbundle import verify
@@ -38,11 +42,11 @@ from worker.checkpoint.shares import Shares, divide
 from worker.checkpoint.snapshot import Snapshot, TensorSnapshot
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter, not_finite_text
 from worker.data.collectives import Gang
-from worker.process.reporting import describe_error
-from worker.saving.commit import NotFinite, SaveError, save_error_text
+from worker.process.reporting import describe_error, print_message
+from worker.saving.commit import NotFinite, SaveError, is_disk_full, save_error_text
 from worker.state.plain_values import NotSaveable
 
-_WHOLE, _FAILED = 0, 1  # in the place of a digest: it can't be divided here; it could not be captured
+_WHOLE, _FAILED, _READY = 0, 1, 2  # in the place of a digest: it can't be divided here; it failed; it may be divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,42 +153,67 @@ class ShardedWriter(TensorFlowWriter):
         self._least_bytes = least_bytes
         self._own_files = own_files
         self._saves = 0  # that were divided
+        self._is_trusted = True  # no divided save has failed; what the chief thinks of it decides
 
     def capture(self, boundary: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state of this worker's share. All call it between the same steps; a SaveError is for all."""
         name = CheckpointName(boundary.step, self._attempt)
-        captured: tuple[CapturedTensors, Shares] | None = None
+        files: Mapping[str, bytes] = {}
         failure: SaveError | None = None
         try:
-            captured = self._capture_share(name, boundary, copied)
-        except SnapshotImpossible:
-            pass  # the chief says so when it captures all of it
+            files = self._own_files()
         except NotSaveable as error:
             failure = SaveError(save_error_text(name, str(error)))
+        is_ready = self._can_capture and self._is_trusted
+        # before anything is read: of some variables all have to read, or none
+        answers = self._agree(name, _READY if is_ready else _WHOLE, failure)
+        if _WHOLE in answers:
+            return super().capture(boundary, copied and self._gang.is_chief)
+        captured: tuple[CapturedTensors, Shares] | None = None
+        try:
+            captured = self._capture_share(name, boundary, files, copied)
+        except SnapshotImpossible:
+            pass  # the chief says so when it captures all of it
         except (tf.errors.OpError, MemoryError) as error:
             failure = SaveError(save_error_text(name, describe_error(error)))
-        said = _FAILED if failure is not None else _WHOLE if captured is None else captured[1].digest
-        answers = self._gang.sum([said if rank == self._gang.rank else 0 for rank in range(self._gang.size)])
-        is_divided = captured is not None and set(answers) == {captured[1].digest}
-        if captured is not None and is_divided:
-            self._saves += 1
-            if self._gang.is_chief:
-                self._link.begin(self._saves)
-            return captured[0]
-        for bundle in (captured[0].bundles or {}).values() if captured is not None else ():
-            bundle.release()
+        is_divided = False
+        try:
+            answers = self._agree(name, _WHOLE if captured is None else captured[1].digest, failure)
+            is_divided = captured is not None and set(answers) == {captured[1].digest}
+        finally:
+            for bundle in (captured[0].bundles or {}).values() if captured is not None and not is_divided else ():
+                bundle.release()
+        if captured is None or not is_divided:
+            return super().capture(boundary, copied and self._gang.is_chief)
+        self._saves += 1
+        if self._gang.is_chief:
+            self._link.begin(self._saves)
+        return captured[0]
+
+    def _agree(self, name: CheckpointName, said: int, failure: SaveError | None) -> list[int]:
+        """What all workers say, by rank. Raises SaveError on all if one of them has failed."""
+        mine = said if failure is None else _FAILED
+        answers = self._gang.sum([mine if rank == self._gang.rank else 0 for rank in range(self._gang.size)])
         if _FAILED in answers:
             why = f"worker {answers.index(_FAILED)} could not copy its share of the state"
             raise failure or SaveError(save_error_text(name, why))
-        return super().capture(boundary, copied and self._gang.is_chief)
+        return answers
+
+    def commit(self, taken: CapturedTensors) -> Manifest:
+        """As TensorFlowWriter; after a failure that a single writer may not have, the chief writes alone."""
+        try:
+            return super().commit(taken)
+        except SaveError as error:
+            is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), _ChiefShare)
+            if is_divided and not isinstance(error, NotFinite) and not is_disk_full(error.__cause__):
+                self._is_trusted = False
+                print_message("a worker could not write its share; from now on, the chief writes checkpoints alone")
+            raise
 
     def _capture_share(
-        self, name: CheckpointName, boundary: StepBoundary, copied: bool
+        self, name: CheckpointName, boundary: StepBoundary, files: Mapping[str, bytes], copied: bool
     ) -> tuple[CapturedTensors, Shares] | None:
         """None if the state can't be divided, or is too small for that."""
-        if not self._can_capture:
-            return None
-        files = self._own_files()
         source = self._tensors[layout.PREFIX]
         names, slices, tensors = zip(*source.read(), strict=True)
         if not TensorSnapshot(names, slices, tensors).are_plain:

@@ -21,7 +21,7 @@ Named = Sequence[tuple[str, tf.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """By rank, the tensors that a worker writes, in their order in the file. `digest`: from 2 to 2**53 - 1, of all that
+    """By rank, the tensors that a worker writes, in their order in the file. `digest`: from 3 to 2**49, of all that
     it depends on; workers whose digests are equal divide alike."""
 
     tensors: tuple[Named, ...]
@@ -56,4 +56,4 @@ def divide(tensors: Named, mirrored: frozenset[str], workers: int, least_bytes: 
     described = [(name, tensor.dtype.name, tuple(tensor.shape)) for name, tensor in tensors if name in common]
     seen = hashlib.sha256(repr((workers, own_bytes, described)).encode()).digest()
     by_rank = tuple([item for item in tensors if ranks.get(item[0], 0) == rank] for rank in range(workers))
-    return Shares(by_rank, int.from_bytes(seen[:6], "big") + 2)
+    return Shares(by_rank, int.from_bytes(seen[:6], "big") + 3)

@@ -29,9 +29,10 @@ rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"] if "TF_CONFIG" in os
 kills = json.loads((folder / "kills").read_text()) if (folder / "kills").exists() else {}
 limited = json.loads((folder / "limit").read_text()) if (folder / "limit").exists() else None
 images = Path(os.environ["IMAGES"]) if "IMAGES" in os.environ else None
-numbers, lock, saves = itertools.count(), threading.Lock(), []
+numbers, lock = itertools.count(), threading.Lock()
+saves: list[str] = []
 LIMIT_BYTES = 1000
-PARTIAL = re.compile(r"(step-\d+\.a(\d+))\.partial")
+PARTIAL = re.compile(r"step-\d+\.a\d+\.partial")
 
 
 def before(name: str, path: Path) -> None:
@@ -47,14 +48,12 @@ def before(name: str, path: Path) -> None:
         if images is not None:
             with suppress(shutil.Error, OSError):  # it is renamed meanwhile
                 shutil.copytree(directory, images / f"{rank}-{next(numbers):04d}")
-        attempt = (match or PARTIAL.search(saves[-1]))[2]
+        attempt = saves[-1].removesuffix(".partial").rpartition("a")[2]
         who, what, victim = kills.get(attempt, (None, "", 0))
         if who == rank and len(saves) == 2 and re.fullmatch(what, f"{name} {path.name}"):
             with (folder / "killed").open("a") as file:
                 file.write(f"{attempt} {rank} {name} {path.name}\n")
             os.kill(int((folder / f"pid-{victim}").read_text()), signal.SIGKILL)
-            if victim != rank:
-                threading.Event().wait()  # this save goes no further: what follows of the other's death is looked at
 
 
 (folder / f"pid-{rank}").write_text(str(os.getpid()))
