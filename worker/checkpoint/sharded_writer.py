@@ -1,7 +1,7 @@
 """Writes checkpoints of which each worker of a gang writes its share: one commit in two phases.
 
 Capture is common to all, on the threads that train: they agree, before and after it, whether each can copy its share.
-If one can't, nobody saves; if the state can't be divided, or is small, the chief writes all, as `TensorFlowWriter` does.
+If one can't, nobody saves; if the state can't be divided, or is small, the chief writes all as `TensorFlowWriter` does.
 
 1. The chief makes the `.partial` folder and orders a round. Each worker writes its share into a data file of its own
    there, and what only it has into `worker-N.npz`; hashes both while it writes; syncs them and the folder; and reports
