@@ -101,12 +101,14 @@ class Counting(Submission):
 class Gang(Submission):
     """Several nodes that train together with TensorFlow, and end with a digest of all that they hold."""
 
-    def __init__(self, cluster: Cluster, name: str, nodes: int = 2, steps: int = 40, pause: float = 0.1) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, nodes: int = 2, steps: int = 40, pause: float = 0.1, keys: str = ""
+    ) -> None:
         folder = cluster.shared / name
         super().__init__(
             cluster, name, "rendezvous_timeout=60",
             f"command={sys.executable} {TOGETHER} {folder} {steps}\nstrategy=multiworker\ndeterministic=true\n"
-            f'checkpoint_interval=7 steps\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"',
+            f'checkpoint_interval=7 steps\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n{keys}',
         )  # fmt: skip
         self.nodes = nodes
         self.steps = steps

@@ -3,6 +3,7 @@
 import pytest
 
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.tensorbundle import verify
 from tests.slurm.cluster import Cluster, SlurmJob
 from tests.slurm.jobs import Gang, Seen, Submission
 
@@ -53,6 +54,18 @@ def test_a_worker_that_is_killed(cluster: Cluster, undisturbed: list[str]) -> No
     resumed_once(gang, job)
     commits = [line.partition('"step": ')[2].partition(",")[0] for line in job.output.splitlines() if COMMIT in line]
     assert commits and len(commits) == len(set(commits)), "one line a commit, and not one a node"
+
+
+def test_each_node_writes_its_share_and_one_is_killed(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Gang(cluster, "shares", keys="save_shards=always")
+    job = gang.begin()
+    until_training(gang, job)
+    assert cluster.nodes[1].kill(WORKER)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+    newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
+    assert verify.verify_bundle(newest / "ckpt").shards == 2
 
 
 @pytest.mark.minutes

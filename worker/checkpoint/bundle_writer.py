@@ -28,7 +28,8 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 ROOM_BYTES = 16 << 20  # spare, as histories grow from save to save; no memory until it is written to
 _WIPE_ON_FORK = 18  # MADV_WIPEONFORK, linux/mman.h; Python has no name for it
-DATA = ".data-00000-of-00001"
+Written = Sequence[tuple["TensorSlot", int]]
+"""The tensors in a data file, with their checksums."""
 
 
 def is_writable(dtype: tf.DType) -> bool:
@@ -44,7 +45,18 @@ def host_elements(tensor: tf.Tensor) -> np.ndarray:
 def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor]]) -> None:
     """Writes PREFIX.data-00000-of-00001 and PREFIX.index. Makes no copy of a tensor, which must not change before
     the folder is committed or closed. Raises OSError."""
-    data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
+    written = write_data(folder.create(data_name(prefix)), tensors)
+    folder.add(f"{prefix}{verify.INDEX}", encode_index([written]))
+
+
+def data_name(prefix: str, shard: int = 0, shards: int = 1) -> str:
+    """The name of a data file, as TensorFlow has it."""
+    return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
+
+
+def write_data(data: NewFile, tensors: Iterable[tuple[str, tf.Tensor]]) -> Written:
+    """Writes the tensors into a data file, as `write_bundle` does."""
+    written = []
     for name, tensor in tensors:
         offset = data.size
         if tensor.dtype == tf.string:
@@ -56,8 +68,19 @@ def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf
             for piece in _pieces(_flat_bytes(tensor)):
                 crc = crc32c.extend(crc, piece)  # type: ignore[arg-type]  # a buffer: NumPy says so from Python 3.12 on
                 data.write(piece.data, is_stable=True)
-        records.add(_TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, data.size - offset), crc)
-    folder.add(f"{prefix}{verify.INDEX}", records.table())
+        written.append((TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, data.size - offset), crc))
+    return written
+
+
+def encode_index(shards: Sequence[Written]) -> bytes:
+    """The content of the index file: type, shape, place and checksum of each tensor in the data files."""
+    records = {b"": entry.encode_header(len(shards))}
+    for shard, written in enumerate(shards):
+        for slot, crc in written:
+            kind = slot.dtype.as_datatype_enum
+            record = entry.encode_tensor(kind, slot.shape, slot.offset, slot.size, sstable.mask(crc), shard)
+            records[slot.name.encode()] = record
+    return sstable.encode_table(sorted(records.items()))
 
 
 class HostCopy:
@@ -126,15 +149,15 @@ class BundleCopy:
         self._pool = pool
         texts = {name: _encode_strings(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
         size = sum(len(part) for parts, _ in texts.values() for part in parts)
-        size += sum(_flat_size(tensor) for name, tensor in tensors if name not in texts)
+        size += sum(flat_size(tensor) for name, tensor in tensors if name not in texts)
         self._copy = pool.allocate(size)
-        self._slots: list[tuple[_TensorSlot, int | None]] = []  # and the checksum, if it is not that of all bytes
+        self._slots: list[tuple[TensorSlot, int | None]] = []  # and the checksum, if it is not that of all bytes
         for name, tensor in tensors:
             offset = self._copy.size
             parts, crc = texts[name] if name in texts else ([_flat_bytes(tensor)], None)
             for part in parts:
                 self._copy.append(part)
-            place = _TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, self._copy.size - offset)
+            place = TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, self._copy.size - offset)
             self._slots.append((place, crc))
 
     def write(self, folder: NewFolder, prefix: str) -> None:
@@ -142,10 +165,7 @@ class BundleCopy:
 
         The folder has to be committed or closed before `release`.
         """
-        data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
-        for place, crc in self._checked(data):
-            records.add(place, crc)
-        folder.add(f"{prefix}{verify.INDEX}", records.table())
+        folder.add(f"{prefix}{verify.INDEX}", encode_index([self.write_data(folder.create(data_name(prefix)))]))
 
     def release(self) -> None:
         """Gives the memory back for the next copy; this one can't be used any more."""
@@ -159,8 +179,9 @@ class BundleCopy:
                 content = self._copy.content[place.offset : place.end]
                 yield place.name, content.view(place.dtype.as_numpy_dtype).reshape(place.shape)
 
-    def _checked(self, data: NewFile) -> Iterator[tuple["_TensorSlot", int]]:
-        """Writes the data and yields slots and checksums in the same pass, so that memory is read once."""
+    def write_data(self, data: NewFile) -> Written:
+        """Writes the data alone, in one pass with the checksums, so that memory is read once. As `write`."""
+        checked = []
         content, written = self._copy.content, 0
         fixed = content.view()
         fixed.flags.writeable = False  # what the checksum's library asks for
@@ -172,13 +193,14 @@ class BundleCopy:
                 if end - written >= PIECE_BYTES:
                     data.write(content[written : written + PIECE_BYTES].data, is_stable=True)
                     written += PIECE_BYTES
-            yield place, crc if known is None else known
+            checked.append((place, crc if known is None else known))
         data.write(content[written:].data, is_stable=True)
+        return checked
 
 
 @dataclass(frozen=True, slots=True)
-class _TensorSlot:
-    """The place of a tensor in the file."""
+class TensorSlot:
+    """The place of a tensor in its data file."""
 
     name: str
     dtype: tf.DType
@@ -191,23 +213,8 @@ class _TensorSlot:
         return self.offset + self.size
 
 
-class _BundleIndex:
-    """The index of a bundle: type, shape, place and checksum of each tensor."""
-
-    def __init__(self) -> None:
-        self._records = {b"": entry.HEADER}
-
-    def add(self, place: _TensorSlot, crc: int) -> None:
-        kind = place.dtype.as_datatype_enum
-        record = entry.encode_tensor(kind, place.shape, place.offset, place.size, sstable.mask(crc))
-        self._records[place.name.encode()] = record
-
-    def table(self) -> bytes:
-        """The content of the index file."""
-        return sstable.encode_table(sorted(self._records.items()))
-
-
-def _flat_size(tensor: tf.Tensor) -> int:
+def flat_size(tensor: tf.Tensor) -> int:
+    """The bytes of a tensor of any type but string."""
     return int(tensor.shape.num_elements()) * entry.WIDTHS[tensor.dtype.as_datatype_enum]
 
 

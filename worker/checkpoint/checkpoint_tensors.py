@@ -14,6 +14,7 @@ import tensorflow as tf
 from worker.internals.tensorflow_internals import (
     BaseResourceVariable,
     gather_serialized_tensors,
+    is_mirrored,
     may_save_itself,
     save_method_of,
 )
@@ -30,12 +31,14 @@ class SnapshotImpossible(Exception):
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """What TensorFlow's saver said of one tensor. `tensor`: itself, or a specification that reads it. `variable`: the
-    one that it is the value of, if that lies in host memory."""
+    one that it is the value of, if that lies in host memory. `is_mirrored`: whether a strategy keeps it the same on all
+    replicas."""
 
     key: str
     part: str
     tensor: Any
     variable: Any
+    is_mirrored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class CheckpointTensors:
     def __init__(self, tracked: tf.train.Checkpoint) -> None:
         self.tracked = tracked
         self._gathered: _Gathered | None = None
+        self.mirrored: frozenset[str] = frozenset()
+        """Keys of the tensors of the last `read` that are the same on all replicas, whatever trains them."""
 
     def read(self) -> Iterator[tuple[str, str, tf.Tensor]]:
         """Key, slice and present value of each. Call it between steps. Raises SnapshotImpossible."""
@@ -59,6 +64,7 @@ class CheckpointTensors:
         if self._gathered is None or not _are_same(self._gathered.nodes, nodes):
             self._gathered = _Gathered(nodes, _gather(self.tracked))
         entries = self._gathered.entries
+        self.mirrored = frozenset(_name_of(entry) for entry in entries if entry.is_mirrored)
         if not _are_variables(nodes):
             self._gathered = None
         for entry in entries:
@@ -124,11 +130,16 @@ def _gather(tracked: tf.train.Checkpoint) -> list[_Entry]:
     if registered:
         raise SnapshotImpossible(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
     return [
-        _Entry(key, part, one, _host_variable(node))
+        _Entry(key, part, one, _host_variable(node), is_mirrored(node))
         for node, entries in gathered.items()
         for key, entry in entries.items()
         for part, one in (entry.items() if isinstance(entry, dict) else [("", entry)])
     ]
+
+
+def _name_of(entry: _Entry) -> str:
+    """The key in the file."""
+    return (entry.tensor.name if hasattr(entry.tensor, "slice_spec") else None) or entry.key
 
 
 def _host_variable(node: Any) -> Any:
@@ -142,7 +153,7 @@ def _read(entry: _Entry) -> tuple[str, str, tf.Tensor | None]:
     """Key, slice and tensor of an entry."""
     if not hasattr(entry.tensor, "slice_spec"):
         return entry.key, entry.part, entry.tensor
-    name, place = entry.tensor.name or entry.key, (entry.tensor.slice_spec or entry.part).strip()
+    name, place = _name_of(entry), (entry.tensor.slice_spec or entry.part).strip()
     if entry.variable is not None:  # as the specification does it, which takes ten times as long
         handle = entry.variable.handle
         tf.raw_ops.DisableCopyOnRead(resource=handle)

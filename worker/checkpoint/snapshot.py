@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.checkpoints.new_folder import NewFile, NewFolder
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from worker.checkpoint import bundle_writer
 from worker.checkpoint.bundle_writer import BufferPool
@@ -57,6 +57,10 @@ class TensorSnapshot:
                 tensors=self.tensors,
             )
         adopt_bundle_files(folder, prefix)
+
+    def write_data(self, data: NewFile) -> bundle_writer.Written:
+        """Writes a data file alone; of plain tensors."""
+        return bundle_writer.write_data(data, zip(self.names, self.tensors, strict=True))
 
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
         for name, tensor in zip(self.names, self.tensors, strict=True):

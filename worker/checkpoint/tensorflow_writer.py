@@ -125,19 +125,7 @@ class TensorFlowWriter:
         states can't be copied, and memory may be short. Raises SaveError if memory is too short for anything.
         """
         name = CheckpointName(boundary.step, self._attempt)
-        host = TrainingState(
-            step=boundary.step,
-            position=boundary.position,
-            seeds=extra_state.read_seeds(self._hidden),
-            generators=extra_state.read_generators(self._own),
-            metrics=boundary.metrics,
-            replica_metrics=boundary.replica_metrics,
-            replicas=self._replicas,
-            copies=sum(self._copies_of),
-            copies_of=self._copies_of,
-            passes=boundary.passes,
-            script=self._script(),
-        )
+        host = self._training_state(boundary)
         try:
             parts = self._extra_files()
         except NotSaveable as error:
@@ -151,6 +139,21 @@ class TensorFlowWriter:
             return CapturedTensors(name, host, None, parts, is_copy=False)
         except (tf.errors.OpError, MemoryError) as error:
             raise SaveError(save_error_text(name, _describe_cause(error) or describe_error(error))) from error
+
+    def _training_state(self, boundary: StepBoundary) -> TrainingState:
+        return TrainingState(
+            step=boundary.step,
+            position=boundary.position,
+            seeds=extra_state.read_seeds(self._hidden),
+            generators=extra_state.read_generators(self._own),
+            metrics=boundary.metrics,
+            replica_metrics=boundary.replica_metrics,
+            replicas=self._replicas,
+            copies=sum(self._copies_of),
+            copies_of=self._copies_of,
+            passes=boundary.passes,
+            script=self._script(),
+        )
 
     def _snapshots(self, copied: bool) -> tuple[dict[str, Snapshot], bool]:
         """A snapshot of each bundle, and whether these are copies: if memory is short they are not."""
@@ -169,19 +172,18 @@ class TensorFlowWriter:
         """Writes and commits it. Raises SaveError for a full disk, a folder that can't be written, an I/O error or a
         lack of memory; NotFinite; AttemptSuperseded."""
         try:
-            self._require_finite(taken)
+            if bad := self.names_not_finite(taken):
+                raise NotFinite(f"cannot save {taken.name}: {not_finite_text(bad)}")
             return self._committer.commit(taken.name, taken.state.metrics, lambda folder: self._fill(folder, taken))
         finally:
             for bundle in (taken.bundles or {}).values():
                 bundle.release()
 
-    def _require_finite(self, taken: CapturedTensors) -> None:
+    def names_not_finite(self, taken: CapturedTensors) -> list[str]:
+        """The tensors that must be finite and are not."""
         if self._exempt is None or taken.bundles is None:
-            return
-        bad = sorted(find_not_finite(taken.bundles) - self._exempt)
-        if bad:
-            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            raise NotFinite(f"cannot save {taken.name}: {tensor_name(bad[0])}{more} is not finite; training diverged")
+            return []
+        return sorted(find_not_finite(taken.bundles) - self._exempt)
 
     def _fill(self, folder: NewFolder, taken: CapturedTensors) -> None:
         for prefix, bundle in self._bundles.items():
@@ -212,6 +214,12 @@ class TensorFlowWriter:
         relative = f"{newest}/{layout.PREFIX}"
         content = f'model_checkpoint_path: "{relative}"\nall_model_checkpoint_paths: "{relative}"\n'
         durable.write_file(self._directory / layout.POINTER, content.encode())
+
+
+def not_finite_text(names: Sequence[str]) -> str:
+    """What is wrong with these tensors."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{tensor_name(names[0])}{more} is not finite; training diverged"
 
 
 def _is_full(error: BaseException | None) -> bool:

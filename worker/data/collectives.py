@@ -70,6 +70,12 @@ def worker_count(strategy: tf.distribute.Strategy | None) -> int:
     return len(_tasks(strategy.cluster_resolver)) or 1
 
 
+def jobs_of(strategy: tf.distribute.Strategy) -> list[tuple[str, int]]:
+    """TensorFlow's jobs that train and how many workers each has, in the order of ranks."""
+    tasks = [kind for kind, _ in _tasks(strategy.cluster_resolver)]
+    return [(kind, tasks.count(kind)) for kind in dict.fromkeys(tasks)]
+
+
 def gang_of(strategy: tf.distribute.Strategy | None) -> Gang | None:
     """The gang of a strategy; None if this process trains alone. Raises ValueError for a task that does not train."""
     if strategy is None or worker_count(strategy) == 1:

@@ -1,14 +1,19 @@
 """TensorFlow's names that are not public."""
 
+import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from worker.internals.required import require
 
-_context: Any = require("tensorflow.python.eager.context", "context", "global_seed", "set_global_seed")
+_context: Any = require(
+    "tensorflow.python.eager.context", "context", "global_seed", "set_global_seed",
+    "Context.set_config_key_value", "Context.get_config_key_value", "Context.delete_config_key_value",
+    "Context.get_task_states",
+)  # fmt: skip
 _distribute = require("tensorflow.python.distribute.distribute_lib", "_DefaultDistributionStrategy")
 _datasets = require(
     "tensorflow.python.data.ops.dataset_ops", "DatasetV2._inputs", "DatasetV2.reduce", "DatasetV2.element_spec"
@@ -32,6 +37,8 @@ _trackable = require(
     "Trackable._serialize_to_tensors",
     "Trackable._gather_saveables_for_checkpoint",
 )
+_values = require("tensorflow.python.distribute.values", "MirroredVariable")
+_saveables = require("tensorflow.python.training.saving.saveable_object_util", "SaveableCompatibilityConverter.obj")
 _saver = require(
     "tensorflow.python.checkpoint.checkpoint", "TrackableSaver._gather_serialized_tensors", "Checkpoint.write"
 )
@@ -149,6 +156,47 @@ def is_default_strategy(strategy: tf.distribute.Strategy) -> bool:
 def local_devices(strategy: tf.distribute.Strategy) -> tuple[str, ...]:
     """The devices of this process that a strategy of several processes computes on."""
     return tuple(getattr(strategy.extended, "_local_devices", ("",)))
+
+
+def is_mirrored(item: Any) -> bool:
+    """Whether an object that `gather_serialized_tensors` names is a variable, of TensorFlow or Keras, that a strategy
+    keeps the same on all of its replicas."""
+    if isinstance(item, _saveables.SaveableCompatibilityConverter):
+        item = item.obj
+    return isinstance(item.value if isinstance(item, tf.keras.Variable) else item, _values.MirroredVariable)
+
+
+# --- the coordination service of processes that train together --------------------------------------------------------
+
+CAN_WAIT_FOR_TEXTS = "timeout_in_ms" in inspect.signature(_context.Context.get_config_key_value).parameters
+"""Whether this release can stop waiting for a text."""
+
+
+def publish_text(key: str, text: str) -> None:
+    """Gives the other processes a text, under a key that has none. On any thread. Raises tf.errors.OpError."""
+    _context.context().set_config_key_value(key, text)
+
+
+def wait_for_text(key: str, timeout_s: float) -> str | None:
+    """The text under a key, as soon as there is one; None after `timeout_s`. On any thread, and others run meanwhile.
+
+    Raises tf.errors.OpError if the first process, which keeps the texts, can't be reached.
+    """
+    try:
+        return str(_context.context().get_config_key_value(key, int(timeout_s * 1000)))
+    except tf.errors.DeadlineExceededError:
+        return None
+
+
+def delete_texts(folder: str) -> None:
+    """Deletes those whose keys begin with this and a slash."""
+    _context.context().delete_config_key_value(folder)
+
+
+def lost_processes(jobs: Sequence[tuple[str, int]]) -> list[int]:
+    """The processes that were lost or failed, numbered in the order of `jobs`: name, and how many there are."""
+    states = _context.context().get_task_states(list(jobs))
+    return [number for number, state in enumerate(states) if state is not None]
 
 
 # --- datasets ---------------------------------------------------------------------------------------------------------

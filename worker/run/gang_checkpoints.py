@@ -1,14 +1,17 @@
 """The checkpoints of a run in which several processes train together (a gang).
 
-The chief alone selects the checkpoint, writes, and reports; the others restore what it selected and send it the state
-that only they hold. All agree between two steps whether to save or stop, and for the same step: a stop that reaches any
+The chief alone selects the checkpoint, commits, and reports; the others restore what it selected. Each writes its share
+of a checkpoint (`checkpoint/sharded_writer.py`), or they send the chief the state that only they hold, and it writes
+all. All agree between two steps whether to save or stop, and for the same step: a stop that reaches any
 of them stops all. They agree about every fifth of a second, so that it costs training next to nothing.
 """
 
+import contextlib
 import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,17 +23,23 @@ from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.base.run_settings import RunSettings
 from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
 from worker.checkpoint.restore import RestoredCheckpoint
-from worker.checkpoint.tensorflow_writer import StepBoundary
+from worker.checkpoint.save_link import SaveLink
+from worker.checkpoint.sharded_writer import ShardedWriter
+from worker.checkpoint.shares import LEAST_BYTES
+from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks.findings import Finding
 from worker.checks.reachability import Root
-from worker.data.collectives import Gang
+from worker.data.collectives import Gang, jobs_of
 from worker.devices.tensorflow_conditions import replica_count
+from worker.internals.tensorflow_internals import CAN_WAIT_FOR_TEXTS
 from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
 from worker.run.shared_directory import make_mark, require_shared
+from worker.saving.commit import SaveError
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import NoLock
+from worker.saving.save import CheckpointWriter
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 from worker.state.replica_values import Place
@@ -69,6 +78,9 @@ class GangCheckpoints(RunCheckpoints):
         self._stepped_at: tuple[int, float] | None = None
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: step, ids
         self._reported_step = -1  # the newest saved step that this worker's daemon was told of
+        self._save_shards = attempt.launch.save_shards  # of the chief, once the directory is open
+        self._link: SaveLink | None = None
+        self._share: Future[None] | None = None  # this worker's part in the chief's save in flight
 
     # --- the beginning ---
 
@@ -81,12 +93,13 @@ class GangCheckpoints(RunCheckpoints):
                 started.require_all_alive()  # also if the script trains a second time
             restore = str(opened.restore) if opened.restore else None
             mark = make_mark(directory)
-            gang.text_from_chief(json.dumps([attempt.number, restore, attempt.launch.generation, mark.name]))
+            start = [attempt.number, restore, attempt.launch.generation, mark.name, self._save_shards]
+            gang.text_from_chief(json.dumps(start))
             require_shared(mark, gang, attempt)
             return opened
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
-        number, path, generation, mark_name = json.loads(gang.text_from_chief(""))
+        number, path, generation, mark_name, self._save_shards = json.loads(gang.text_from_chief(""))
         if generation != attempt.launch.generation:
             attempt.exit_with_error(
                 WorkerExit.STOPPED,
@@ -97,6 +110,15 @@ class GangCheckpoints(RunCheckpoints):
         if attempt.channel is None:
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
+
+    def _make_writer(self, *arguments: Any, **named: Any) -> TensorFlowWriter:
+        if self._save_shards == "never" or not CAN_WAIT_FOR_TEXTS or self._state.strategy is None:
+            return super()._make_writer(*arguments, **named)
+        self._link = SaveLink(self._gang.rank, jobs_of(self._state.strategy))
+        least_bytes = LEAST_BYTES if self._save_shards == "auto" else 0
+        return ShardedWriter(
+            *arguments, gang=self._gang, link=self._link, least_bytes=least_bytes, own_files=self._own_files, **named
+        )
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
         checkpoint = super()._restore_from(path)
@@ -248,8 +270,46 @@ class GangCheckpoints(RunCheckpoints):
         if self._gang.is_chief:
             return self._save_step(boundary, flushes, beside)
         if self._writer is not None:
-            self._writer.capture(boundary, copied=False)  # its collectives need every worker
+            self._write_share(self._writer, boundary, beside)
         return None
+
+    def _write_share(
+        self, writer: CheckpointWriter[StepBoundary, CapturedTensors], boundary: StepBoundary, beside: bool
+    ) -> None:
+        """Takes part in the chief's save."""
+        self._wait_for_share()
+        if not isinstance(writer, ShardedWriter):
+            writer.capture(boundary, copied=False)  # its collectives need every worker
+            return
+        try:
+            captured = writer.capture(boundary, copied=beside)
+        except SaveError:
+            return  # it is one for all, and the chief reports it
+        if beside and captured.is_copy:
+            with contextlib.suppress(RuntimeError):  # no thread can be started: a limit was reached
+                self._share = self._save_thread.submit(writer.write_share, captured)
+                return
+        writer.write_share(captured)
+
+    def _wait_for_share(self) -> None:
+        """Returns when the save in flight has ended, as far as this worker has a part in it."""
+        if self._share is not None:
+            self._share.result()
+            self._share = None
+
+    def settle(self) -> None:
+        """Waits for the save in flight."""
+        self._wait_for_share()
+        super().settle()
+
+    def close(self) -> None:
+        """Waits for the save in flight, then releases the directory."""
+        try:
+            self._wait_for_share()
+        finally:
+            super().close()
+            if self._gang.is_chief and self._link is not None:
+                self._link.end()  # of a save that was captured and not begun: nobody is to wait for it
 
     def _report_held(self, step: int, flushes: tuple[int, ...]) -> str | None:
         """Reports the step that a checkpoint holds; a save that failed is not repeated, as no worker captured state."""
@@ -267,6 +327,10 @@ class GangCheckpoints(RunCheckpoints):
         mine = b"" if self._gang.is_chief else self._own_part()
         parts = {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
         return {**super()._extra_files(), **parts}
+
+    def _own_files(self) -> Mapping[str, bytes]:
+        """Contents by file name of what this worker writes besides its share."""
+        return super()._extra_files() if self._gang.is_chief else {PART.format(self._gang.rank): self._own_part()}
 
     def _own_part(self) -> bytes:
         variables = extra_state.extra_variables(self._state.tracked).saved_apart(replica_count(self._state.strategy))

@@ -166,7 +166,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._changed = conditions.report_changed_conditions(
             present, opened.directory, opened.restore, remark, self._record_conditions
         )
-        self._writer = TensorFlowWriter(
+        self._writer = self._make_writer(
             self._state.tracked,
             opened.directory,
             CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),
@@ -182,6 +182,9 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         if checkpoint is not None:
             self._compare_script(checkpoint.state.script, checkpoint.state.step)
         return checkpoint
+
+    def _make_writer(self, *arguments: Any, **named: Any) -> TensorFlowWriter:
+        return TensorFlowWriter(*arguments, **named)
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:
         return open_checkpoint_directory(self._attempt, directory)

@@ -28,6 +28,7 @@ from supervisor.protocol.wire.launch import (
     Interval,
     OnNan,
     OnReplayDifference,
+    SaveShards,
     Strategy,
 )
 
@@ -130,6 +131,11 @@ class JobConfig(SectionModel):
         False,
         "Whether a save that finds the disk full may delete older checkpoints before their time and try again: the "
         "oldest first, but never the newest whole one or the newest attempt's. checkpoint_keep is then not honoured.",
+    )
+    save_shards: SaveShards = key(
+        "never",
+        "Whether each of several workers writes its share of a checkpoint (docs/strategies.md): `auto` if the state is "
+        "large enough to gain from it, `always`, or `never`: the chief writes all.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,

@@ -4,6 +4,7 @@ The disk begins with a file's first bytes (`CachedWriter`), so the sync at the e
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,10 +120,15 @@ class NewFile:
 class NewFolder:
     """The folder `partial`, made by this and becoming another one by `commit`. Not for two threads at once."""
 
-    def __init__(self, partial: Path) -> None:
-        """Raises FileExistsError, or another OSError."""
+    def __init__(self, partial: Path, is_there: bool = False) -> None:
+        """`is_there`: another process made it and commits it; files are added here, and end with `sync`.
+
+        Raises FileExistsError, or another OSError.
+        """
         self.path = partial
-        partial.mkdir()
+        if not is_there:
+            partial.mkdir()
+        self._synced: set[str] = set()
         self._open: dict[str, NewFile] = {}
         self._of_others: dict[str, tuple[int, str]] = {}
 
@@ -149,6 +155,14 @@ class NewFolder:
         """A file that somebody else wrote into it: read back for its hash."""
         self._of_others[name] = durable.hash_file(self.path / name)
 
+    def record(self, name: str, size: int, digest: str) -> None:
+        """A file that another process wrote into it, hashed and synced. Raises OSError if it is not there as said."""
+        here = (self.path / name).lstat().st_size
+        if here != size:
+            raise OSError(errno.EIO, f"{here} bytes are there, {size} were written", str(self.path / name))
+        self._of_others[name] = size, digest
+        self._synced.add(name)
+
     def finish(self) -> dict[str, tuple[int, str]]:
         """Size and hash by name, sorted, of all files so far; nothing more is written into those.
 
@@ -170,17 +184,21 @@ class NewFolder:
 
         Raises OSError, also where `final` exists and is not empty.
         """
+        self.sync()
+        check()
+        self.path.rename(final)
+        durable.sync_folder(final.parent)
+
+    def sync(self) -> None:
+        """Returns when all files and their names are on the disk. Raises OSError."""
         self.finish()
         last = [file for file in self._open.values() if file.is_being_written]
         for file in self._open.values():  # small ones, while the disk still works on the large
             if not file.is_being_written:
                 file.sync()
-        for name in self._of_others:
+        for name in self._of_others.keys() - self._synced:
             durable.sync_file(self.path / name)
         durable.sync_folder(self.path)  # the names; what the large files contain has a sync of its own
         for file in last:
             file.wait()
             file.sync()
-        check()
-        self.path.rename(final)
-        durable.sync_folder(final.parent)

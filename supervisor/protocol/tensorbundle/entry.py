@@ -75,14 +75,19 @@ def parse_header(key: bytes, record: bytes) -> BundleHeader:
     return BundleHeader(shards)
 
 
-HEADER = number_field(1, 1) + bytes_field(3, number_field(1, 1))
-"""The first record of a checkpoint with one data file, as TensorFlow writes it: little-endian, format version 1."""
+def encode_header(shards: int) -> bytes:
+    """The first record of a checkpoint, as TensorFlow writes it: little-endian, format version 1."""
+    return number_field(1, shards) + bytes_field(3, number_field(1, 1))
 
 
-def encode_tensor(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int) -> bytes:
-    """A tensor's record, as TensorFlow writes it. `crc`: masked; of a tensor in the first data file."""
+HEADER = encode_header(1)
+"""That of a checkpoint with one data file."""
+
+
+def encode_tensor(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int, shard: int = 0) -> bytes:
+    """A tensor's record, as TensorFlow writes it. `crc`: masked; `shard`: the number of its data file."""
     dimensions = b"".join(bytes_field(2, number_field(1, length)) for length in shape)
-    places = number_field(4, offset) + number_field(5, size)
+    places = number_field(3, shard) + number_field(4, offset) + number_field(5, size)
     checksum = encode_varint(6 << 3 | FIXED32) + struct.pack("<I", crc) if crc else b""
     return number_field(1, dtype) + bytes_field(2, dimensions) + places + checksum
 

@@ -29,6 +29,7 @@ PROOF = "STEPKEEPER_PROOF"
 Strategy = Literal["auto", "mirrored", "one-device", "multiworker", "tpu"]
 OnNan = Literal["stop", "rollback", "skip", "off"]
 OnReplayDifference = Literal["warn", "stop"]
+SaveShards = Literal["auto", "always", "never"]
 Standby = Literal["warm", "hot"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 ON_NAN: tuple[OnNan, ...] = get_args(OnNan)
@@ -129,6 +130,7 @@ class Launch:
     checkpoint_interval_min: float = CHECKPOINT_INTERVAL_MIN
     checkpoint_interval_max: float = CHECKPOINT_INTERVAL_MAX
     checkpoint_make_room: bool = False
+    save_shards: SaveShards = "never"
     checkpoint_keep: int = CHECKPOINT_KEEP
     checkpoint_keep_every: float | None = None
     checkpoint_keep_best: tuple[Literal["min", "max"], str] | None = None

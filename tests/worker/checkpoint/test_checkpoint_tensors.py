@@ -112,3 +112,23 @@ def test_tensorflow_is_asked_once_while_the_objects_are_the_same() -> None:
 
     assert len(asked) == 1
     assert found["notes/0/.ATTRIBUTES/VARIABLE_VALUE"].numpy() == 2
+
+
+def test_mirrored_are_those_that_every_replica_has_alike(two_replicas: Any) -> None:
+    on_read = tf.VariableSynchronization.ON_READ
+    with two_replicas.scope():
+        layer = tf.keras.layers.Dense(2)
+        layer.build((1, 3))
+        tracked = tf.train.Checkpoint(
+            layer=layer,
+            common=tf.Variable([1.0, 2.0]),
+            own=tf.Variable(0.0, synchronization=on_read, aggregation=tf.VariableAggregation.SUM),
+        )
+    tracked.outside = tf.Variable(3.0)
+    tensors = CheckpointTensors(tracked)
+    for _ in range(2):
+        names = {name for name, _, _ in tensors.read()}
+
+        value = "/.ATTRIBUTES/VARIABLE_VALUE"
+        assert tensors.mirrored == {f"layer/_kernel{value}", f"layer/bias{value}", f"common{value}"}
+        assert names > tensors.mirrored

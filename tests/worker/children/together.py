@@ -23,7 +23,8 @@ from tests.worker import training  # noqa: E402 - it makes tensors
 from tests.worker.own_values import OwnValues  # noqa: E402
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
-rank = strategy.cluster_resolver.task_id
+resolver = strategy.cluster_resolver
+rank = 0 if resolver is None else resolver.task_id
 tracked = training.build(strategy)
 own = OwnValues(strategy)
 tracked.own, tracked.alone = own.variables, own.alone

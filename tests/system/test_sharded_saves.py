@@ -1,0 +1,289 @@
+"""Several workers write one checkpoint together: whoever dies at whatever moment, what counts is whole and exact."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from supervisor.host.gang_link import free_port
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
+from supervisor.protocol.damage import BundleError
+from supervisor.protocol.gang import cluster_text
+from supervisor.protocol.tensorbundle import verify
+from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
+from tests import forked
+from tests.places import ROOT
+from tests.reading import whole_lines
+from tests.system.harness import Daemon
+from tests.worker import training
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(900)]
+
+SCRIPT = ROOT / "tests" / "worker" / "children" / "sharded.py"
+STEPS = 40
+PATIENCE_S = 300.0
+KILLS = {
+    "the member, before its part": (1, r"create ckpt\.data-00001-of-00002", 1),
+    "the member, in its part": (1, r"pwrite ckpt\.data-00001-of-00002", 1),
+    "the member, before its part is synced": (1, r"fsync ckpt\.data-00001-of-00002", 1),
+    "the member, before it reports": (1, r"fsync step-.*\.partial", 1),
+    "the member, once it has reported": (0, r"create ckpt\.index", 1),
+    "the chief, before it orders": (0, r"mkdir step-.*\.partial", 0),
+    "the chief, once the member has written": (1, r"fsync step-.*\.partial", 0),
+    "the chief, before the index": (0, r"create ckpt\.index", 0),
+    "the chief, before the manifest": (0, r"create MANIFEST\.json", 0),
+    "the chief, before the rename": (0, r"rename step-.*\.partial", 0),
+    "the chief, after the rename": (0, "fsync ckpt", 0),
+}
+
+SOME = ("the member, in its part", "the member, once it has reported", "the chief, before the manifest")
+"""Those of `make test`; the nightly tests have all."""
+
+
+def train(
+    folder: Path,
+    workers: int,
+    shards: SaveShards,
+    steps: int = STEPS,
+    images: Path | None = None,
+    make_room: bool = False,
+) -> str:
+    """Returns what was said on stderr."""
+    folder.mkdir(exist_ok=True)
+    launch = Launch(strategy="one-device", save_shards=shards)
+    if workers > 1:
+        launch = Launch(
+            strategy="multiworker",
+            workers=workers,
+            save_shards=shards,
+            checkpoint_make_room=make_room,
+            checkpoint_keep=100 if make_room else CHECKPOINT_KEEP,
+        )
+    environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
+    environment |= {"IMAGES": str(images)} if images is not None else {}
+    done = forked.run(
+        [sys.executable, str(SCRIPT), str(folder), str(steps)], env=environment, cwd=ROOT, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+def ends(folder: Path, workers: int = 2) -> list[str]:
+    return [(folder / f"end-{rank}").read_text() for rank in range(workers)]
+
+
+def newest(folder: Path) -> Path:
+    return folder / "ckpt" / str(selection.committed_checkpoints(folder / "ckpt")[0])
+
+
+def values(checkpoint: Path) -> dict[str, bytes]:
+    """Of every tensor, as TensorFlow reads it."""
+    reader = tf.train.load_checkpoint(str(checkpoint / "ckpt"))
+    return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in reader.get_variable_to_dtype_map()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two workers, of which the chief wrote all."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(folder, 2, "never")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two workers, each of which wrote its share. `images`: what a kill at each moment would have left."""
+    folder = tmp_path_factory.mktemp("shared")
+    train(folder, 2, "always", images=folder / "images")
+    return folder
+
+
+def test_checkpoint_of_two_writers_holds_the_same_tensors_as_the_chiefs_alone(whole: Path, shared: Path) -> None:
+    names = {path.name for path in newest(shared).iterdir()}
+
+    assert {"ckpt.data-00000-of-00002", "ckpt.data-00001-of-00002", "worker-1.npz"} <= names
+    assert {path.name for path in newest(whole).iterdir() if path.name.startswith("ckpt.data")} == {
+        "ckpt.data-00000-of-00001"
+    }
+    assert values(newest(shared)) == values(newest(whole))
+    assert ends(shared) == ends(whole)
+    assert verify.verify_bundle(newest(shared) / "ckpt").shards == 2
+    sizes = [(newest(shared) / f"ckpt.data-0000{rank}-of-00002").stat().st_size for rank in (0, 1)]
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_whatever_moment_one_of_them_is_killed_at_the_newest_is_whole(shared: Path) -> None:
+    seen = set()
+    for image in sorted((shared / "images").iterdir()):
+        chosen = selection.select_checkpoint(image)
+        assert not chosen.rejected, (image, chosen)
+        if chosen.path is not None:
+            seen.add(manifest.verify_checkpoint(chosen.path).step)
+            verify.verify_bundle(chosen.path / "ckpt")
+
+    assert seen == {7, 14, 21, 28, 35, STEPS}
+    assert len(list((shared / "images").glob("0-*"))) >= 6 * 11
+    assert len(list((shared / "images").glob("1-*"))) >= 6 * 5
+
+
+@pytest.mark.parametrize("names", [SOME, pytest.param(tuple(KILLS), marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
+    tmp_path: Path, whole: Path, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "kills").write_text(json.dumps({attempt: KILLS[name] for attempt, name in enumerate(names, 1)}))
+    with Daemon(
+        tmp_path,
+        f"[program:pair]\ncommand={sys.executable} {SCRIPT} {tmp_path} {STEPS}\ndirectory={ROOT}\n"
+        f"checkpoint_dir={tmp_path}/ckpt\nstrategy=multiworker\nworkers=2\ndeterministic=true\nsave_shards=always\n"
+        f'checkpoint_interval=3 steps\nredirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}"\n',
+    ) as daemon:
+        daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
+        attempts = daemon.call("history", name="pair")["attempts"]
+
+    assert len(whole_lines(tmp_path / "killed")) == len(names)
+    assert len(attempts) == len(names) + 1
+    assert not list((tmp_path / "ckpt").glob("quarantine/*"))
+    assert not list((tmp_path / "ckpt").glob("*.partial"))
+    assert ends(tmp_path) == ends(whole)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_share_that_cannot_be_written_fails_the_save_for_all_and_the_next_one_succeeds(
+    tmp_path: Path, whole: Path, rank: int
+) -> None:
+    (tmp_path / "limit").write_text(json.dumps(rank))
+    said = train(tmp_path, 2, "always")
+
+    assert "cannot save step-0000000014.a1" in said
+    assert ("on worker 1" in said) == (rank == 1)
+    steps = [name.step for name in selection.committed_checkpoints(tmp_path / "ckpt")]
+    assert steps == [STEPS, 7], "after a failure, periodic saves wait longer than this training lasts"
+    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == 1, "the chief writes alone from then on"
+    assert not list((tmp_path / "ckpt").glob("*.partial"))
+    assert ends(tmp_path) == ends(whole)
+
+
+def test_full_disk_costs_old_checkpoints_and_all_write_again(tmp_path: Path, small_disk: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "ckpt").symlink_to(small_disk)
+    said = train(folder, 2, "always", make_room=True)
+
+    assert "to make room for" in said
+    assert newest(folder).name.startswith(f"step-{STEPS:010}")
+    for name in selection.committed_checkpoints(small_disk):
+        assert verify.verify_bundle(small_disk / str(name) / "ckpt").shards == 2
+        manifest.verify_checkpoint(small_disk / str(name))
+    assert ends(folder) == ends(whole)
+
+
+@pytest.mark.parametrize("variable", [0, 1])
+def test_share_that_is_not_finite_is_saved_by_nobody(tmp_path: Path, variable: int) -> None:
+    launch = Launch(strategy="multiworker", workers=2, save_shards="always").to_environment()
+    environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT.with_name("not_finite.py")), str(tmp_path), str(variable)]
+    done = forked.run(command, env=environment, cwd=ROOT, timeout=PATIENCE_S)
+
+    assert done.returncode == WorkerExit.DIVERGED, done.stderr[-3000:]
+    assert f"variables/{variable} is not finite" in done.stderr
+    (saved,) = selection.committed_checkpoints(tmp_path)
+    assert saved.step == 3
+    assert verify.verify_bundle(tmp_path / str(saved) / "ckpt").shards == 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_without_a_daemon_the_other_worker_ends_too_and_nothing_counts(tmp_path: Path, victim: int) -> None:
+    """Nobody tells it of the death: it learns of it from TensorFlow, amid its part of a save."""
+    (tmp_path / "kills").write_text(json.dumps({1: (1, r"create ckpt\.data-00001-of-00002", victim)}))
+    cluster = [f"localhost:{free_port()}" for _ in range(2)]
+    processes = []
+    for rank in (0, 1):
+        launch = {**Launch(save_shards="always").to_environment(), "TF_CONFIG": cluster_text(cluster, rank)}
+        environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(SCRIPT), str(tmp_path), str(STEPS)]
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+    assert processes[victim].returncode == -signal.SIGKILL
+    assert processes[1 - victim].returncode > 0, errors
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "ckpt")] == [7]
+
+
+def test_small_state_is_written_by_the_chief(tmp_path: Path, whole: Path) -> None:
+    train(tmp_path, 2, "auto")
+
+    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == 1
+    assert (newest(tmp_path) / "worker-1.npz").exists()
+    assert ends(tmp_path) == ends(whole)
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=pytest.mark.nightly), 3, pytest.param(4, marks=pytest.mark.nightly)]
+)
+def test_any_number_of_workers_goes_on_from_it(tmp_path: Path, shared: Path, workers: int) -> None:
+    shutil.copytree(newest(shared), tmp_path / "ckpt" / newest(shared).name)
+    train(tmp_path, workers, "always", STEPS + 3)
+
+    assert newest(tmp_path).name.startswith(f"step-{STEPS + 3:010}")
+    data = {path.name for path in newest(tmp_path).glob("ckpt.data-*")}
+    assert data == {f"ckpt.data-{rank:05}-of-{workers:05}" for rank in range(workers)}
+    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == workers
+
+
+def test_tensorflow_alone_restores_it(shared: Path) -> None:
+    tracked = training.build(tf.distribute.get_strategy())
+    tracked.optimizer.build(tracked.model.trainable_variables)
+    tracked.read(str(newest(shared) / "ckpt")).assert_existing_objects_matched().expect_partial()
+
+    restored = [*tracked.model.trainable_variables, *tracked.optimizer.variables]
+    saved = set(values(newest(shared)).values())
+    assert {variable.numpy().tobytes() for variable in restored} <= saved
+    assert len(restored) > 10
+
+
+DAMAGES = ("flipped", "cut", "missing", "of another step", "of the other worker")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", ["ckpt.data-00000-of-00002", "ckpt.data-00001-of-00002", "ckpt.index", "worker-1.npz"])
+def test_damaged_part_is_never_accepted(tmp_path: Path, shared: Path, file: str, damage: str) -> None:
+    shutil.copytree(shared / "ckpt", tmp_path / "ckpt")
+    older, newer = (tmp_path / "ckpt" / str(name) for name in selection.committed_checkpoints(tmp_path / "ckpt")[1::-1])
+    part = newer / file
+    content = part.read_bytes()
+    match damage:
+        case "flipped":
+            flipped = bytearray(content)
+            flipped[len(content) // 2] ^= 4
+            part.write_bytes(flipped)
+        case "cut":
+            part.write_bytes(content[:-1])
+        case "missing":
+            part.unlink()
+        case "of another step":
+            part.write_bytes((older / file).read_bytes())
+        case "of the other worker":
+            other = "ckpt.data-00000-of-00002" if "00001" in file else "ckpt.data-00001-of-00002"
+            part.write_bytes((newer / other).read_bytes())
+
+    with pytest.raises(ManifestError, match=re.escape(file)):
+        manifest.verify_checkpoint(newer)
+    assert selection.select_checkpoint(tmp_path / "ckpt").path == older
+    if file != "worker-1.npz" and damage != "of another step":  # a whole index or part of another step may fit
+        with pytest.raises(BundleError):
+            verify.verify_bundle(newer / "ckpt")

@@ -1,0 +1,286 @@
+"""Writes checkpoints of which each worker of a gang writes its share: one commit in two phases.
+
+Capture is common to all, on the threads that train: they agree, before and after it, whether each can copy its share.
+If one can't, nobody saves; if the state can't be divided, or is small, the chief writes all as `TensorFlowWriter` does.
+
+1. The chief makes the `.partial` folder and orders a round. Each worker writes its share into a data file of its own
+   there, and what only it has into `worker-N.npz`; hashes both while it writes; syncs them and the folder; and reports
+   names, sizes, hashes, and the checksum of each tensor. The layout of a file follows from what the workers agreed on.
+2. When all have reported, and not before, the chief compares the sizes with the files, writes the index over all data
+   files, its own files and the manifest, syncs, and renames: the commit that `saving/commit.py` describes.
+3. The chief orders the end. Only then do the others let go of their copies: after a disk that was full, there may be
+   another round, into a new folder.
+
+After a save that failed for another reason than a full disk, the chief writes alone for the rest of the attempt: a file
+system that hosts share may show one what another wrote too late, or differently.
+
+A worker that dies before it reported is one report too few: the chief writes no index, and what is left is a
+`.partial`, as after a crash of the chief at any point before the rename. One that dies later has nothing in the
+checkpoint that is not synced. A worker that is late can't spoil another save: it ends one before it begins the next,
+and the chief waits for the reports of that very round of that very save, after which nobody writes.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.tensorbundle import verify
+from worker.checkpoint import snapshot
+from worker.checkpoint.bundle_writer import BundleCopy, Written, data_name, encode_index
+from worker.checkpoint.checkpoint_tensors import SnapshotImpossible
+from worker.checkpoint.save_link import GangLost, SaveLink
+from worker.checkpoint.shares import Shares, divide
+from worker.checkpoint.snapshot import Snapshot, TensorSnapshot
+from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter, not_finite_text
+from worker.data.collectives import Gang
+from worker.process.reporting import describe_error, print_message
+from worker.saving.commit import NotFinite, SaveError, is_disk_full, save_error_text
+from worker.state.plain_values import NotSaveable
+
+_WHOLE, _FAILED, _READY = 0, 1, 2  # in the place of a digest: it can't be divided here; it failed; it may be divided
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReport:
+    """What a worker says of its share: the files, or why there are none. `files`: name, size and hash.
+
+    `error`: in words, with its `errno` and `file` where a system call failed. `not_finite`: names of tensors.
+    """
+
+    files: Sequence[tuple[str, int, str]] = ()
+    checksums: Sequence[int] = ()
+    error: str | None = None
+    errno: int | None = None
+    file: str | None = None
+    not_finite: Sequence[str] = ()
+
+
+class _ChiefShare:
+    """The chief's share of a bundle; its writing is that of all."""
+
+    def __init__(self, name: CheckpointName, own: BundleCopy | TensorSnapshot, shares: Shares, link: SaveLink) -> None:
+        self._name, self._own, self._shares, self._link = name, own, shares, link
+
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        """Has all write, and writes the index over their files. Raises what a share failed with; SaveError."""
+        workers = len(self._shares.tensors)
+        failure: Exception | None = None
+        written: Written = []
+        try:
+            self._link.order_round()
+            try:
+                written = self._own.write_data(folder.create(data_name(prefix, 0, workers)))
+            except OSError as error:
+                failure = error
+            texts = [self._link.wait_for_report(rank) for rank in range(1, workers)]  # from now on nobody writes
+        except GangLost as error:
+            raise SaveError(save_error_text(self._name, str(error))) from error
+        if failure is not None:
+            raise failure
+        by_rank = [written]
+        for rank, text in enumerate(texts, 1):
+            report = self._accepted(rank, text)
+            for file, size, digest in report.files:
+                folder.record(file, size, digest)
+            by_rank.append(list(zip(self._shares.slots(rank), report.checksums, strict=True)))
+        folder.add(f"{prefix}{verify.INDEX}", encode_index(by_rank))
+
+    def _accepted(self, rank: int, text: str) -> ShareReport:
+        """What a worker reports, if it has written its share. Raises what it failed with."""
+        report = ShareReport(**json.loads(text))
+        if report.not_finite:
+            raise NotFinite(not_finite_text(report.not_finite))
+        if report.errno is not None:
+            raise OSError(report.errno, f"{report.error} (on worker {rank})", report.file)
+        if report.error is not None:
+            raise SaveError(save_error_text(self._name, f"worker {rank}: {report.error}"))
+        return report
+
+    def elements(self) -> Iterable[tuple[str, np.ndarray]]:
+        return self._own.elements()
+
+    def release(self) -> None:
+        self._link.end()
+        self._own.release()
+
+
+class _MemberShare:
+    """The share of another worker, which takes part in the chief's rounds."""
+
+    def __init__(self, own: BundleCopy | TensorSnapshot, rank: int, workers: int) -> None:
+        self._own, self._rank, self._workers = own, rank, workers
+
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        """Writes its data file alone."""
+        self.write_data(folder, prefix)
+
+    def write_data(self, folder: NewFolder, prefix: str) -> Written:
+        """Writes its data file."""
+        return self._own.write_data(folder.create(data_name(prefix, self._rank, self._workers)))
+
+    def elements(self) -> Iterable[tuple[str, np.ndarray]]:
+        return self._own.elements()
+
+    def release(self) -> None:
+        self._own.release()
+
+
+class ShardedWriter(TensorFlowWriter):
+    """Writes the checkpoints of one attempt together with the other workers. Not for two threads at once."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        gang: Gang,
+        link: SaveLink,
+        least_bytes: int,
+        own_files: Callable[[], Mapping[str, bytes]],
+        **named: Any,
+    ) -> None:
+        """`least_bytes`: the chief writes a smaller state alone. `own_files`: called between steps, for the files of
+        this worker: contents by name. The rest is as for TensorFlowWriter."""
+        super().__init__(*arguments, **named)
+        self._gang, self._link = gang, link
+        self._least_bytes = least_bytes
+        self._own_files = own_files
+        self._saves = 0  # that were divided
+        self._is_trusted = True  # no divided save has failed; what the chief thinks of it decides
+
+    def capture(self, boundary: StepBoundary, copied: bool) -> CapturedTensors:
+        """The present state of this worker's share. All call it between the same steps; a SaveError is for all."""
+        name = CheckpointName(boundary.step, self._attempt)
+        files: Mapping[str, bytes] = {}
+        failure: SaveError | None = None
+        try:
+            files = self._own_files()
+        except NotSaveable as error:
+            failure = SaveError(save_error_text(name, str(error)))
+        is_ready = self._can_capture and self._is_trusted
+        # before anything is read: of some variables all have to read, or none
+        answers = self._agree(name, _READY if is_ready else _WHOLE, failure)
+        if _WHOLE in answers:
+            return super().capture(boundary, copied and self._gang.is_chief)
+        captured: tuple[CapturedTensors, Shares] | None = None
+        try:
+            captured = self._capture_share(name, boundary, files, copied)
+        except SnapshotImpossible:
+            pass  # the chief says so when it captures all of it
+        except (tf.errors.OpError, MemoryError) as error:
+            failure = SaveError(save_error_text(name, describe_error(error)))
+        is_divided = False
+        try:
+            answers = self._agree(name, _WHOLE if captured is None else captured[1].digest, failure)
+            is_divided = captured is not None and set(answers) == {captured[1].digest}
+        finally:
+            for bundle in (captured[0].bundles or {}).values() if captured is not None and not is_divided else ():
+                bundle.release()
+        if captured is None or not is_divided:
+            return super().capture(boundary, copied and self._gang.is_chief)
+        self._saves += 1
+        if self._gang.is_chief:
+            self._link.begin(self._saves)
+        return captured[0]
+
+    def _agree(self, name: CheckpointName, said: int, failure: SaveError | None) -> list[int]:
+        """What all workers say, by rank. Raises SaveError on all if one of them has failed."""
+        mine = said if failure is None else _FAILED
+        answers = self._gang.sum([mine if rank == self._gang.rank else 0 for rank in range(self._gang.size)])
+        if _FAILED in answers:
+            why = f"worker {answers.index(_FAILED)} could not copy its share of the state"
+            raise failure or SaveError(save_error_text(name, why))
+        return answers
+
+    def commit(self, taken: CapturedTensors) -> Manifest:
+        """As TensorFlowWriter; after a failure that a single writer may not have, the chief writes alone."""
+        try:
+            return super().commit(taken)
+        except SaveError as error:
+            is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), _ChiefShare)
+            if is_divided and not isinstance(error, NotFinite) and not is_disk_full(error.__cause__):
+                self._is_trusted = False
+                print_message("a worker could not write its share; from now on, the chief writes checkpoints alone")
+            raise
+
+    def _capture_share(
+        self, name: CheckpointName, boundary: StepBoundary, files: Mapping[str, bytes], copied: bool
+    ) -> tuple[CapturedTensors, Shares] | None:
+        """None if the state can't be divided, or is too small for that."""
+        source = self._tensors[layout.PREFIX]
+        names, slices, tensors = zip(*source.read(), strict=True)
+        if not TensorSnapshot(names, slices, tensors).are_plain:
+            return None
+        named = list(zip(names, tensors, strict=True))
+        shares = divide(named, source.mirrored, self._gang.size, self._least_bytes)
+        if shares is None:
+            return None
+        try:
+            bundles = self._take(name, shares, copied)
+        except MemoryError as error:
+            if not copied:
+                raise
+            self._blocking_notice.explain_memory(error)
+            copied = False
+            bundles = self._take(name, shares, copied)
+        return CapturedTensors(name, self._training_state(boundary), bundles, files, copied), shares
+
+    def _take(self, name: CheckpointName, shares: Shares, copied: bool) -> dict[str, Snapshot]:
+        """Raises MemoryError."""
+        rank, mine = self._gang.rank, shares.tensors[self._gang.rank]
+        own: BundleCopy | TensorSnapshot
+        if copied:
+            own = BundleCopy(mine, self._buffer_pools[layout.PREFIX])
+        else:
+            own = TensorSnapshot(tuple(key for key, _ in mine), ("",) * len(mine), tuple(item for _, item in mine))
+        if not self._gang.is_chief:
+            return {layout.PREFIX: _MemberShare(own, rank, self._gang.size)}
+        others = {
+            prefix: snapshot.capture_tensors(tensors, copied, self._buffer_pools[prefix])
+            for prefix, tensors in self._tensors.items()
+            if prefix != layout.PREFIX
+        }
+        return {layout.PREFIX: _ChiefShare(name, own, shares, self._link), **others}
+
+    def write_share(self, captured: CapturedTensors) -> None:
+        """Takes part in the save of what a worker other than the chief captured, on any thread. Returns at its end.
+
+        What fails is the chief's to report; returns too if the gang is lost.
+        """
+        share = (captured.bundles or {}).get(layout.PREFIX)
+        if not isinstance(share, _MemberShare):
+            return  # the chief writes it all
+        save = self._saves
+        try:
+            for number in count():
+                if not self._link.wait_for_round(save, number):
+                    return
+                report = self._write_round(captured, share)
+                self._link.report(save, number, json.dumps(asdict(report)))
+        except GangLost:
+            return  # the thread that trains will hear of it from its next collective
+        finally:
+            share.release()
+
+    def _write_round(self, captured: CapturedTensors, share: _MemberShare) -> ShareReport:
+        try:
+            if bad := self.names_not_finite(captured):
+                return ShareReport(not_finite=bad)
+            with NewFolder(self._directory / captured.name.partial, is_there=True) as folder:
+                written = share.write_data(folder, layout.PREFIX)
+                for name, content in captured.extra_files.items():
+                    folder.add(name, content)
+                files = [(name, size, digest) for name, (size, digest) in folder.finish().items()]
+                folder.sync()
+            return ShareReport(files, [crc for _, crc in written])
+        except OSError as error:
+            return ShareReport(error=error.strerror or str(error), errno=error.errno, file=error.filename)
+        except Exception as error:  # noqa: BLE001 - the chief waits for a report, and reports this
+            return ShareReport(error=describe_error(error))
