@@ -5,6 +5,7 @@ one that reads slowly gets the newest state later, and delays nothing else.
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, fields
@@ -121,6 +122,7 @@ class LivePages:
                 "ledger_error": answer.ledger_error,
                 "hooks_error": answer.hooks_error,
                 "identifier": self._context.settings.identifier,
+                "host": socket.gethostname(),
                 "closing": self._context.programs.closing,
                 "gpus": gpus.answer_of(self._context).gpus,
             }

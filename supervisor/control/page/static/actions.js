@@ -1,33 +1,11 @@
-// The buttons of a program, and what came of them.
+// What can be done to a program, or to several at once, and what came of it.
 
-import { call } from "./api.js";
-import { element } from "./dom.js";
+import { call, callForAll } from "./api.js";
+import { counted, element, setText } from "./dom.js";
+import { ask, openMenu, say } from "./menu.js";
+import { DOWN } from "./program.js";
 
 const SIGNALS = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "KILL"];
-const DOWN = ["STOPPED", "EXITED", "FATAL", "UNKNOWN"];
-
-// `stays`: until something else is said.
-export function say(text, stays = false) {
-  const said = document.getElementById("said");
-  said.textContent = text;
-  clearTimeout(say.timer);
-  if (text && !stays) say.timer = setTimeout(() => (said.textContent = ""), 15000);
-}
-
-function confirmed(question, choices = null) {
-  const select = choices && element("select", { "aria-label": question }, choices.map((each) => element("option", {}, each)));
-  const yes = element("button", { value: "yes" }, "Yes");
-  const form = element("form", { method: "dialog" }, element("p", {}, question), select, " ", yes, " ", element("button", { value: "" }, "No"));
-  const dialog = element("dialog", {}, form);
-  document.body.append(dialog);
-  dialog.showModal();
-  return new Promise((resolve) =>
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(dialog.returnValue === "yes" ? (select ? select.value : true) : null);
-    }),
-  );
-}
 
 // A job that can't save trains on, unless the user says that its last steps may be lost.
 async function restart(name) {
@@ -35,7 +13,7 @@ async function restart(name) {
   try {
     stopped = await call("stop", { name, only_if_saved: true });
   } catch (error) {
-    if (error.code !== "NOT_SAVED" || !(await confirmed(`${name}: ${error.message}. Restart it nevertheless?`))) throw error;
+    if (error.code !== "NOT_SAVED" || !(await ask(`${name}: ${error.message}. Restart it nevertheless?`, "Restart"))) throw error;
     stopped = await call("stop", { name });
   }
   await call("start", { name, wait: false });
@@ -43,43 +21,92 @@ async function restart(name) {
 }
 
 const ACTIONS = {
-  start: { does: (name) => call("start", { name, wait: false }) },
-  stop: { asks: "Stop", does: (name) => call("stop", { name }) },
-  restart: { asks: "Restart", does: restart },
-  checkpoint: { does: (name) => call("checkpoint", { name }) },
-  signal: { asks: "Which signal to send to", choices: SIGNALS, does: (name, signal) => call("signal", { name, signal }) },
-  clear: { asks: "Empty the logs of", does: (name) => call("clear", { name }) },
+  start: { label: "Start", does: (name) => call("start", { name, wait: false }) },
+  stop: { label: "Stop", asks: (name) => `Stop ${name}?`, does: (name) => call("stop", { name }) },
+  restart: { label: "Restart", asks: (name) => `Restart ${name}?`, does: restart },
+  checkpoint: { label: "Checkpoint", does: (name) => call("checkpoint", { name }) },
+  signal: { label: "Send a signal…", asks: (name) => `Which signal to send to ${name}?`, yes: "Send", choices: SIGNALS, does: (name, signal) => call("signal", { name, signal }) },
+  clear: { label: "Empty the logs…", asks: (name) => `Empty the logs of ${name}?`, yes: "Empty", does: (name) => call("clear", { name }) },
 };
 
-function possible(action, program) {
-  const isDown = DOWN.includes(program.wire_state);
+function isPossible(action, program) {
+  const isDown = DOWN.has(program.wire_state);
   if (action === "start") return isDown || program.wire_state === "BACKOFF";
   if (action === "clear") return true;
   return action === "stop" || action === "restart" ? !isDown : program.pid !== null;
 }
 
-export function buttons(program) {
-  const row = element("div", { class: "actions" });
-  for (const [action, { asks, choices, does }] of Object.entries(ACTIONS)) {
-    if (action === "checkpoint" && !program.job) continue;
-    const button = element("button", { type: "button", "data-action": action }, action);
-    button.addEventListener("click", async () => {
-      const answer = asks ? await confirmed(`${asks} ${program.name}?`, choices) : true;
-      if (answer === null) return;
-      say(`${action} ${program.name}…`);
-      try {
-        const result = await does(program.name, answer);
-        const done = result.text ?? `done${result.checkpoint ? ` (${result.checkpoint})` : ""}`;
-        say(`${action} ${program.name}: ${done}`, result.is_loss);
-      } catch (error) {
-        say(`${action} ${program.name}: ${error.message}`, error.code === "NOT_SAVED");
-      }
-    });
-    row.append(button);
+const primary = (program) => (isPossible("start", program) ? "start" : "stop");
+
+async function act(action, name) {
+  const { label, asks, yes, choices, does } = ACTIONS[action];
+  const answer = asks ? await ask(asks(name), yes ?? label, choices) : true;
+  if (answer === null) return;
+  say(`${action} ${name}…`);
+  try {
+    const result = await does(name, answer);
+    say(`${action} ${name}: ${result.text ?? `done${result.checkpoint ? ` (${result.checkpoint})` : ""}`}`, result.is_loss);
+  } catch (error) {
+    say(`${action} ${name}: ${error.message}`, error.code === "NOT_SAVED");
   }
-  return row;
 }
 
-export function enable(row, program) {
-  for (const button of row.children) button.disabled = !possible(button.dataset.action, program);
+// The buttons of one program: those that its state asks for, and a menu with all.
+export class Buttons {
+  constructor(name, { extra = [], isProminent = false } = {}) {
+    this.extra = extra;
+    this.isProminent = isProminent;
+    this.program = null;
+    const button = (action) => element("button", { type: "button", "data-action": action, onclick: () => act(this.first.dataset.action, name) });
+    this.first = button("start");
+    this.more = element("button", { type: "button", class: "menu", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `More for ${name}`, "data-action": "menu", onclick: () => this.open() }, "⋯");
+    this.save = element("button", { type: "button", "data-action": "checkpoint", hidden: true, onclick: () => act("checkpoint", name) }, "Checkpoint");
+    this.node = element("div", { class: "do", role: "cell" }, isProminent ? this.save : null, this.first, this.more);
+    if (isProminent) this.node.removeAttribute("role");
+  }
+
+  update(program) {
+    this.program = program;
+    const action = primary(program);
+    this.first.dataset.action = action;
+    setText(this.first, ACTIONS[action].label);
+    this.first.setAttribute("aria-label", `${ACTIONS[action].label} ${program.name}`);
+    this.first.disabled = !isPossible(action, program);
+    this.first.classList.toggle("main", this.isProminent || ["FATAL", "BACKOFF"].includes(program.wire_state));
+    this.save.hidden = !program.job;
+    this.save.disabled = !isPossible("checkpoint", program);
+  }
+
+  open() {
+    const { name, job } = this.program;
+    const names = Object.keys(ACTIONS).filter((action) => action !== "checkpoint" || job);
+    const entries = names.map((action) => ({ label: ACTIONS[action].label, action, isPossible: isPossible(action, this.program), choose: () => act(action, name) }));
+    openMenu(this.more, [...this.extra, ...entries.slice(0, -2), null, ...entries.slice(-2)]);
+  }
+}
+
+// Starts, stops or restarts several; says what came of it.
+export async function actOnAll(action, names) {
+  const what = counted(names.length, "program");
+  if (action !== "start" && !(await ask(`${ACTIONS[action].label} ${what}? ${names.slice(0, 8).join(", ")}${names.length > 8 ? ", …" : ""}`, ACTIONS[action].label))) return;
+  const progress = (outcomes) => say(`${action}: ${outcomes.length} of ${names.length}…`, true);
+  try {
+    let outcomes = [];
+    let starting = names;
+    if (action !== "start") {
+      outcomes = await callForAll("stop", names, action === "restart" ? { only_if_saved: true } : {}, progress);
+      const refused = new Set(outcomes.filter(({ error }) => error && error.code !== "NOT_RUNNING").map(({ name }) => name));
+      starting = names.filter((name) => !refused.has(name));
+    }
+    if (action !== "stop") {
+      const kept = new Set(starting);
+      outcomes = [...outcomes.filter(({ name }) => !kept.has(name)), ...(await callForAll("start", starting, { wait: false }, progress))];
+    }
+    const failures = outcomes.filter(({ error }) => error);
+    const losses = outcomes.filter(({ result }) => result?.is_loss);
+    const lines = [...failures.map(({ name, error }) => `${name}: ${error.message ?? error.code}`), ...losses.map(({ name, result }) => `${name}: ${result.text}`)];
+    say([`${action} ${what}: ${failures.length ? `${names.length - failures.length} done, ${failures.length} not` : "done"}`, ...lines].join("\n"), lines.length > 0);
+  } catch (error) {
+    say(`${action} ${what}: ${error.message}`);
+  }
 }

@@ -1,15 +1,44 @@
 // What the daemon is asked. Every request goes to the server that the page came from.
 
-export async function call(command, request = {}) {
-  const response = await fetch(`/api/v1/${command}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(request),
-  });
+function post(path, request) {
+  return fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
+}
+
+async function failureOf(response) {
   const answer = await response.json().catch(() => ({}));
-  if (answer.error) throw Object.assign(new Error(answer.error.message || answer.error.code), { code: answer.error.code });
-  if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
-  return answer.result;
+  return Object.assign(new Error(answer.error?.message || answer.error?.code || `${response.status} ${response.statusText}`), { code: answer.error?.code });
+}
+
+export async function call(command, request = {}) {
+  const response = await post(`/api/v1/${command}`, request);
+  if (!response.ok) throw await failureOf(response);
+  return (await response.json()).result;
+}
+
+// A command for many programs; gives [{ name, result, error }] in the order in which they ended, and hands each on as it comes.
+export async function callForAll(command, names, request, take = () => {}) {
+  const response = await post("/api/v1/each", { command, names, arguments: request });
+  if (!response.ok) throw await failureOf(response);
+  const outcomes = [];
+  let rest = "";
+  for await (const piece of pieces(response)) {
+    const lines = (rest + piece).split("\n");
+    rest = lines.pop();
+    for (const line of lines.filter(Boolean)) {
+      outcomes.push(JSON.parse(line));
+      take(outcomes);
+    }
+  }
+  return outcomes;
+}
+
+async function* pieces(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    yield value;
+  }
 }
 
 // The newest state of all programs by name; `changed` is called with it and the names that changed.
@@ -19,15 +48,15 @@ export function follow(changed, connected) {
   source.onopen = () => connected(true);
   source.onerror = () => connected(false); // it asks again by itself, unless the server refused
   source.addEventListener("status", (event) => {
-    const found = JSON.parse(event.data);
-    const names = new Set([...Object.keys(found.programs), ...found.removed]);
-    if (found.all) {
+    const status = JSON.parse(event.data);
+    const names = new Set([...Object.keys(status.programs), ...status.removed]);
+    if (status.all) {
       programs.forEach((_, name) => names.add(name));
       programs.clear();
     }
-    for (const [name, program] of Object.entries(found.programs)) programs.set(name, program);
-    for (const name of found.removed) programs.delete(name);
-    changed(programs, names, found.daemon, found.at - Date.now() / 1000);
+    for (const [name, program] of Object.entries(status.programs)) programs.set(name, program);
+    for (const name of status.removed) programs.delete(name);
+    changed(programs, names, status.daemon, status.at - Date.now() / 1000);
   });
   return source;
 }
@@ -36,16 +65,8 @@ export function follow(changed, connected) {
 export async function readLog(name, channel, count, attempt, signal, take) {
   const query = new URLSearchParams({ name, channel, bytes: String(count), ...(attempt ? { attempt } : { follow: "1" }) });
   const response = await fetch(`/api/v1/tail?${query}`, { signal });
-  if (!response.ok) {
-    const answer = await response.json().catch(() => ({}));
-    throw new Error(answer.error ? answer.error.message : response.statusText);
-  }
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    take(value);
-  }
+  if (!response.ok) throw await failureOf(response);
+  for await (const piece of pieces(response)) take(piece);
 }
 
 let plotting = null;

@@ -1,246 +1,178 @@
-// One program: its facts, curves, attempts, checkpoints, logs and history.
+// One program: its state and progress at the top, then curves, attempts, checkpoints, log and history.
 
-import { buttons, enable } from "./actions.js";
-import { call, plots, readLog } from "./api.js";
-import { bytes, counted, duration, element, moment, plain, setText } from "./dom.js";
-import { legend, marksOf, pieces, strip, wasDeath } from "./life.js";
-import { about, speed } from "./list.js";
+import { Buttons } from "./actions.js";
+import { call } from "./api.js";
+import { Attempts } from "./attempts.js";
+import { Checkpoints } from "./checkpoints.js";
+import { Curves } from "./curves.js";
+import { bytes, counted, duration, element, moment, plain, setText, whole } from "./dom.js";
+import { Logs } from "./logs.js";
+import { DOWN, about, deathText, endText, leadingMetric, secondsLeft, speed, stateWord, tone, wasDeath } from "./program.js";
+import { stepsText } from "./rows.js";
+import { Timeline, marksOf } from "./timeline.js";
 
-const KEPT_CHARACTERS = 2_000_000; // of a log, in the page
 const LOOK_EVERY_MS = 10_000;
-const MOST_MARKS = 50; // of each kind, in a curve
-
-function percent(share) {
-  return share === null ? "" : `, ${Math.round(share * 100)} %`;
-}
 
 export class Job {
   constructor(program) {
     this.name = program.name;
     this.isJob = Boolean(program.job);
-    this.drawn = new Map();
-    this.abort = new AbortController();
-    this.state = element("span", { class: "state" });
-    this.about = element("p", { class: "soft" });
+    this.known = new Map(); // what the daemon answered last, by command
+    this.state = element("span", { class: "pill", role: "status" });
+    this.about = element("p", { class: "job-about" });
+    const logEntry = { label: "Show the log", action: "log", isPossible: true, choose: () => this.logs.node.scrollIntoView() };
+    this.buttons = new Buttons(program.name, { extra: [logEntry, null], isProminent: true });
+    this.died = element("div", { class: "died", hidden: true });
+    this.tiles = new Tiles();
     this.facts = element("dl", { class: "facts" });
-    this.actions = buttons(program);
-    this.curvesRemark = element("p", { class: "soft" }, "No values yet.");
-    this.curves = element("div", {}, this.curvesRemark);
-    this.places = new Map();
-    this.drawnReports = new Map(); // what the curve of each metric shows
-    this.attempts = element("div", { class: "scroll" });
-    this.life = element("div");
-    this.ran = [];
-    this.shownAttempt = element("select", { "aria-label": "Of which attempt" });
-    this.marks = [];
-    this.goodput = element("p");
-    this.checkpoints = element("div", { class: "scroll" });
-    this.events = element("div", { class: "scroll" });
-    const part = (title, ...content) => element("section", {}, element("h2", {}, title), ...content);
-    this.node = element("article", {}, element("p", {}, element("a", { href: "#/" }, "All programs")), element("h1", {}, program.name, " ", this.state), this.about, this.actions, this.facts);
-    if (this.isJob) this.node.append(part("Metrics", this.curves), part("Attempts", this.goodput, this.life, legend(), this.attempts), part("Checkpoints", this.checkpoints));
-    else this.node.append(part("History", this.life, this.attempts));
-    this.node.append(part("Logs", this.logs()), part("Timeline", this.events));
-    this.timer = setInterval(() => this.look(), LOOK_EVERY_MS);
+    this.details = element("section", { class: "card" }, element("div", { class: "part-head" }, element("h2", {}, "Details")), this.facts);
+    this.attempts = new Attempts(this.isJob, (attempt) => this.logs.show(attempt.attempt));
+    this.curves = this.isJob ? new Curves(program.name) : null;
+    this.checkpoints = this.isJob ? new Checkpoints() : null;
+    this.timeline = new Timeline();
+    const hasDied = ["FATAL", "BACKOFF"].includes(program.wire_state) || (program.wire_state === "EXITED" && program.exit_code !== 0);
+    this.logs = new Logs(program.name, { view: hasDied && program.stderr_logfile ? "stderr" : "together" });
+    const head = element("div", { class: "job-head" }, element("h1", {}, program.name), this.state, this.buttons.node);
+    const crumbs = element("p", { class: "crumbs" }, element("a", { href: "#/" }, "‹ All programs"));
+    this.node = element("article", {}, crumbs, head, this.about, this.died, this.isJob ? this.tiles.node : null);
+    const columns = (...parts) => element("div", { class: "columns" }, parts.map(({ node }) => node));
+    if (this.isJob) this.node.append(this.curves.node, this.attempts.node, this.logs.node, columns(this.checkpoints, this.timeline), this.details);
+    else this.node.append(this.logs.node, columns(this.attempts, this.timeline), this.details);
+    this.timer = setInterval(() => document.hidden || this.look(), LOOK_EVERY_MS);
     this.look();
   }
 
   close() {
     clearInterval(this.timer);
-    this.abort.abort();
-    this.logAbort?.abort();
+    this.curves?.close();
+    this.logs.close();
   }
 
-  update(program, now) {
-    this.state.className = `state ${program.wire_state}`;
-    setText(this.state, program.wire_state);
-    setText(this.about, about(program, now));
-    enable(this.actions, program);
-    const job = program.job;
-    const facts = [["Speed", speed(job, program.wire_state)]];
-    if (job) {
-      facts.unshift(["Step", job.step === null ? "" : `${job.step}${job.total_steps ? ` of ${job.total_steps}` : ""}, attempt ${job.attempt}`]);
-      if (job.checkpoint) facts.push(["Last checkpoint", `step ${job.checkpoint.step}, ${duration(now - job.checkpoint.committed_wall_at)} ago`]);
-      facts.push(["Metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
-      facts.push(["Restored", job.restored], ["Saves", job.save_error], ["Checkpoints in", job.checkpoint_dir]);
-      facts.push(["Other conditions", (job.changed ?? []).join("; ")], ["Not saved", (job.left_out ?? []).join("; ")]);
-      facts.push(["Proof", job.proof?.text], ["Being proven", job.proving ? `${job.proving.doing}${percent(job.proving.done)}` : ""]);
-      facts.push(["Proof says", (job.proof?.differences ?? []).slice(0, 5).map((each) => `${each.name}${each.step === null ? "" : ` at step ${each.step}`}: ${each.undisturbed} undisturbed, ${each.killed} killed`).join("\n")]);
-      facts.push(["To write", job.proof?.verdict === "different" ? job.proof.remedy : ""]);
-      facts.push(["Storage", (job.storage_remarks ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
-    }
-    if (program.diagnosis) {
-      const why = program.diagnosis;
-      const shown = why.what ? `${why.what}: ${why.line}` : why.line;
-      facts.unshift(["Why it died", `${shown} (${why.source})`], ["To be done", why.who === "nobody" ? why.advice : `by ${why.who}: ${why.advice}`], ["What follows", why.follows]);
-    }
-    if (program.notice) facts.push(["Notice", [program.notice.kind, program.notice.source, moment(program.notice.deadline_wall_at), program.notice.doing].filter(Boolean).join(", ")]);
-    const shown = facts.filter(([, text]) => text);
-    const key = JSON.stringify(shown);
-    if (key !== this.shownFacts) {
-      this.shownFacts = key;
-      this.facts.replaceChildren(...shown.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
-    }
+  update(program, now, usage) {
+    const key = `${program.wire_state} ${program.started_wall_at} ${program.job?.attempt}`;
+    if (this.key !== undefined && key !== this.key) this.look(); // it died or began: what is below has changed
+    this.key = key;
+    this.state.className = `pill ${tone(program.wire_state)}`;
+    setText(this.state, stateWord(program.wire_state));
+    setText(this.about, deathText(program) && program.wire_state !== "RUNNING" ? "" : about(program, now));
+    this.about.hidden = !this.about.textContent;
+    this.buttons.update(program);
+    this.program = program;
+    this.showDeath();
+    if (this.isJob) this.tiles.update(program, now, usage, this.known.get("goodput"));
+    const facts = factsOf(program, usage).filter(([, text]) => text);
+    const shown = JSON.stringify(facts);
+    this.details.hidden = !facts.length;
+    if (shown !== this.shownFacts) this.facts.replaceChildren(...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
+    this.shownFacts = shown;
+  }
+
+  // Why it last died, in one line: at once while it is down, from its history while it runs again.
+  showDeath() {
+    const attempts = this.known.get("history")?.attempts ?? [];
+    const death = attempts.findLast((attempt) => attempt.ended_wall_at && wasDeath(attempt));
+    const isDown = DOWN.has(this.program.wire_state) || this.program.wire_state === "BACKOFF";
+    const text = (isDown && deathText(this.program)) || (death ? endText(death) : "");
+    const key = JSON.stringify([text, death?.ended_wall_at, isDown]);
+    if (key === this.deathKey) return;
+    this.deathKey = key;
+    this.died.hidden = !text;
+    this.died.className = `died ${isDown ? "" : "past"}`;
+    const show = death && element("button", { type: "button", class: "plain end", onclick: () => this.logs.show(death.attempt, "stderr") }, `Log of attempt ${death.attempt}`);
+    this.died.replaceChildren(element("b", {}, isDown ? "Died" : "Last died"), element("span", { class: "nowrap" }, moment(death?.ended_wall_at)), element("span", {}, text), show ?? "");
   }
 
   async look() {
-    const parts = [["history", { name: this.name, limit: 100 }, (found) => this.drawAttempts(found.attempts)], ["timeline", { name: this.name, limit: 50 }, (found) => this.drawEvents(found.scenes)]];
-    if (this.isJob) parts.push(["goodput", { name: this.name }, (found) => this.drawGoodput(found)], ["checkpoints", { name: this.name, verify: false }, (found) => this.drawCheckpoints(found)]);
-    const drawings = parts.map(async ([command, request, draw]) => {
+    const requests = [["history", { limit: 100 }], ["timeline", { limit: 50 }]];
+    if (this.isJob) requests.push(["goodput", {}], ["checkpoints", { verify: false }]);
+    const changed = await Promise.all(requests.map(async ([command, request]) => {
       try {
-        const found = await call(command, request);
-        const key = JSON.stringify(found);
-        if (this.drawn.get(command) !== key) draw(found);
-        this.drawn.set(command, key);
+        const answer = await call(command, { name: this.name, ...request });
+        const isNew = JSON.stringify(answer) !== JSON.stringify(this.known.get(command));
+        this.known.set(command, answer);
+        return isNew;
       } catch {
-        this.drawn.delete(command); // the header says when the daemon is gone; the next look asks again
+        return false; // the header says when the daemon is gone; the next look asks again
       }
-    });
-    await Promise.all(drawings);
-    this.life.replaceChildren(strip(this.ran, this.marks));
-    if (this.isJob) await this.drawCurves().catch(() => null);
-  }
-
-  drawAttempts(attempts) {
-    this.ran = attempts;
-    this.offerAttempts();
-    const rows = attempts.toReversed().map((each) => {
-      const steps = each.to_step === null ? "" : `${each.from_step ?? 0} to ${each.to_step}`;
-      const cells = [moment(each.started_wall_at), each.ended_wall_at ? duration(each.ended_wall_at - each.started_wall_at) : "runs", steps, each.lost_steps ? `${each.lost_steps} lost` : "", each.cause ?? "", each.text ?? ""];
-      const bar = this.isJob ? [element("td", {}, element("div", { class: "bar" }, pieces(each)))] : [];
-      const number = element("button", { type: "button", "aria-label": `What attempt ${each.attempt} printed`, onclick: () => this.showAttempt(each.attempt) }, String(each.attempt));
-      return element("tr", {}, element("td", {}, number), cells.map((text) => element("td", {}, String(text))), bar);
-    });
-    this.attempts.replaceChildren(table(["Attempt", "Began", "Lasted", "Steps", "Lost", "End", "", ...(this.isJob ? ["Time"] : [])], rows));
-  }
-
-  offerAttempts() {
-    const chosen = this.shownAttempt.value;
-    const offered = this.ran.toReversed().map((each) => element("option", { value: String(each.attempt) }, `attempt ${each.attempt}`));
-    this.shownAttempt.replaceChildren(element("option", { value: "" }, "live"), ...offered);
-    this.shownAttempt.value = this.ran.some((each) => String(each.attempt) === chosen) ? chosen : "";
-  }
-
-  showAttempt(number) {
-    this.shownAttempt.value = String(number);
-    this.shownAttempt.dispatchEvent(new Event("change"));
-    this.shownAttempt.scrollIntoView();
-  }
-
-  drawGoodput(found) {
-    const share = found.goodput === null ? "no goodput yet" : `${(100 * found.goodput).toFixed(1)} % of ${duration(found.wanted_s)} went into steps that were kept`;
-    const causes = Object.entries(found.causes).map(([cause, count]) => `${cause} ${count}`).join(", ");
-    setText(this.goodput, `${share}; ${counted(found.attempts, "attempt")}, ${counted(found.lost_steps, "step")} lost${causes ? `; interrupted by: ${causes}` : ""}`);
-  }
-
-  drawCheckpoints(found) {
-    const rows = found.checkpoints.map((each) => {
-      const state = each.quarantined ? `quarantined: ${each.reason ?? "reason not recorded"}` : (each.reason ?? "");
-      const mirrored = found.mirror === null ? "" : found.mirror.includes(each.name) ? "here and in the mirror" : "here";
-      return element("tr", {}, [each.name, each.step ?? "", bytes(each.size_bytes), moment(each.created_wall_at), mirrored].map((text) => element("td", {}, String(text))), element("td", { class: state ? "bad" : "" }, state));
-    });
-    this.checkpoints.replaceChildren(rows.length ? table(["Name", "Step", "Size", "Written", found.mirror === null ? "" : "Where", ""], rows) : element("p", { class: "soft" }, "There is no checkpoint yet."));
-  }
-
-  drawEvents(scenes) {
-    this.marks = marksOf(scenes);
-    const rows = scenes.toReversed().map((each) => element("tr", {}, [moment(each.wall_at), each.attempt, each.event, each.was === each.state ? each.state : `${each.was} → ${each.state}`, [...each.effects, each.reason ?? ""].filter(Boolean).join("; ")].map((text) => element("td", {}, String(text)))));
-    this.events.replaceChildren(table(["Time", "Attempt", "What happened", "State", "What followed"], rows));
-  }
-
-  async drawCurves() {
-    if (document.hidden) return;
-    const { metrics } = await call("series", { name: this.name });
-    if (!metrics.length) return;
-    const library = await plots();
-    setText(this.curvesRemark, library ? "" : "To see curves, install the plotting library beside the daemon: pip install 'plotly>=6,<7'");
-    if (!library) return;
-    for (const { name, reports } of metrics) {
-      const key = [reports, this.ran.length, this.ran.at(-1)?.cause, this.marks.length].join();
-      if (this.drawnReports.get(name) === key) continue;
-      const found = await call("series", { name: this.name, metric: name });
-      this.drawCurve(library, name, found.metrics.find((each) => each.name === name).buckets);
-      this.drawnReports.set(name, key);
-    }
-  }
-
-  drawCurve(library, name, buckets) {
-    let place = this.places.get(name);
-    if (!place) {
-      place = element("div", { class: "plot" });
-      this.places.set(name, place);
-      this.curves.append(place);
-    }
-    const style = getComputedStyle(document.documentElement);
-    const colour = (variable) => style.getPropertyValue(variable).trim();
-    const attempts = [...new Set(buckets.map((each) => each.attempt))];
-    const traces = attempts.map((attempt) => {
-      const own = buckets.filter((each) => each.attempt === attempt);
-      const text = own.map((each) => (each.count > 1 ? `${plain(each.least)} to ${plain(each.greatest)} in ${each.count} reports` : ""));
-      return { x: own.map((each) => each.step), y: own.map((each) => each.mean), text, mode: own.length > 1 ? "lines" : "markers", name: `attempt ${attempt}` };
-    });
-    const line = (step, name, text) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", line: { color: colour(name), dash: "dot", width: 1 }, label: { text: escaped(text), textposition: "end", textangle: -90, font: { size: 10 } } });
-    const ended = new Map(this.ran.map((each) => [each.attempt, each]));
-    const ends = attempts.filter((number) => number !== attempts.at(-1) || ended.get(number)?.cause).map((number) => {
-      const found = ended.get(number);
-      return line(buckets.findLast((each) => each.attempt === number).step, !found || wasDeath(found) ? "--bad" : "--soft", found?.cause ?? "");
-    });
-    const marks = this.marks.flatMap((mark) => {
-      const before = buckets.findLast((each) => each.wall_at <= mark.at);
-      return before ? [line(before.step, "--warn", mark.kind)] : [];
-    });
-    const shapes = [...ends.slice(-MOST_MARKS), ...marks.slice(-MOST_MARKS)];
-    const axis = { gridcolor: colour("--line"), zeroline: false };
-    const layout = { shapes, title: { text: escaped(name) }, paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"), font: { color: colour("--text") }, xaxis: { ...axis, title: { text: "step" } }, yaxis: axis, margin: { l: 60, r: 20, t: 40, b: 40 }, showlegend: attempts.length > 1 };
-    library.react(place, traces, layout, { responsive: true, displaylogo: false });
-  }
-
-  logs() {
-    const channel = element("select", { "aria-label": "Which log" }, element("option", {}, "stdout"), element("option", {}, "stderr"));
-    const amount = element("select", { "aria-label": "From where" }, [["16384", "last 16 KB"], ["262144", "last 256 KB"], ["16777216", "last 16 MB"]].map(([value, text]) => element("option", { value }, text)));
-    const search = element("input", { type: "search", placeholder: "Show lines with…", "aria-label": "Show lines with" });
-    const log = element("pre", { class: "log", tabindex: "0" });
-    let content = "";
-    const show = (added) => {
-      const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
-      const wanted = search.value.toLowerCase();
-      if (wanted) setText(log, content.split("\n").filter((line) => line.toLowerCase().includes(wanted)).join("\n"));
-      else if (added === null || content.length > KEPT_CHARACTERS) setText(log, content);
-      else log.append(added);
-      if (isAtEnd) log.scrollTop = log.scrollHeight;
-    };
-    const begin = () => {
-      this.logAbort?.abort();
-      const abort = (this.logAbort = new AbortController());
-      content = "";
-      show(null);
-      const take = (added) => {
-        content = (content + added).slice(-KEPT_CHARACTERS);
-        show(added);
-      };
-      const attempt = this.shownAttempt.value;
-      readLog(this.name, channel.value, Number(amount.value), attempt, abort.signal, take).catch((error) => {
-        if (abort.signal.aborted) return;
-        if (!content) setText(log, error.message);
-        if (attempt) return;
-        this.logTimer = setTimeout(() => !abort.signal.aborted && begin(), 3000); // the daemon may be gone for a moment
-      });
-    };
-    this.offerAttempts();
-    this.shownAttempt.addEventListener("change", begin);
-    channel.addEventListener("change", begin);
-    amount.addEventListener("change", begin);
-    search.addEventListener("input", () => show(null));
-    begin();
-    return element("div", {}, this.shownAttempt, " ", channel, " ", amount, " ", search, log);
+    }));
+    const attempts = this.known.get("history")?.attempts ?? [];
+    const scenes = this.known.get("timeline")?.scenes ?? [];
+    const marks = marksOf(scenes);
+    this.logs.offer(attempts);
+    this.attempts.update(attempts, marks, this.known.get("goodput"));
+    if (changed[1]) this.timeline.update(scenes);
+    if (changed[3]) this.checkpoints.update(this.known.get("checkpoints"));
+    if (this.program) this.showDeath();
+    await this.curves?.update(attempts, marks).catch(() => null);
   }
 }
 
-function table(heads, rows) {
-  return element("table", {}, element("thead", {}, element("tr", {}, heads.map((each) => element("th", { scope: "col" }, each)))), element("tbody", {}, rows));
+// The figures at the top.
+class Tiles {
+  constructor() {
+    this.parts = new Map();
+    this.node = element("div", { class: "card tiles" });
+    this.fill = element("i");
+    this.bar = element("div", { class: "progress", role: "progressbar", "aria-label": "Steps done", "aria-valuemin": "0", "aria-valuemax": "100" }, this.fill);
+  }
+
+  set(key, value, ...sub) {
+    let part = this.parts.get(key);
+    if (!part) {
+      part = { value: element("div", { class: "value" }), sub: element("div", { class: "sub" }) };
+      this.parts.set(key, part);
+      this.node.append(element("div", { class: "tile" }, element("div", { class: "key" }, key), part.value, key === "Progress" ? this.bar : null, part.sub));
+    }
+    setText(part.value, value || "–");
+    setText(part.sub, sub.filter(Boolean).join(" · "));
+    part.sub.title = part.sub.textContent;
+  }
+
+  update(program, now, usage, goodput) {
+    const { job } = program;
+    const share = job.total_steps ? Math.min(1, (job.step ?? 0) / job.total_steps) : null;
+    const left = secondsLeft(program);
+    this.set("Progress", job.step === null && DOWN.has(program.wire_state) ? "" : stepsText(job), share === null ? "" : `${(100 * share).toFixed(1)} %`, speed(program), left === null ? "" : `${duration(left)} left`, left ? `ends ${moment(now + left)}` : "");
+    this.bar.hidden = share === null;
+    this.bar.setAttribute("aria-valuenow", String(Math.round(100 * (share ?? 0))));
+    this.fill.style.width = `${100 * (share ?? 0)}%`;
+    const leading = leadingMetric(job);
+    const others = Object.entries(job.metrics ?? {}).filter(([name]) => name !== leading);
+    this.set("Metrics", leading === null ? "" : `${leading} ${plain(job.metrics[leading])}`, ...others.slice(0, 4).map(([name, value]) => `${name} ${plain(value)}`));
+    const saved = job.checkpoint;
+    this.set("Newest checkpoint", saved ? `${duration(Math.max(0, now - saved.committed_wall_at))} ago` : "", saved ? `step ${whole(saved.step)}` : "none yet", saved ? bytes(saved.size_bytes) : "", mirrorText(job.mirror));
+    this.set("Goodput", goodput?.goodput ? `${(100 * goodput.goodput).toFixed(1)} %` : "", goodput ? `attempt ${job.attempt}` : "", goodput ? `${counted(goodput.lost_steps, "step")} again` : "");
+    this.set("Memory", usage ? bytes(usage.memory_bytes) : "", usage?.gpu_memory_bytes ? `GPU ${bytes(usage.gpu_memory_bytes)}` : "", job.replicas ? counted(job.replicas, "replica") : "");
+  }
 }
 
-// The plotting library reads a few tags in titles.
-function escaped(text) {
-  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+function mirrorText(mirror) {
+  if (!mirror) return "";
+  return mirror.behind_s ? `mirror ${duration(mirror.behind_s)} behind` : "in the mirror";
+}
+
+function percent(share) {
+  return share === null ? "" : `, ${Math.round(share * 100)} %`;
+}
+
+// What else is known, as [name, text]; entries without a text are left out.
+function factsOf(program, usage) {
+  const { job, notice, diagnosis } = program;
+  const facts = [["Group", program.group === program.name ? "" : program.group], ["Process", program.pid === null ? "" : `${program.pid}${program.cgroup ? ` in ${program.cgroup}` : ""}`]];
+  if (!job) facts.push(["Memory", usage ? bytes(usage.memory_bytes) : ""]);
+  if (diagnosis) facts.push(["To be done", diagnosis.advice], ["What follows", diagnosis.follows]);
+  facts.push(["Notice", notice ? [notice.kind, notice.source, moment(notice.deadline_wall_at), notice.doing].filter(Boolean).join(", ") : ""]);
+  facts.push(["Can outlive it", program.can_outlive], ["Not applied", program.not_applied]);
+  if (job) {
+    const differences = (job.proof?.differences ?? []).slice(0, 5).map((one) => `${one.name}${one.step === null ? "" : ` at step ${one.step}`}: ${one.undisturbed} undisturbed, ${one.killed} killed`);
+    facts.push(["Proof", job.proof?.text], ["Proof says", differences.join("\n")], ["To write", job.proof?.verdict === "different" ? job.proof.remedy : ""]);
+    facts.push(["Being proven", job.proving ? `${job.proving.doing}${percent(job.proving.done)}` : ""]);
+    facts.push(["Restored", job.restored], ["Older because", job.older_text], ["Saves", job.save_error], ["Saves every", duration(job.interval_s)]);
+    facts.push(["Checkpoints in", job.checkpoint_dir], ["Mirror", job.mirror ? [job.mirror.url, job.mirror.error].filter(Boolean).join(": ") : ""]);
+    facts.push(["All metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
+    facts.push(["Other conditions", (job.changed ?? []).join("; ")], ["Not saved", (job.left_out ?? []).join("; ")], ["Avoided", (job.suspects ?? []).join(", ")]);
+    facts.push(["GPUs left out", job.gpus_left_out], ["Storage", (job.storage_remarks ?? []).join("; ")], ["Not taken", (job.refused ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
+  }
+  facts.push(["Logs", [program.stdout_logfile, program.stderr_logfile].filter(Boolean).join("\n")]);
+  return facts;
 }

@@ -1,80 +1,170 @@
-// All programs, one row each. A row is changed in place, so that focus and selection stay where they are.
+// All programs: of a thousand only the rows in view exist. Which rows there are says list_model.js, how they look rows.js.
 
-import { buttons, enable } from "./actions.js";
-import { bytes, duration, element, setText } from "./dom.js";
+import { actOnAll } from "./actions.js";
+import { counted, element, setText } from "./dom.js";
+import { COLUMNS, rowsOf } from "./list_model.js";
+import { RowData } from "./row_data.js";
+import { GroupRow, ProgramRow, SectionRow } from "./rows.js";
+import { Summary } from "./summary.js";
 
-class Row {
-  constructor(program) {
-    this.link = element("a", { href: `#/program/${encodeURIComponent(program.name)}` }, program.name);
-    this.state = element("span", { class: "state" });
-    this.bar = element("progress", { max: 1, "aria-label": "steps done", hidden: true });
-    this.steps = element("span", { class: "nowrap" });
-    this.rest = element("td", { class: "number", "data-label": "speed" });
-    this.saved = element("td", { class: "number", "data-label": "checkpoint" });
-    this.used = element("td", { class: "number", "data-label": "memory" });
-    this.about = element("div", { class: "soft" });
-    this.actions = buttons(program);
-    const progress = element("td", {}, this.bar, " ", this.steps);
-    this.node = element("tr", {}, element("td", {}, this.link, this.about), element("td", {}, this.state), progress, this.rest, this.saved, this.used, element("td", {}, this.actions));
-  }
-
-  update(program, now, usage) {
-    const job = program.job;
-    this.state.className = `state ${program.wire_state}`;
-    setText(this.state, program.wire_state);
-    setText(this.about, about(program, now));
-    const counts = Boolean(job && job.total_steps);
-    this.bar.hidden = !counts;
-    if (counts) this.bar.value = Math.min(1, (job.step ?? 0) / job.total_steps);
-    setText(this.steps, job && job.step !== null ? `step ${job.step}${job.total_steps ? ` of ${job.total_steps}` : ""}` : "");
-    setText(this.rest, speed(job, program.wire_state));
-    setText(this.saved, job && job.checkpoint ? `${duration(now - job.checkpoint.committed_wall_at)} ago` : "");
-    setText(this.used, [usage && bytes(usage.memory_bytes), usage && usage.gpu_memory_bytes ? `GPU ${bytes(usage.gpu_memory_bytes)}` : ""].filter(Boolean).join(", "));
-    enable(this.actions, program);
-  }
-}
-
-export function about(program, now) {
-  const parts = [];
-  if (program.wire_state === "RUNNING" && program.started_wall_at) parts.push(`pid ${program.pid}, up ${duration(now - program.started_wall_at)}`);
-  else if (program.description) parts.push(program.description);
-  for (const text of [program.says, program.warning, program.wire_state === "RUNNING" ? program.reason : null]) if (text) parts.push(text);
-  return parts.join("; ");
-}
-
-export function speed(job, state) {
-  if (!job || !job.step_s || state !== "RUNNING") return "";
-  const left = job.total_steps ? `, ${duration((job.total_steps - (job.step ?? 0)) * job.step_s)} left` : "";
-  return `${Number((1 / job.step_s).toPrecision(3))} steps/s${left}`;
-}
+const KINDS = { section: SectionRow, group: GroupRow };
+const BEYOND_PX = 400; // rows so far above and below the window exist too
+const PHONE = window.matchMedia("(max-width: 760px)");
 
 export class List {
   constructor() {
-    this.rows = new Map();
-    this.usage = new Map();
-    const heads = ["Program", "State", "Progress", "Speed", "Checkpoint", "Memory", "Actions"].map((each) => element("th", { scope: "col" }, each));
-    this.body = element("tbody");
-    this.empty = element("p", { class: "soft" }, "No program is configured.");
-    this.node = element("div", {}, element("table", { class: "programs" }, element("thead", {}, element("tr", {}, heads)), this.body), this.empty);
+    this.extras = new RowData();
+    this.programs = new Map();
+    this.now = 0;
+    this.chosen = new Set();
+    this.rows = [];
+    this.drawn = new Map(); // by key: the rows that exist
+    this.view = { filter: "", states: new Set(), sort: { by: "name", isDescending: false }, folds: readFolds(), isPhone: PHONE.matches };
+    this.summary = new Summary((state) => this.toggleState(state));
+    this.all = element("input", { type: "checkbox", "aria-label": "Choose all that are shown", onchange: () => this.choose(this.shownNames(), this.all.checked) });
+    this.heads = COLUMNS.map(([key, label]) => element("div", { role: "columnheader", class: key === "loss" || key === "goodput" ? key : "" }, element("button", { type: "button", class: "plain", onclick: () => this.sortBy(key) }, label)));
+    const heads = element("div", { class: "row heads", role: "row" }, element("div", { role: "columnheader" }, this.all), this.heads, element("div", { role: "columnheader" }, element("span", { class: "unseen" }, "Actions")));
+    this.space = element("div", { class: "space", role: "rowgroup" });
+    this.table = element("div", { class: "programs", role: "table", "aria-label": "Programs" }, element("div", { role: "rowgroup", class: "head-group" }, heads), this.space);
+    this.empty = element("p", { class: "none card", hidden: true });
+    this.below = element("div"); // a place for what else is known of the host
+    this.bar = this.chosenBar();
+    this.node = element("div", {}, element("h1", { class: "unseen" }, "All programs"), this.summary.node, this.table, this.empty, this.below, this.bar);
+    this.showSort();
+    PHONE.addEventListener("change", () => {
+      this.view.isPhone = PHONE.matches;
+      this.drawAll();
+    });
+    const onScroll = () => {
+      this.frame ??= requestAnimationFrame(() => {
+        this.frame = null;
+        this.drawWindow();
+      });
+    };
+    window.addEventListener("scroll", onScroll, { passive: true });
+    window.addEventListener("resize", onScroll, { passive: true });
   }
 
-  update(programs, names, now, filter) {
+  chosenBar() {
+    this.chosenText = element("span", { role: "status" });
+    const button = (action, label) => element("button", { type: "button", "data-action": `all-${action}`, onclick: () => actOnAll(action, this.chosenInOrder()) }, label);
+    const none = element("button", { type: "button", onclick: () => this.choose([...this.chosen], false) }, "Choose none");
+    return element("div", { class: "chosen-bar", hidden: true }, this.chosenText, button("start", "Start"), button("stop", "Stop"), button("restart", "Restart"), none);
+  }
+
+  update(programs, now, filter, names = []) {
+    this.programs = programs;
+    this.now = now;
+    this.view.filter = filter;
     for (const name of names) {
       const program = programs.get(name);
-      if (program === undefined) {
-        this.rows.get(name)?.node.remove();
-        this.rows.delete(name);
-      } else if (!this.rows.has(name)) {
-        const row = new Row(program);
-        this.rows.set(name, row);
-        const after = [...this.rows.keys()].filter((each) => each > name).sort()[0];
-        this.body.insertBefore(row.node, after === undefined ? null : this.rows.get(after).node);
-      }
+      if (program?.job) this.extras.follow(program);
+      if (!program) this.chosen.delete(name);
     }
-    this.empty.hidden = programs.size > 0;
-    for (const [name, row] of this.rows) {
-      row.node.hidden = !name.toLowerCase().includes(filter);
-      if (!row.node.hidden) row.update(programs.get(name), now, this.usage.get(name));
+    if (this.node.isConnected) this.drawAll();
+  }
+
+  drawAll() {
+    const { rows, height } = rowsOf(this.programs, this.view, this.extras, this.now);
+    this.rows = rows;
+    this.space.style.height = `${height}px`;
+    this.table.hidden = rows.length === 0;
+    this.table.setAttribute("aria-rowcount", String(rows.length + 1));
+    this.empty.hidden = rows.length > 0;
+    setText(this.empty, this.programs.size ? "No program is like that." : "No program is configured.");
+    this.summary.update(this.programs, this.now, this.view.states);
+    this.drawWindow();
+    this.showChosen();
+  }
+
+  drawWindow() {
+    if (!this.node.isConnected) return;
+    const top = this.space.getBoundingClientRect().top;
+    const [from, until] = [-top - BEYOND_PX, -top + window.innerHeight + BEYOND_PX];
+    const first = this.rows.findIndex((row) => row.top + row.height > from);
+    const keys = new Set();
+    let previous = null;
+    for (let place = Math.max(0, first); first >= 0 && place < this.rows.length && this.rows[place].top < until; place++) {
+      const row = this.rows[place];
+      keys.add(row.key);
+      const drawn = this.rowFor(row);
+      drawn.update(row, this);
+      drawn.node.style.transform = `translateY(${row.top}px)`;
+      drawn.node.style.height = `${row.height}px`;
+      drawn.node.setAttribute("aria-rowindex", String(place + 2));
+      const next = previous ? previous.nextSibling : this.space.firstChild; // the order of the keyboard is that of the eye
+      if (next !== drawn.node) this.space.insertBefore(drawn.node, next);
+      previous = drawn.node;
+      if (row.program) this.extras.want(row.program);
     }
+    for (const [key, drawn] of this.drawn) {
+      if (keys.has(key)) continue;
+      drawn.node.remove();
+      this.drawn.delete(key);
+    }
+  }
+
+  rowFor(row) {
+    let drawn = this.drawn.get(row.key);
+    if (!drawn) {
+      drawn = new (KINDS[row.kind] ?? ProgramRow)(row, this);
+      this.drawn.set(row.key, drawn);
+    }
+    return drawn;
+  }
+
+  toggleState(state) {
+    const { states } = this.view;
+    if (state === null) states.clear();
+    else if (!states.delete(state)) states.add(state);
+    this.drawAll();
+  }
+
+  sortBy(key) {
+    const { sort } = this.view;
+    this.view.sort = { by: key, isDescending: sort.by === key && !sort.isDescending };
+    this.showSort();
+    this.drawAll();
+  }
+
+  showSort() {
+    const { by, isDescending } = this.view.sort;
+    this.heads.forEach((head, place) => {
+      if (COLUMNS[place][0] === by) head.setAttribute("aria-sort", isDescending ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+  }
+
+  fold(name, isFolded) {
+    this.view.folds.set(name, isFolded);
+    localStorage.setItem("folds", JSON.stringify([...this.view.folds]));
+    this.drawAll();
+  }
+
+  shownNames = () => this.rows.flatMap((row) => (row.program ? [row.program.name] : row.folded ? row.members.map(({ name }) => name) : []));
+  chosenInOrder = () => [...this.programs.keys()].filter((name) => this.chosen.has(name));
+
+  choose(names, isChosen) {
+    for (const name of names) {
+      if (isChosen) this.chosen.add(name);
+      else this.chosen.delete(name);
+    }
+    this.drawAll();
+  }
+
+  showChosen() {
+    this.bar.hidden = this.chosen.size === 0;
+    setText(this.chosenText, `${counted(this.chosen.size, "program")} chosen`);
+    const shown = this.shownNames();
+    this.all.checked = shown.length > 0 && shown.every((name) => this.chosen.has(name));
+    this.all.indeterminate = !this.all.checked && this.chosen.size > 0;
+  }
+}
+
+function readFolds() {
+  try {
+    return new Map(JSON.parse(localStorage.getItem("folds")) ?? []);
+  } catch {
+    return new Map();
   }
 }

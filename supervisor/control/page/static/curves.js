@@ -1,0 +1,181 @@
+// The curves of a job: a panel for each metric, drawn by plotly where the daemon has it, and else as a plain line.
+
+import { call, plots } from "./api.js";
+import { element, plain, segments, setText, spark } from "./dom.js";
+import { wasDeath } from "./program.js";
+
+const MOST_MARKS = 40; // of each kind, in a panel
+const LABEL_SHARE = 0.06; // of a panel's width, for a label
+const FIRST_PANELS = 6;
+const RANGES = [["1", "whole run"], ["0.5", "last half"], ["0.1", "last tenth"]];
+
+export class Curves {
+  constructor(name) {
+    this.name = name;
+    this.panels = new Map(); // by metric
+    this.settings = { smoothing: 0, isLog: false, by: "step", share: "1" };
+    this.attempts = [];
+    this.marks = [];
+    this.isInView = false;
+    const redraw = (change) => {
+      Object.assign(this.settings, change);
+      for (const panel of this.panels.values()) this.drawPanel(panel);
+    };
+    const smoothing = element("input", { type: "range", min: "0", max: "0.98", step: "0.02", value: "0", "aria-label": "Smoothing", oninput: () => redraw({ smoothing: Number(smoothing.value) }) });
+    const isLog = element("input", { type: "checkbox", onchange: () => redraw({ isLog: isLog.checked }) });
+    const range = element("select", { "aria-label": "Range", onchange: () => redraw({ share: range.value }) }, RANGES.map(([value, text]) => element("option", { value }, text)));
+    const by = segments("Along", [["step", "By step"], ["time", "By time"]], "step", (value) => redraw({ by: value }));
+    this.remark = element("p", { class: "soft" }, "No values yet.");
+    this.grid = element("div", { class: "panels" });
+    this.more = element("button", { type: "button", hidden: true, onclick: () => this.showMore() });
+    this.most = FIRST_PANELS;
+    const tools = element("div", { class: "tools" }, element("label", {}, "Smoothing", smoothing), element("label", {}, isLog, "logarithmic"), by, range);
+    this.node = element("section", { class: "card" }, element("div", { class: "part-head" }, element("h2", {}, "Curves"), tools), this.remark, this.grid, this.more);
+    this.observer = new IntersectionObserver(([entry]) => {
+      this.isInView = entry.isIntersecting;
+      if (this.isInView) this.look();
+    });
+    this.observer.observe(this.node);
+  }
+
+  close() {
+    this.observer.disconnect();
+    for (const { plot } of this.panels.values()) window.Plotly?.purge(plot);
+  }
+
+  update(attempts, marks) {
+    this.attempts = attempts;
+    this.marks = marks;
+    return this.look();
+  }
+
+  showMore() {
+    this.most = Infinity;
+    this.look();
+  }
+
+  async look() {
+    if (document.hidden || !this.isInView) return;
+    const { metrics } = await call("series", { name: this.name });
+    if (!metrics.length) return;
+    this.library = await plots();
+    setText(this.remark, this.library ? "" : "These are plain lines. For curves to work with, install the plotting library beside the daemon: pip install 'plotly>=6,<7'");
+    this.remark.hidden = Boolean(this.library);
+    this.more.hidden = metrics.length <= this.most;
+    setText(this.more, `Show all ${metrics.length} metrics`);
+    for (const metric of metrics.slice(0, this.most)) {
+      const panel = this.panelOf(metric.name);
+      setText(panel.value, plain(metric.last));
+      const key = [metric.reports, this.attempts.length, this.attempts.at(-1)?.cause, this.marks.length].join();
+      if (panel.key === key) continue;
+      const answer = await call("series", { name: this.name, metric: metric.name });
+      panel.buckets = answer.metrics.find(({ name }) => name === metric.name)?.buckets ?? [];
+      this.drawPanel(panel);
+      panel.key = key;
+    }
+  }
+
+  panelOf(name) {
+    let panel = this.panels.get(name);
+    if (!panel) {
+      panel = { name, value: element("span", { class: "value" }), plot: element("div", { class: "plot" }), buckets: [] };
+      const label = name === "steps_per_second" ? "steps/s" : name;
+      const enlarge = element("button", { type: "button", class: "plain small", "aria-label": `Draw ${label} larger`, "aria-pressed": "false", onclick: () => {
+        const isWide = panel.node.classList.toggle("wide");
+        enlarge.setAttribute("aria-pressed", String(isWide));
+                if (this.library) this.library.Plots.resize(panel.plot);
+      } }, "larger");
+      panel.node = element("div", { class: "panel" }, element("div", { class: "panel-head" }, element("b", { title: label }, label), panel.value, enlarge), panel.plot);
+      this.panels.set(name, panel);
+      this.grid.append(panel.node);
+    }
+    return panel;
+  }
+
+  drawPanel(panel) {
+    const { buckets, plot } = panel;
+    if (!buckets.length) return;
+    if (!this.library) {
+      plot.replaceChildren(spark(buckets.map(({ mean }) => mean), 400, 200));
+      return;
+    }
+    const { isLog, by, share } = this.settings;
+    const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+    const numbers = [...new Set(buckets.map(({ attempt }) => attempt))];
+    const traces = numbers.flatMap((number, place) => this.tracesOf(buckets.filter(({ attempt }) => attempt === number), number, (place + 1) / numbers.length, colour("--accent")));
+    const axis = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"), tickfont: { size: 11 }, automargin: true };
+    const xs = buckets.map((bucket) => this.across(bucket));
+    const range = share === "1" ? undefined : [xs[Math.floor((xs.length - 1) * (1 - Number(share)))], xs.at(-1)];
+    const layout = {
+      shapes: this.lines(buckets, numbers, colour), paper_bgcolor: colour("--card"), plot_bgcolor: colour("--card"), font: { color: colour("--soft"), family: "inherit" },
+      xaxis: { ...axis, type: by === "time" ? "date" : "linear", ...(range ? { range, autorange: false } : { autorange: true }) }, yaxis: { ...axis, type: isLog ? "log" : "linear", ...heightOf(buckets, isLog) },
+      margin: { l: 8, r: 8, t: 14, b: 22 }, showlegend: false, hovermode: "x", hoverlabel: { font: { size: 11 } }, uirevision: JSON.stringify([isLog, by, share]),
+    };
+    this.library.react(plot, traces, layout, { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+  }
+
+  // Plotly reads times as UTC; the page shows local ones.
+  across(bucket) {
+    if (this.settings.by === "step") return bucket.step;
+    return new Date(bucket.wall_at * 1000 - new Date(bucket.wall_at * 1000).getTimezoneOffset() * 60_000).toISOString().slice(0, 23);
+  }
+
+  // Older attempts are paler. With smoothing the values themselves stay, thin, behind the line.
+  tracesOf(buckets, number, newness, accent) {
+    const x = buckets.map((bucket) => this.across(bucket));
+    const values = buckets.map(({ mean }) => mean);
+    const text = buckets.map(({ count, least, greatest }) => (count > 1 ? `, ${plain(least)} to ${plain(greatest)} in ${count} reports` : ""));
+    const mode = buckets.length > 1 ? "lines" : "markers";
+    const { smoothing } = this.settings;
+    const line = { x, y: smoothing ? smoothed(values, smoothing) : values, text, mode, opacity: 0.35 + 0.65 * newness, line: { color: accent, width: 1.8 }, marker: { color: accent }, name: `attempt ${number}`, hovertemplate: "%{y:.4~g}%{text}<extra>attempt " + number + "</extra>" };
+    return smoothing ? [{ ...line, y: values, opacity: 0.2 * newness + 0.08, line: { color: accent, width: 1 }, hoverinfo: "skip", hovertemplate: undefined }, line] : [line];
+  }
+
+  lines(buckets, numbers, colour) {
+    const line = (bucket, name, text) => ({ type: "line", x0: this.across(bucket), x1: this.across(bucket), y0: 0, y1: 1, yref: "paper", line: { color: colour(name), dash: "dot", width: 1 }, label: { text: escaped(text), textposition: "end", textangle: -90, font: { size: 10, color: colour(name) } } });
+    const ended = new Map(this.attempts.map((attempt) => [attempt.attempt, attempt]));
+    const ends = numbers.filter((number) => number !== numbers.at(-1) || ended.get(number)?.cause).map((number) => {
+      const attempt = ended.get(number);
+      return line(buckets.findLast((bucket) => bucket.attempt === number), !attempt || wasDeath(attempt) ? "--bad" : "--soft", attempt?.cause ?? "");
+    });
+    const marks = this.marks.flatMap((mark) => {
+      const before = buckets.findLast((bucket) => bucket.wall_at <= mark.at);
+      return before ? [line(before, mark.kind === "rollback" ? "--accent" : "--warn", mark.kind)] : [];
+    });
+    return apart([...ends.slice(-MOST_MARKS), ...marks.slice(-MOST_MARKS)], [this.across(buckets[0]), this.across(buckets.at(-1))]);
+  }
+}
+
+// Of lines that stand close together only the last keeps its label, or none could be read.
+function apart(shapes, [begin, end]) {
+  const at = (x) => (typeof x === "number" ? x : Date.parse(x));
+  const gap = (at(end) - at(begin)) * LABEL_SHARE;
+  return shapes.map((shape) => {
+    const isClose = shapes.some((other) => at(other.x0) > at(shape.x0) && at(other.x0) - at(shape.x0) < gap);
+    return isClose ? { ...shape, label: undefined } : shape;
+  });
+}
+
+// Of values that differ only by rounding the axis would show nothing but that.
+function heightOf(buckets, isLog) {
+  const values = buckets.map(({ mean }) => mean).filter(Number.isFinite);
+  const [least, greatest] = [Math.min(...values), Math.max(...values)];
+  const isFlat = greatest - least < 1e-6 * Math.max(Math.abs(least), Math.abs(greatest));
+  return isFlat && !isLog && greatest !== 0 ? { range: [0, 1.25 * greatest], autorange: false } : { autorange: true };
+}
+
+// An exponential mean, without the pull of its start (as TensorBoard's).
+function smoothed(values, weight) {
+  let [sum, count] = [0, 0];
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return value;
+    sum = sum * weight + value * (1 - weight);
+    count = count * weight + (1 - weight);
+    return sum / count;
+  });
+}
+
+// The plotting library reads a few tags in labels.
+function escaped(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}

@@ -1,0 +1,97 @@
+// The line above all programs: how many are in which state, what went wrong last; above it the notices in force.
+
+import { call } from "./api.js";
+import { counted, duration, element, moment, setText, whole } from "./dom.js";
+import { endText, stateWord, tone, wasDeath } from "./program.js";
+
+const ORDER = ["FATAL", "UNKNOWN", "BACKOFF", "STARTING", "STOPPING", "RUNNING", "EXITED", "STOPPED"];
+const LOOKED_AT = 5; // programs that ended last, when the last fault is looked for
+
+export class Summary {
+  constructor(toggle) {
+    this.toggle = toggle;
+    this.chips = element("div", { class: "summary", role: "group", "aria-label": "States" });
+    this.fault = element("span");
+    this.mirror = element("span");
+    this.facts = element("div", { class: "facts-line" }, this.fault, this.mirror);
+    this.node = element("div", {}, this.chips);
+    this.faultKey = "";
+  }
+
+  update(programs, now, states) {
+    const counts = new Map();
+    let behind = null;
+    for (const { wire_state, job } of programs.values()) {
+      counts.set(wire_state, (counts.get(wire_state) ?? 0) + 1);
+      if (job?.mirror) behind = Math.max(behind ?? 0, job.mirror.behind_s);
+    }
+    const key = JSON.stringify([[...counts], [...states]]);
+    if (key !== this.key) this.drawChips(programs.size, counts, states);
+    this.key = key;
+    setText(this.mirror, behind === null ? "" : behind ? `mirror: ${duration(behind)} behind` : "mirror: up to date");
+    this.mirror.hidden = behind === null;
+    this.lookForFault(programs);
+    if (this.last) setText(this.fault, `last fault: ${this.last.name}, ${duration(Math.max(0, now - this.last.at))} ago: ${this.last.text}`);
+    this.fault.title = this.last ? `${moment(this.last.at)} ${this.last.text}` : "";
+    this.fault.hidden = !this.last;
+  }
+
+  drawChips(total, counts, states) {
+    const chip = (state, label, count, isPressed) => element("button", { type: "button", class: `chip ${state ? tone(state) : ""}`, "aria-pressed": String(isPressed), "data-state": state ?? "", onclick: () => this.toggle(state) }, element("b", {}, whole(count)), label);
+    const focused = this.chips.contains(document.activeElement) ? document.activeElement.dataset.state : null;
+    const present = ORDER.filter((state) => counts.has(state) || states.has(state));
+    this.chips.replaceChildren(chip(null, total === 1 ? "program" : "programs", total, states.size === 0), ...present.map((state) => chip(state, stateWord(state), counts.get(state) ?? 0, states.has(state))), this.facts);
+    if (focused !== null) this.chips.querySelector(`[data-state="${focused}"]`)?.focus();
+  }
+
+  // The newest end that nobody asked for. A running program's status doesn't tell why its last attempt ended; its history does.
+  async lookForFault(programs) {
+    const key = [...programs.values()].map(({ name, started_wall_at, ended_wall_at }) => `${name}${started_wall_at}${ended_wall_at}`).join();
+    if (key === this.faultKey) return;
+    this.faultKey = key;
+    const newest = [...programs.values()].filter(({ started_wall_at }) => started_wall_at).sort((one, other) => lastAt(other) - lastAt(one));
+    for (const { name } of newest.slice(0, LOOKED_AT)) {
+      const { attempts } = await call("history", { name, limit: 3 }).catch(() => ({ attempts: [] }));
+      const death = attempts.findLast((attempt) => attempt.ended_wall_at && wasDeath(attempt));
+      if (death && !(this.last?.at >= death.ended_wall_at)) this.last = { name, at: death.ended_wall_at, text: endText(death) };
+    }
+  }
+}
+
+const lastAt = (program) => Math.max(program.started_wall_at ?? 0, program.ended_wall_at ?? 0);
+
+// The notices in force, with the time that is left; above every view.
+export class Notices {
+  constructor() {
+    this.node = element("div");
+    this.lines = [];
+  }
+
+  update(notices) {
+    this.lines = notices.map((notice) => {
+      const [left, doing] = [element("time"), element("span")];
+      const who = notice.kind === "drill" ? "Drill" : `Notice from ${notice.source}`;
+      const text = `${who}${notice.program ? ` for ${notice.program}` : ""}: this host ${notice.certainty === "certain" ? "goes" : "may go"} away `;
+      const title = [notice.source, notice.text, moment(notice.deadline_wall_at)].filter(Boolean).join(" · ");
+      return { notice, left, doing, node: element("div", { class: "banner", title }, text, left, doing) };
+    });
+    this.node.replaceChildren(...this.lines.map(({ node }) => node));
+  }
+
+  tick(now, programs) {
+    for (const { notice, left, doing } of this.lines) {
+      setText(left, notice.deadline_wall_at === null ? "at an unknown time" : `in ${clock(notice.deadline_wall_at - now)}`);
+      const concerned = [...programs.values()].filter((program) => program.job && program.notice && (notice.program ?? program.name) === program.name);
+      const only = concerned.length === 1 ? (concerned[0].notice.doing ?? "").replace(/^.*?: /, "") : "";
+      setText(doing, only ? ` · ${only}` : concerned.length ? ` · ${counted(concerned.length, "job")} concerned` : "");
+    }
+  }
+}
+
+function clock(seconds) {
+  const left = Math.max(0, Math.round(seconds));
+  if (left >= 86400) return duration(left);
+  const [hours, minutes] = [Math.floor(left / 3600), Math.floor(left / 60) % 60];
+  const rest = String(left % 60).padStart(2, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+}
