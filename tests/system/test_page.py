@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -64,13 +65,23 @@ def page(browser: Any) -> Iterator[Any]:
 
 def row(page: Any, name: str) -> Any:
     link = page.get_by_role("link", name=name, exact=True)
-    return page.locator("table.programs tbody tr").filter(has=link)
+    return page.locator(".programs .row").filter(has=link)
 
 
 def press(page: Any, place: Any, action: str, *, confirm: bool = False) -> None:
-    place.locator(f'button[data-action="{action}"]').click()
+    """Presses the button that a program's state asks for, or what its menu has."""
+    if action in ("start", "stop"):
+        place.locator(f'button[data-action="{action}"]').click()
+    else:
+        place.locator('button[data-action="menu"]').click()
+        page.locator(f'.popup [data-action="{action}"]').click()
     if confirm:
         page.locator("dialog button[value=yes]").click()
+
+
+def pressed(page: Any, group: str) -> str:
+    found = page.get_by_role("group", name=group).locator('[aria-pressed="true"]')
+    return str(found.get_attribute("data-value"))
 
 
 def server(port: int, more: str = "") -> str:
@@ -84,21 +95,21 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
     with Daemon(tmp_path, programs) as daemon:
         pid = daemon.until_step("count", 60)["pid"]
         page.goto(f"http://127.0.0.1:{port}/")
-        row(page, "count").get_by_text("RUNNING").wait_for()
-        row(page, "broken").get_by_text("FATAL").wait_for()
+        row(page, "count").get_by_text("Running").wait_for()
+        row(page, "broken").get_by_text("Fatal").wait_for()
 
         # the list's buttons
         press(page, row(page, "count"), "checkpoint")
         page.get_by_text("checkpoint count: done").wait_for()
         press(page, row(page, "loud<b>"), "stop", confirm=True)
-        row(page, "loud<b>").get_by_text("STOPPED").wait_for()
+        row(page, "loud<b>").get_by_text("Stopped").wait_for()
         assert daemon.status("loud<b>")["state"] == "STOPPED"
         press(page, row(page, "loud<b>"), "start")
-        row(page, "loud<b>").get_by_text("RUNNING").wait_for()
+        row(page, "loud<b>").get_by_text("Running").wait_for()
         before = daemon.status("loud<b>")["pid"]
         press(page, row(page, "loud<b>"), "restart", confirm=True)
         daemon.until(lambda: daemon.status("loud<b>")["pid"] not in (None, before), "it is restarted")
-        row(page, "loud<b>").locator('button[data-action="signal"]').click()
+        press(page, row(page, "loud<b>"), "signal")
         page.locator("dialog select").select_option("KILL")
         killed = daemon.status("loud<b>")["pid"]
         page.locator("dialog button[value=yes]").click()
@@ -110,9 +121,10 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         # the job's page, through a death of the worker
         page.get_by_role("link", name="count", exact=True).click()
         page.get_by_role("heading", name="count").wait_for()
-        page.get_by_text("step-").first.wait_for()
+        page.locator('tr[title^="step-"]').first.wait_for()
         os.kill(pid, signal.SIGKILL)
-        page.get_by_role("cell", name="crash", exact=True).first.wait_for()
+        page.get_by_role("cell", name="crash: terminated by SIGKILL").first.wait_for()
+        page.locator(".died").get_by_text("terminated by SIGKILL").wait_for()
         page.locator(".bar i.training").first.wait_for(state="attached")
         page.locator(".plot .main-svg").first.wait_for()
         page.locator(".life .mark.death").first.wait_for(state="attached")
@@ -120,7 +132,7 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         page.locator(".life .mark.notice").first.wait_for(state="attached")
         page.locator(".plot text").filter(has_text="notice").first.wait_for(state="attached")
         page.locator(".plot text").filter(has_text="crash").first.wait_for(state="attached")
-        page.locator(".plot text").filter(has_text=EVIL).first.wait_for(state="attached")
+        page.locator(".panel-head b").filter(has_text=EVIL).first.wait_for()
 
         # a damaged checkpoint is shown with the reason
         daemon.call("stop", name="count")
@@ -132,17 +144,13 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         # what programs say stays text
         page.goto(f"http://127.0.0.1:{port}/#/program/broken")
         page.get_by_role("heading", name="broken").wait_for()
-        page.get_by_label("Which log").select_option("stderr")
-        page.locator("pre.log").filter(has_text=EVIL).wait_for()
+        assert pressed(page, "Which log") == "stderr", "it opens where the reason is"
+        page.locator(".log").filter(has_text=EVIL).wait_for()
         page.get_by_role("button", name="What attempt 1 printed").click()
         assert page.get_by_label("Of which attempt").input_value() == "1"
-        page.locator("pre.log").filter(has_text=EVIL).wait_for()
-        page.get_by_label("Which log").select_option("stdout")
-        page.locator("pre.log").filter(has_not_text=EVIL).wait_for()
-        page.get_by_label("Of which attempt").select_option("live")
-        page.get_by_label("Which log").select_option("stderr")
-        page.get_by_label("Show lines with").fill("no such line")
-        page.locator("pre.log").filter(has_not_text=EVIL).wait_for()
+        page.locator(".log").filter(has_text=EVIL).wait_for()
+        page.get_by_role("button", name="stdout", exact=True).click()
+        page.locator(".log").filter(has_not_text=EVIL).wait_for()
         assert page.locator("img").count() == 0
         press(page, page.locator("article"), "clear", confirm=True)
         page.get_by_text("clear broken: done").wait_for()
@@ -153,7 +161,7 @@ def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, 
         page.get_by_text("the daemon does not answer").wait_for()
         daemon.start()
         page.get_by_text("live", exact=True).wait_for()
-        row(page, "count").get_by_text("RUNNING").wait_for()
+        row(page, "count").get_by_text("Running").wait_for()
 
 
 def test_a_jobs_newest_proof_is_among_its_facts_as_text(tmp_path: Path, port: int, page: Any):
@@ -193,14 +201,233 @@ def test_page_of_another_site_changes_nothing(tmp_path: Path, port: int, page: A
         assert daemon.events("daemon.leaving") == []
 
 
-def test_thousand_programs_are_shown(tmp_path: Path, port: int, page: Any):
+def test_of_a_thousand_programs_only_the_rows_in_view_exist(tmp_path: Path, port: int, page: Any):
     many = "[program:many]\ncommand=/bin/sleep 100000\nautostart=false\nnumprocs=1000\nprocess_name=%(process_num)04d\n"
     with Daemon(tmp_path, server(port) + many) as daemon:
         page.goto(f"http://127.0.0.1:{port}/")
-        page.locator("table.programs tbody tr").nth(999).wait_for()
+        page.get_by_role("button", name="many", exact=True).click()
+        row(page, "many:0000").wait_for()
+        assert page.locator(".programs .row").count() < 100
+        page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+        row(page, "many:0999").wait_for()
+        assert row(page, "many:0000").count() == 0
         daemon.call("start", name="many:0999")
 
-        row(page, "many:0999").get_by_text("RUNNING").wait_for()
+        row(page, "many:0999").get_by_text("Running").wait_for()
+
+
+def names(page: Any) -> list[str]:
+    return [str(text) for text in page.locator(".programs .row .name a").all_inner_texts()]
+
+
+def test_list_is_filtered_sorted_and_folded(tmp_path: Path, port: int, page: Any):
+    sleeper = "command=/bin/sleep 100000\n"
+    programs = f"[program:b]\n{sleeper}[program:a]\n{sleeper}autostart=false\n" + (
+        f"[program:few]\n{sleeper}numprocs=2\nprocess_name=%(process_num)d\n" + BROKEN
+    )
+    with Daemon(tmp_path, server(port) + programs) as daemon:
+        daemon.until_state("broken", "FATAL")
+        page.goto(f"http://127.0.0.1:{port}/")
+        row(page, "broken").get_by_text("Fatal").wait_for()
+
+        assert names(page) == ["broken", "a", "b", "few:0", "few:1"], "what is wrong comes first"
+        page.locator(".facts-line").get_by_text("last fault: broken").wait_for()
+        page.get_by_role("columnheader", name="Program").get_by_role("button").click()
+        assert names(page) == ["broken", "few:1", "few:0", "b", "a"]
+        page.get_by_role("columnheader", name="State").get_by_role("button").click()
+        assert names(page) == ["broken", "b", "few:0", "few:1", "a"]
+        page.get_by_role("button", name="few", exact=True).click()
+        assert names(page) == ["broken", "b", "a"]
+        page.reload()
+        row(page, "b").wait_for()
+        assert names(page) == ["broken", "a", "b"], "a group stays folded"
+        page.keyboard.press("/")
+        page.keyboard.type("few running")
+        row(page, "few:1").wait_for()
+        assert names(page) == ["few:0", "few:1"], "what was looked for is unfolded"
+        page.locator("#filter").fill("")
+        page.locator('.chip[data-state="STOPPED"]').click()
+        assert names(page) == ["a"]
+        page.locator('.chip[data-state="FATAL"]').click()
+        assert names(page) == ["broken", "a"]
+        page.locator('.chip[data-state=""]').click()
+        assert len(names(page)) == 3
+
+
+def test_several_programs_are_commanded_at_once(tmp_path: Path, port: int, page: Any):
+    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\n" for name in ("a", "b", "c"))
+    with Daemon(tmp_path, server(port) + programs) as daemon:
+        page.goto(f"http://127.0.0.1:{port}/")
+        for name in ("a", "b"):
+            row(page, name).get_by_role("checkbox").check()
+        page.get_by_text("2 programs chosen").wait_for()
+        before = daemon.status("c")["pid"]
+        page.locator('[data-action="all-stop"]').click()
+        page.locator("dialog button[value=yes]").click()
+        page.get_by_text("stop 2 programs: done").wait_for()
+        assert [daemon.status(name)["state"] for name in "abc"] == ["STOPPED", "STOPPED", "RUNNING"]
+        page.locator('[data-action="all-start"]').click()
+        page.get_by_text("start 2 programs: done").wait_for()
+        pid = daemon.until_state("a", "RUNNING")["pid"]
+
+        page.get_by_label("Choose all that are shown").check()
+        page.locator('[data-action="all-restart"]').click()
+        page.locator("dialog button[value=yes]").click()
+        page.get_by_text("restart 3 programs: done").wait_for()
+        daemon.until(lambda: daemon.status("a")["pid"] not in (None, pid), "a is restarted")
+        daemon.until(lambda: daemon.status("c")["pid"] not in (None, before), "c is restarted")
+        page.get_by_role("button", name="Choose none").click()
+        page.locator(".chosen-bar").wait_for(state="hidden")
+
+
+def test_menu_is_used_by_keyboard_and_gives_the_focus_back(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + LOUD):
+        page.goto(f"http://127.0.0.1:{port}/")
+        row(page, "loud<b>").get_by_text("Running").wait_for()
+        more = row(page, "loud<b>").locator('button[data-action="menu"]')
+        more.focus()
+        page.keyboard.press("Enter")
+        page.locator('.popup [data-action="stop"]:focus').wait_for()  # what is possible comes first
+        page.keyboard.press("ArrowDown")
+        page.locator('.popup [data-action="restart"]:focus').wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".popup").wait_for(state="detached")
+
+        assert more.evaluate("button => button === document.activeElement")
+
+
+PRINTER = r"""[program:printer]
+command=/bin/sh -c 'printf "\033[31mred\033[0m plain\n1/3 [=  ]\r2/3 [== ]\r3/3 [===]\n\033[1A\033[2Kwritten anew\nlast\n"; echo to-stderr >&2; exec sleep 100000'
+"""  # noqa: E501
+
+
+def test_log_is_shown_as_a_terminal_shows_it(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + PRINTER):
+        page.goto(f"http://127.0.0.1:{port}/#/program/printer")
+        page.locator(".log .stderr").get_by_text("to-stderr").wait_for()
+        page.locator(".log").get_by_text("last", exact=True).wait_for()
+        assert page.locator(".log div:not(.stderr)").all_inner_texts() == ["red plain", "written anew", "last"]
+        assert page.locator(".log .f1").all_inner_texts() == ["red"]
+        page.get_by_role("button", name="Side by side").click()
+        page.locator(".log").nth(1).get_by_text("to-stderr").wait_for()
+        page.get_by_role("button", name="stdout", exact=True).click()
+        page.get_by_label("Show lines with").fill("ANEW")
+        page.locator(".log mark").get_by_text("anew").wait_for()
+        assert page.locator(".log div").all_inner_texts() == ["written anew"]
+        page.get_by_label("Show lines with").fill("")
+        page.get_by_label("How much").select_option("1048576")
+        page.locator(".log").get_by_text("last", exact=True).wait_for()
+        page.get_by_label("follow").uncheck()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download stdout").click()
+
+        assert b"3/3 [===]" in Path(download.value.path()).read_bytes()
+        page.locator('.job-head [data-action="menu"]').click()
+        page.locator('.popup [data-action="log"]').click()
+
+
+def traces(page: Any) -> list[dict[str, Any]]:
+    """What the first plot draws."""
+    code = "plot => plot.data.map(({ name, y, opacity }) => ({ name, opacity, y: Array.from(y) }))"
+    return list(page.locator(".plot.js-plotly-plot").first.evaluate(code))
+
+
+def test_curves_are_smoothed_scaled_cut_and_drawn_along_time(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + job("count", tmp_path, STEPS=1_000_000, EVERY=50, STEP_S=0.01)) as daemon:
+        os.kill(daemon.until_step("count", 80)["pid"], signal.SIGKILL)
+        daemon.until(lambda: daemon.status("count")["job"]["attempt"] == 2, "the next attempt begins")
+        daemon.until_step("count", 120)
+        daemon.call("stop", name="count")
+        page.goto(f"http://127.0.0.1:{port}/#/program/count")
+        page.locator(".plot .main-svg").first.wait_for()
+        plot = page.locator(".plot.js-plotly-plot").first
+        first, second = traces(page)
+        assert (first["name"], second["name"]) == ("attempt 1", "attempt 2")
+        assert first["opacity"] < second["opacity"] == 1, "older attempts are paler"
+
+        page.get_by_label("Smoothing").fill("0.9")
+        assert len(traces(page)) == 4, "the values stay behind the line"
+        assert max(traces(page)[1]["y"][1:]) > max(traces(page)[0]["y"][1:]), "1/step falls; its mean lags behind"
+        page.get_by_label("logarithmic").check()
+        assert plot.evaluate("plot => plot.layout.yaxis.type") == "log"
+        page.get_by_role("button", name="By time").click()
+        assert plot.evaluate("plot => plot.layout.xaxis.type") == "date"
+        page.get_by_role("button", name="By step").click()
+        page.get_by_label("Range").select_option("last half")
+        begin, end = plot.evaluate("plot => plot.layout.xaxis.range")
+        assert 40 < begin < end <= 125
+        page.get_by_role("button", name="Draw loss larger").click()
+        assert page.locator(".panel.wide").count() == 1
+
+
+def test_without_the_plotting_library_curves_are_plain_lines(tmp_path: Path, port: int, page: Any):
+    page.route("**/page/plotly.min.js", lambda route: route.fulfill(status=404))
+    with Daemon(tmp_path, server(port) + job("count", tmp_path, STEPS=1_000_000, STEP_S=0.01)) as daemon:
+        daemon.until_step("count", 30)
+        page.goto(f"http://127.0.0.1:{port}/#/program/count")
+
+        page.get_by_text("pip install 'plotly").wait_for()
+        page.locator(".plot svg.spark path").first.wait_for()
+
+
+def test_notice_in_force_is_shown_with_its_countdown(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + job("count", tmp_path, STEPS=1_000_000, STEP_S=0.01)) as daemon:
+        daemon.until_step("count", 5)
+        page.goto(f"http://127.0.0.1:{port}/")
+        daemon.call("drill", name="count", in_s=3000)
+        page.locator(".banner").get_by_text("Drill for count: this host").wait_for()
+        first = page.locator(".banner time").inner_text()
+
+        page.locator(".banner time").filter(has_not_text=first).wait_for()
+        assert first.startswith("in 49:") or first.startswith("in 50:")
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, an accessibility checker (MPL 2.0), from npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "axe-core@4"]
+    found = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=120)
+    if found.returncode:
+        pytest.skip(f"npm cannot install axe-core: {found.stderr[-200:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_views_are_accessible_and_fit(tmp_path: Path, port: int, page: Any, axe: str, scheme: str, width: int):
+    trained = job("count", tmp_path, STEPS=1_000_000, EVERY=20, STEP_S=0.01)
+    many = "[program:many]\ncommand=/bin/sleep 100000\nnumprocs=3\nprocess_name=%(process_num)d\n"
+    with Daemon(tmp_path, server(port) + LOUD + BROKEN + many + trained) as daemon:
+        os.kill(daemon.until_step("count", 50)["pid"], signal.SIGKILL)
+        daemon.until(lambda: daemon.status("count")["job"]["attempt"] == 2, "the next attempt begins")
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        for view, ready in (
+            ("/", row(page, "count")),
+            ("/program/count", page.locator(".plot .main-svg").first),
+            ("/program/broken", page.locator(".died")),
+        ):
+            page.goto(f"http://127.0.0.1:{port}/#{view}")
+            ready.wait_for()
+            page.evaluate(f"{axe};0")
+            violations = page.evaluate("axe.run().then(({ violations }) => violations)")
+            assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], view
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        row_height = 100
+        page.goto(f"http://127.0.0.1:{port}/#/")
+        row(page, "count").wait_for()
+        assert (
+            max(
+                box["height"]
+                for box in page.locator(".programs .row").evaluate_all(
+                    "rows => rows.map(row => ({ height: row.getBoundingClientRect().height }))"
+                )
+            )
+            < row_height
+        ), "no row is a screen tall"
 
 
 def test_page_asks_for_the_password_and_works_with_it(tmp_path: Path, port: int, browser: Any):
@@ -210,9 +437,9 @@ def test_page_asks_for_the_password_and_works_with_it(tmp_path: Path, port: int,
         known = browser.new_context(http_credentials={"username": "me", "password": "secret"}).new_page()
         known.goto(f"http://127.0.0.1:{port}/")
 
-        row(known, "loud<b>").get_by_text("RUNNING").wait_for(timeout=WAIT_MS)
+        row(known, "loud<b>").get_by_text("Running").wait_for(timeout=WAIT_MS)
         press(known, row(known, "loud<b>"), "stop", confirm=True)
-        row(known, "loud<b>").get_by_text("STOPPED").wait_for(timeout=WAIT_MS)
+        row(known, "loud<b>").get_by_text("Stopped").wait_for(timeout=WAIT_MS)
 
 
 def test_a_restart_that_can_not_save_is_refused_with_its_words_until_the_user_insists(
@@ -222,7 +449,7 @@ def test_a_restart_that_can_not_save_is_refused_with_its_words_until_the_user_in
     with Daemon(tmp_path, server(port) + section) as daemon:
         pid = daemon.until_step("count", 60)["pid"]
         page.goto(f"http://127.0.0.1:{port}/")
-        row(page, "count").get_by_text("RUNNING").wait_for()
+        row(page, "count").get_by_text("Running").wait_for()
         os.kill(pid, signal.SIGSTOP)
 
         press(page, row(page, "count"), "restart", confirm=True)

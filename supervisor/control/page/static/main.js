@@ -64,7 +64,7 @@ function onStatus(known, names, daemon, clockOffset) {
   programs = known;
   offset = clockOffset;
   if (daemon) {
-    setText(document.getElementById("identifier"), daemon.host || daemon.identifier || "supervisord");
+    setText(document.getElementById("identifier"), daemon.identifier === "supervisor" ? daemon.host : daemon.identifier);
     gpus.update(daemon.gpus ?? []);
     setText(document.getElementById("trouble"), [daemon.ledger_error, daemon.hooks_error, daemon.closing ? "The daemon is shutting down." : ""].filter(Boolean).join("\n"));
   }
