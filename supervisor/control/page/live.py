@@ -124,7 +124,10 @@ class LivePages:
                 "identifier": self._context.settings.identifier,
                 "host": socket.gethostname(),
                 "closing": self._context.programs.closing,
+                "utc_offset_s": time.localtime().tm_gmtoff,
                 "gpus": gpus.answer_of(self._context).gpus,
+                "remarks": self._context.programs.updating.remarks,
+                "logfile": str(self._context.settings.logfile or ""),
             }
         )
         is_changed = daemon != self._daemon

@@ -74,7 +74,7 @@ class Updating:
         on_added: Callable[[Runner], None],
     ) -> None:
         self._configured: Mapping[str, ProgramConfig] = config.programs
-        self._remarks = frozenset(config.warnings)  # the start logs them
+        self._warnings = config.warnings  # the start logs them
         self._read = read
         self._services = services
         self._runners = runners
@@ -87,6 +87,11 @@ class Updating:
     def configured(self) -> Mapping[str, ProgramConfig]:
         """The programs of the configuration as it was last read, whether in use or not."""
         return self._configured
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """All that is to be said of the configuration as it was last read, in the order of its lines."""
+        return tuple(map(str, self._warnings))
 
     def changes(self) -> Changes:
         """What the configuration last read would change."""
@@ -118,10 +123,11 @@ class Updating:
                 "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]
             )
         self._configured = config.programs
-        remarks = tuple(str(warning) for warning in config.warnings if warning not in self._remarks)
+        known = frozenset(self._warnings)
+        remarks = tuple(str(warning) for warning in config.warnings if warning not in known)
         for text in remarks:
             log.warning("configuration.remark", text=text)
-        self._remarks = frozenset(config.warnings)
+        self._warnings = config.warnings
         for name, runner in self._runners.items():
             if config.programs.get(name) == runner.config:
                 runner.not_applied = None

@@ -72,7 +72,7 @@ export class Buttons {
     setText(this.first, ACTIONS[action].label);
     this.first.setAttribute("aria-label", `${ACTIONS[action].label} ${program.name}`);
     this.first.disabled = !isPossible(action, program);
-    this.first.classList.toggle("main", this.isProminent || ["FATAL", "BACKOFF"].includes(program.wire_state));
+    this.first.classList.toggle("main", action === "start" && (this.isProminent || ["FATAL", "BACKOFF"].includes(program.wire_state)));
     this.save.hidden = !program.job;
     this.save.disabled = !isPossible("checkpoint", program);
   }

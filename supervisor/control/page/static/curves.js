@@ -10,8 +10,10 @@ const FIRST_PANELS = 6;
 const RANGES = [["1", "whole run"], ["0.5", "last half"], ["0.1", "last tenth"]];
 
 export class Curves {
-  constructor(name) {
+  // `programs`: gives what is known of all, for curves beside those of another job.
+  constructor(name, programs) {
     this.name = name;
+    this.programs = programs;
     this.panels = new Map(); // by metric
     this.settings = { smoothing: 0, isLog: false, by: "step", share: "1" };
     this.attempts = [];
@@ -66,26 +68,58 @@ export class Curves {
     for (const metric of metrics.slice(0, this.most)) {
       const panel = this.panelOf(metric.name);
       setText(panel.value, plain(metric.last));
+      this.offer(panel, metrics);
       const key = [metric.reports, this.attempts.length, this.attempts.at(-1)?.cause, this.marks.length].join();
       if (panel.key === key) continue;
       const answer = await call("series", { name: this.name, metric: metric.name });
-      panel.buckets = answer.metrics.find(({ name }) => name === metric.name)?.buckets ?? [];
+      panel.buckets = bucketsOf(answer, metric.name);
+      await this.readBeside(panel);
       this.drawPanel(panel);
       panel.key = key;
     }
   }
 
+  // What can be drawn in the same panel: another metric of this job, or this metric of another one.
+  offer(panel, metrics) {
+    const others = metrics.map(({ name }) => name).filter((name) => name !== panel.name);
+    const jobs = [...this.programs().values()].filter(({ name, job }) => job && name !== this.name).map(({ name }) => name);
+    const key = JSON.stringify([others, jobs]);
+    if (panel.offered === key) return;
+    panel.offered = key;
+    const chosen = panel.choice.value;
+    const group = (label, kind, names, text) => (names.length ? [element("optgroup", { label }, names.map((name) => element("option", { value: `${kind} ${name}` }, text(name))))] : []);
+    panel.choice.replaceChildren(element("option", { value: "" }, "alone"), ...group("And a metric", "metric", others, (name) => `with ${labelOf(name)}`), ...group("And a job", "job", jobs, (name) => `with ${name}`));
+    panel.choice.value = [...panel.choice.options].some(({ value }) => value === chosen) ? chosen : "";
+    panel.choice.hidden = panel.choice.options.length < 2;
+  }
+
+  async drawBeside(panel) {
+    await this.readBeside(panel).catch(() => null); // the next look asks again
+    this.drawPanel(panel);
+  }
+
+  async readBeside(panel) {
+    const [kind, ...words] = panel.choice.value.split(" ");
+    const other = words.join(" ");
+    panel.beside = null;
+    if (!kind || !this.library) return;
+    const [name, metric] = kind === "metric" ? [this.name, other] : [other, panel.name];
+    const buckets = bucketsOf(await call("series", { name, metric }), metric);
+    panel.beside = { buckets, label: kind === "metric" ? labelOf(metric) : name, isOtherScale: kind === "metric" };
+  }
+
   panelOf(name) {
     let panel = this.panels.get(name);
     if (!panel) {
-      panel = { name, value: element("span", { class: "value" }), plot: element("div", { class: "plot" }), buckets: [] };
-      const label = name === "steps_per_second" ? "steps/s" : name;
+      panel = { name, value: element("span", { class: "value" }), plot: element("div", { class: "plot" }), buckets: [], beside: null };
+      const label = labelOf(name);
+      panel.choice = element("select", { class: "beside", "aria-label": `Draw beside ${label}`, onchange: () => this.drawBeside(panel) }, element("option", { value: "" }, "alone"));
       const enlarge = element("button", { type: "button", class: "plain small", "aria-label": `Draw ${label} larger`, "aria-pressed": "false", onclick: () => {
         const isWide = panel.node.classList.toggle("wide");
         enlarge.setAttribute("aria-pressed", String(isWide));
-                if (this.library) this.library.Plots.resize(panel.plot);
+        if (this.library) this.library.Plots.resize(panel.plot);
       } }, "larger");
-      panel.node = element("div", { class: "panel" }, element("div", { class: "panel-head" }, element("b", { title: label }, label), panel.value, enlarge), panel.plot);
+      panel.node = element("div", { class: "panel" }, element("div", { class: "panel-head" }, element("b", { title: label }, label), panel.choice, panel.value, enlarge), panel.plot);
       this.panels.set(name, panel);
       this.grid.append(panel.node);
     }
@@ -106,12 +140,24 @@ export class Curves {
     const axis = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"), tickfont: { size: 11 }, automargin: true };
     const xs = buckets.map((bucket) => this.across(bucket));
     const range = share === "1" ? undefined : [xs[Math.floor((xs.length - 1) * (1 - Number(share)))], xs.at(-1)];
+    traces.push(...this.tracesBeside(panel, colour("--second")));
+    const isSecondAxis = panel.beside?.isOtherScale ?? false;
     const layout = {
       shapes: this.lines(buckets, numbers, colour), paper_bgcolor: colour("--card"), plot_bgcolor: colour("--card"), font: { color: colour("--soft"), family: "inherit" },
       xaxis: { ...axis, type: by === "time" ? "date" : "linear", ...(range ? { range, autorange: false } : { autorange: true }) }, yaxis: { ...axis, type: isLog ? "log" : "linear", ...heightOf(buckets, isLog) },
+      ...(isSecondAxis ? { yaxis2: { ...axis, overlaying: "y", side: "right", showgrid: false, tickfont: { size: 11, color: colour("--second") }, type: isLog ? "log" : "linear" } } : {}),
       margin: { l: 8, r: 8, t: 14, b: 22 }, showlegend: false, hovermode: "x", hoverlabel: { font: { size: 11 } }, uirevision: JSON.stringify([isLog, by, share]),
     };
     this.library.react(plot, traces, layout, { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+  }
+
+  // All attempts of what is drawn beside, in one line: where a step was done again, the later values.
+  tracesBeside({ beside }, color) {
+    if (!beside?.buckets.length) return [];
+    const { smoothing, by } = this.settings;
+    const kept = by === "step" ? beside.buckets.filter(({ step, attempt }) => !beside.buckets.some((other) => other.attempt > attempt && other.step <= step)) : beside.buckets;
+    const values = kept.map(({ mean }) => mean);
+    return [{ x: kept.map((bucket) => this.across(bucket)), y: smoothing ? smoothed(values, smoothing) : values, mode: kept.length > 1 ? "lines" : "markers", line: { color, width: 1.8 }, marker: { color }, name: escaped(beside.label), yaxis: beside.isOtherScale ? "y2" : "y", hovertemplate: "%{y:.4~g}<extra>" + escaped(beside.label) + "</extra>" }];
   }
 
   // Plotly reads times as UTC; the page shows local ones.
@@ -132,7 +178,7 @@ export class Curves {
   }
 
   lines(buckets, numbers, colour) {
-    const line = (bucket, name, text) => ({ type: "line", x0: this.across(bucket), x1: this.across(bucket), y0: 0, y1: 1, yref: "paper", line: { color: colour(name), dash: "dot", width: 1 }, label: { text: escaped(text), textposition: "end", textangle: -90, font: { size: 10, color: colour(name) } } });
+    const line = (bucket, name, text) => ({ type: "line", x0: this.across(bucket), x1: this.across(bucket), y0: 0, y1: 1, yref: "paper", line: { color: colour(name), dash: "dot", width: 1 }, label: { text: escaped(text), textposition: "end", textangle: -90, xanchor: "right", yanchor: "bottom", font: { size: 10, color: colour(name) } } });
     const ended = new Map(this.attempts.map((attempt) => [attempt.attempt, attempt]));
     const ends = numbers.filter((number) => number !== numbers.at(-1) || ended.get(number)?.cause).map((number) => {
       const attempt = ended.get(number);
@@ -145,6 +191,9 @@ export class Curves {
     return apart([...ends.slice(-MOST_MARKS), ...marks.slice(-MOST_MARKS)], [this.across(buckets[0]), this.across(buckets.at(-1))]);
   }
 }
+
+const labelOf = (metric) => (metric === "steps_per_second" ? "steps/s" : metric);
+const bucketsOf = ({ metrics }, metric) => metrics.find(({ name }) => name === metric)?.buckets ?? [];
 
 // Of lines that stand close together only the last keeps its label, or none could be read.
 function apart(shapes, [begin, end]) {

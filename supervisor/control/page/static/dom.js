@@ -29,7 +29,7 @@ export function segments(label, options, value, choose) {
 }
 
 export function table(heads, rows, kind = "") {
-  const cells = heads.map((head) => element("th", { scope: "col", class: head.endsWith(">") ? "right" : "" }, head.replace(">", "")));
+  const cells = heads.map((head) => element("th", { scope: "col", class: head.endsWith(">") ? "right" : "" }, head ? head.replace(">", "") : element("span", { class: "unseen" }, "Actions")));
   return element("table", { class: kind }, element("thead", {}, element("tr", {}, cells)), element("tbody", {}, rows));
 }
 

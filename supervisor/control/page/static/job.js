@@ -7,14 +7,15 @@ import { Checkpoints } from "./checkpoints.js";
 import { Curves } from "./curves.js";
 import { bytes, counted, duration, element, moment, plain, setText, whole } from "./dom.js";
 import { Logs } from "./logs.js";
-import { DOWN, about, deathText, endText, leadingMetric, secondsLeft, speed, stateWord, tone, wasDeath } from "./program.js";
+import { DOWN, about, ageText, deathText, endText, leadingMetric, readable, secondsLeft, speed, stateWord, tone, wasDeath } from "./program.js";
 import { stepsText } from "./rows.js";
 import { Timeline, marksOf } from "./timeline.js";
 
 const LOOK_EVERY_MS = 10_000;
 
 export class Job {
-  constructor(program) {
+  // `programs`: gives what is known of all, for curves beside those of another job.
+  constructor(program, programs) {
     this.name = program.name;
     this.isJob = Boolean(program.job);
     this.known = new Map(); // what the daemon answered last, by command
@@ -27,7 +28,7 @@ export class Job {
     this.facts = element("dl", { class: "facts" });
     this.details = element("section", { class: "card" }, element("div", { class: "part-head" }, element("h2", {}, "Details")), this.facts);
     this.attempts = new Attempts(this.isJob, (attempt) => this.logs.show(attempt.attempt));
-    this.curves = this.isJob ? new Curves(program.name) : null;
+    this.curves = this.isJob ? new Curves(program.name, programs) : null;
     this.checkpoints = this.isJob ? new Checkpoints() : null;
     this.timeline = new Timeline();
     const hasDied = ["FATAL", "BACKOFF"].includes(program.wire_state) || (program.wire_state === "EXITED" && program.exit_code !== 0);
@@ -48,7 +49,10 @@ export class Job {
     this.logs.close();
   }
 
-  update(program, now, usage) {
+  update({ programs, now, usage: usages }) {
+    const program = programs.get(this.name);
+    if (!program) return; // the list is shown next
+    const usage = usages.get(this.name);
     const key = `${program.wire_state} ${program.started_wall_at} ${program.job?.attempt}`;
     if (this.key !== undefined && key !== this.key) this.look(); // it died or began: what is below has changed
     this.key = key;
@@ -72,14 +76,16 @@ export class Job {
     const attempts = this.known.get("history")?.attempts ?? [];
     const death = attempts.findLast((attempt) => attempt.ended_wall_at && wasDeath(attempt));
     const isDown = DOWN.has(this.program.wire_state) || this.program.wire_state === "BACKOFF";
+    const why = this.program.diagnosis ?? death?.diagnosis;
     const text = (isDown && deathText(this.program)) || (death ? endText(death) : "");
-    const key = JSON.stringify([text, death?.ended_wall_at, isDown]);
+    const key = JSON.stringify([text, death?.ended_wall_at, isDown, why]);
     if (key === this.deathKey) return;
     this.deathKey = key;
     this.died.hidden = !text;
     this.died.className = `died ${isDown ? "" : "past"}`;
     const show = death && element("button", { type: "button", class: "plain end", onclick: () => this.logs.show(death.attempt, "stderr") }, `Log of attempt ${death.attempt}`);
-    this.died.replaceChildren(element("b", {}, isDown ? "Died" : "Last died"), element("span", { class: "nowrap" }, moment(death?.ended_wall_at)), element("span", {}, text), show ?? "");
+    const line = element("div", { class: "line" }, element("b", {}, isDown ? "Died" : "Last died"), element("span", { class: "nowrap" }, moment(death?.ended_wall_at)), element("span", { class: "why" }, text), show ?? "");
+    this.died.replaceChildren(line, ...(why ? [element("div", { class: "advice" }, adviceOf(why))] : []));
   }
 
   async look() {
@@ -140,7 +146,7 @@ class Tiles {
     const others = Object.entries(job.metrics ?? {}).filter(([name]) => name !== leading);
     this.set("Metrics", leading === null ? "" : `${leading} ${plain(job.metrics[leading])}`, ...others.slice(0, 4).map(([name, value]) => `${name} ${plain(value)}`));
     const saved = job.checkpoint;
-    this.set("Newest checkpoint", saved ? `${duration(Math.max(0, now - saved.committed_wall_at))} ago` : "", saved ? `step ${whole(saved.step)}` : "none yet", saved ? bytes(saved.size_bytes) : "", mirrorText(job.mirror));
+    this.set("Newest checkpoint", ageText(saved, now), saved ? `step ${whole(saved.step)}` : "none yet", saved ? bytes(saved.size_bytes) : "", mirrorText(job.mirror));
     this.set("Goodput", goodput?.goodput ? `${(100 * goodput.goodput).toFixed(1)} %` : "", goodput ? `attempt ${job.attempt}` : "", goodput ? `${counted(goodput.lost_steps, "step")} again` : "");
     this.set("Memory", usage ? bytes(usage.memory_bytes) : "", usage?.gpu_memory_bytes ? `GPU ${bytes(usage.gpu_memory_bytes)}` : "", job.replicas ? counted(job.replicas, "replica") : "");
   }
@@ -151,17 +157,22 @@ function mirrorText(mirror) {
   return mirror.behind_s ? `mirror ${duration(mirror.behind_s)} behind` : "in the mirror";
 }
 
+// What to do about a death, who has to, what the daemon does, and where the line that explains it stands.
+function adviceOf({ who, advice, follows, source }) {
+  const todo = advice && `${who === "nobody" ? "Nobody has to act" : `For ${who}`}: ${advice}.`;
+  return [todo, follows && `What follows: ${follows}.`, source && `Seen in: ${source}.`].filter(Boolean).join(" ");
+}
+
 function percent(share) {
   return share === null ? "" : `, ${Math.round(share * 100)} %`;
 }
 
 // What else is known, as [name, text]; entries without a text are left out.
 function factsOf(program, usage) {
-  const { job, notice, diagnosis } = program;
+  const { job, notice } = program;
   const facts = [["Group", program.group === program.name ? "" : program.group], ["Process", program.pid === null ? "" : `${program.pid}${program.cgroup ? ` in ${program.cgroup}` : ""}`]];
   if (!job) facts.push(["Memory", usage ? bytes(usage.memory_bytes) : ""]);
-  if (diagnosis) facts.push(["To be done", diagnosis.advice], ["What follows", diagnosis.follows]);
-  facts.push(["Notice", notice ? [notice.kind, notice.source, moment(notice.deadline_wall_at), notice.doing].filter(Boolean).join(", ") : ""]);
+  facts.push(["Notice", notice ? [notice.kind, notice.source, moment(notice.deadline_wall_at), readable(notice.doing ?? "")].filter(Boolean).join(", ") : ""]);
   facts.push(["Can outlive it", program.can_outlive], ["Not applied", program.not_applied]);
   if (job) {
     const differences = (job.proof?.differences ?? []).slice(0, 5).map((one) => `${one.name}${one.step === null ? "" : ` at step ${one.step}`}: ${one.undisturbed} undisturbed, ${one.killed} killed`);
@@ -171,7 +182,7 @@ function factsOf(program, usage) {
     facts.push(["Checkpoints in", job.checkpoint_dir], ["Mirror", job.mirror ? [job.mirror.url, job.mirror.error].filter(Boolean).join(": ") : ""]);
     facts.push(["All metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
     facts.push(["Other conditions", (job.changed ?? []).join("; ")], ["Not saved", (job.left_out ?? []).join("; ")], ["Avoided", (job.suspects ?? []).join(", ")]);
-    facts.push(["GPUs left out", job.gpus_left_out], ["Storage", (job.storage_remarks ?? []).join("; ")], ["Not taken", (job.refused ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
+    facts.push(["Usual time of a step", duration(job.usual_step_s)], ["GPUs left out", job.gpus_left_out], ["Storage", (job.storage_remarks ?? []).join("; ")], ["Not taken", (job.refused ?? []).join("; ")], ["Traceback", (job.traceback ?? []).join("\n")]);
   }
   facts.push(["Logs", [program.stdout_logfile, program.stderr_logfile].filter(Boolean).join("\n")]);
   return facts;

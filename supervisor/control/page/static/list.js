@@ -27,9 +27,8 @@ export class List {
     this.space = element("div", { class: "space", role: "rowgroup" });
     this.table = element("div", { class: "programs", role: "table", "aria-label": "Programs" }, element("div", { role: "rowgroup", class: "head-group" }, heads), this.space);
     this.empty = element("p", { class: "none card", hidden: true });
-    this.below = element("div"); // a place for what else is known of the host
     this.bar = this.chosenBar();
-    this.node = element("div", {}, element("h1", { class: "unseen" }, "All programs"), this.summary.node, this.table, this.empty, this.below, this.bar);
+    this.node = element("div", {}, element("h1", { class: "unseen" }, "All programs"), this.summary.node, this.table, this.empty, this.bar);
     this.showSort();
     PHONE.addEventListener("change", () => {
       this.view.isPhone = PHONE.matches;
@@ -52,17 +51,23 @@ export class List {
     return element("div", { class: "chosen-bar", hidden: true }, this.chosenText, button("start", "Start"), button("stop", "Stop"), button("restart", "Restart"), none);
   }
 
-  update(programs, now, filter, names = []) {
-    this.programs = programs;
-    this.now = now;
-    this.view.filter = filter;
+  // Keeps up with what changed, also while another view is shown.
+  follow(programs, names) {
     for (const name of names) {
       const program = programs.get(name);
       if (program?.job) this.extras.follow(program);
       if (!program) this.chosen.delete(name);
     }
-    if (this.node.isConnected) this.drawAll();
   }
+
+  update({ programs, now, filter }) {
+    this.programs = programs;
+    this.now = now;
+    this.view.filter = filter;
+    this.drawAll();
+  }
+
+  close() {}
 
   drawAll() {
     const { rows, height } = rowsOf(this.programs, this.view, this.extras, this.now);

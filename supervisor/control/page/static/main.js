@@ -1,71 +1,89 @@
 // Which view is shown, and what the header says.
 
 import { call, follow } from "./api.js";
+import { Configuration } from "./configuration.js";
+import { DaemonLog } from "./daemon_log.js";
 import { element, setText, zone } from "./dom.js";
-import { Job } from "./job.js";
 import { Gpus } from "./gpus.js";
+import { Job } from "./job.js";
 import { List } from "./list.js";
-import { Notices } from "./summary.js";
+import { NoticeLines, Notices } from "./notices.js";
 
 const main = document.getElementById("main");
 const filter = document.getElementById("filter");
 const connection = document.getElementById("connection");
 const list = new List();
-const gpus = new Gpus();
-list.below.append(gpus.node);
-const notices = new Notices();
-const view = element("div");
-main.append(notices.node, view);
+const lines = new NoticeLines();
+const place = element("div");
+main.append(lines.node, place);
+
+// The views besides the list: { node, update, close }. A view exists only while it is shown.
+const VIEWS = {
+  notices: () => new Notices(lookAtNotices),
+  gpus: () => new Gpus(),
+  log: () => new DaemonLog(),
+  configuration: () => new Configuration(),
+};
+
 let programs = new Map();
-let job = null;
+let daemon = {};
+let view = list;
+let address = null; // of the view: { kind, name }
 let offset = 0; // of the daemon's clock
 let isConnected = false;
 let noticed = ""; // which programs a notice is for
+let notices = null; // what the daemon said last
 
 const now = () => Date.now() / 1000 + offset;
 
-function wantedName() {
-  const wanted = /^#\/program\/(.+)$/.exec(location.hash);
+function addressOf(hash) {
+  const [, kind, rest] = /^#\/([a-z]+)(?:\/(.+))?$/.exec(hash) ?? [];
+  if (kind !== "program") return { kind: kind in VIEWS ? kind : "programs", name: null };
   try {
-    return wanted ? decodeURIComponent(wanted[1]) : null;
+    return { kind, name: decodeURIComponent(rest ?? "") };
   } catch {
-    return null;
+    return { kind: "programs", name: null };
   }
 }
 
 function showView() {
-  const name = wantedName();
-  const program = name === null ? undefined : programs.get(name);
-  if (job !== null && job.name !== name) {
-    job.close();
-    job = null;
+  const wanted = addressOf(location.hash);
+  const program = wanted.name === null ? undefined : programs.get(wanted.name);
+  const shown = wanted.kind === "program" && program === undefined ? { kind: "programs", name: null } : wanted;
+  if (address?.kind !== shown.kind || address.name !== shown.name) {
+    const isFirst = address === null;
+    view.close();
+    address = shown;
+    view = shown.kind === "programs" ? list : shown.kind === "program" ? new Job(program, () => programs) : VIEWS[shown.kind]();
+    if (notices) view.onNotices?.(notices);
+    place.replaceChildren(view.node);
+    if (!isFirst) {
+      main.focus({ preventScroll: true });
+      window.scrollTo(0, 0);
+    }
   }
-  if (program !== undefined && job === null) {
-    job = new Job(program);
-    view.replaceChildren(job.node);
-    main.focus({ preventScroll: true });
-    window.scrollTo(0, 0);
-  } else if (name === null || program === undefined) {
-    job?.close();
-    job = null;
-    if (view.firstChild !== list.node) view.replaceChildren(list.node);
+  filter.hidden = shown.kind !== "programs";
+  lines.node.hidden = shown.kind === "notices";
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.view === (shown.kind === "program" ? "programs" : shown.kind)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   }
-  filter.hidden = job !== null;
-  document.title = job === null ? "supervisord" : `${job.name} - supervisord`;
+  const title = shown.name ?? document.querySelector(`nav a[data-view="${shown.kind}"]`).textContent;
+  document.title = shown.kind === "programs" ? "supervisord" : `${title} - supervisord`;
 }
 
 function draw(names = []) {
-  const program = job === null ? undefined : programs.get(job.name);
-  if (program !== undefined) job.update(program, now(), list.extras.usage.get(job.name));
-  list.update(programs, now(), filter.value.trim().toLowerCase(), names);
+  list.follow(programs, names);
+  view.update({ programs, daemon, names, now: now(), filter: filter.value.trim().toLowerCase(), usage: list.extras.usage });
 }
 
-function onStatus(known, names, daemon, clockOffset) {
+function onStatus(known, names, said, clockOffset) {
   programs = known;
   offset = clockOffset;
-  if (daemon) {
+  if (said) {
+    daemon = said;
     setText(document.getElementById("identifier"), daemon.identifier === "supervisor" ? daemon.host : daemon.identifier);
-    gpus.update(daemon.gpus ?? []);
+    list.summary.showGpus(daemon.gpus ?? []);
     setText(document.getElementById("trouble"), [daemon.ledger_error, daemon.hooks_error, daemon.closing ? "The daemon is shutting down." : ""].filter(Boolean).join("\n"));
   }
   showView();
@@ -89,18 +107,25 @@ setInterval(() => {
 }, 2000);
 
 async function lookAtNotices() {
-  const answer = await call("notices").catch(() => ({ notices: [] }));
-  notices.update(answer.notices);
-  notices.tick(now(), programs);
+  notices = await call("notices").catch(() => ({ notices: [], sources: [], shortest_s: null }));
+  lines.update(notices.notices);
+  view.onNotices?.(notices);
+  tick();
+}
+
+function tick() {
+  if (document.hidden) return;
+  lines.tick(now(), programs);
+  if (view.onNotices) draw(); // its countdown
 }
 
 async function lookAtUsage() {
-  if (document.hidden || !isConnected) return;
+  if (document.hidden || !isConnected || !["programs", "program"].includes(address?.kind)) return;
   const usage = await call("top").catch(() => ({ programs: [] }));
   list.extras.usage = new Map(usage.programs.map((program) => [program.name, program]));
   draw();
 }
-setInterval(() => document.hidden || notices.tick(now(), programs), 1000);
+setInterval(tick, 1000);
 setInterval(() => document.hidden || !isConnected || lookAtNotices(), 10_000);
 setInterval(lookAtUsage, 5000);
 setTimeout(lookAtUsage, 500);

@@ -50,11 +50,22 @@ export function attentionText(program) {
   return [deathText(program), trouble(program)].filter(Boolean).join("; ") || program.description || "";
 }
 
+// The daemon counts in seconds; people don't.
+export function readable(text) {
+  return text.replace(/\b(\d{2,}) s\b/g, (_, seconds) => duration(Number(seconds)));
+}
+
+// What a person should know of a job that trains, though nothing has to be done at once.
+export function remarksOn({ job, says, warning, notice }) {
+  const doing = notice?.doing ? readable(notice.doing) : "";
+  return [job?.slower && `slower than usual: ${job.slower}`, job?.silence, job?.gpus_missing, says, warning, doing].filter(Boolean);
+}
+
 export function about(program, now) {
   const parts = [];
   if (program.wire_state === "RUNNING" && program.started_wall_at) parts.push(`up ${duration(now - program.started_wall_at)}`, `pid ${program.pid}`);
   else if (program.description) parts.push(program.description.replace(SUPERVISORS_TIME, moment(program.ended_wall_at)));
-  parts.push(program.says, program.warning, program.not_applied, program.wire_state === "RUNNING" ? program.reason : null, program.notice?.doing);
+  parts.push(program.not_applied, program.wire_state === "RUNNING" ? program.reason : null, ...remarksOn(program));
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -73,4 +84,11 @@ export function secondsLeft(program) {
 export function leadingMetric(job) {
   const names = Object.keys(job?.metrics ?? {});
   return names.includes("loss") ? "loss" : (names[0] ?? null);
+}
+
+// How old a checkpoint is; it may be newer than the page's idea of now.
+export function ageText(checkpoint, now) {
+  if (!checkpoint) return "";
+  const age = now - checkpoint.committed_wall_at;
+  return age < 1 ? "just now" : `${duration(age)} ago`;
 }

@@ -3,7 +3,7 @@
 import { Buttons } from "./actions.js";
 import { bytes, duration, element, plain, setText, spark, whole } from "./dom.js";
 import { leftText } from "./list_model.js";
-import { about, attentionText, speed, stateWord, tone } from "./program.js";
+import { about, ageText, attentionText, remarksOn, speed, stateWord, tone } from "./program.js";
 
 const cell = (kind, ...content) => element("div", { class: kind, role: "cell" }, ...content);
 
@@ -99,7 +99,7 @@ export class ProgramRow {
 
   updateTraining(program, now, extras) {
     const { job } = program;
-    setText(this.sub, [`attempt ${job.attempt}`, program.says, program.warning, program.notice?.doing].filter(Boolean).join(" · "));
+    setText(this.sub, [`attempt ${job.attempt}`, ...remarksOn(program)].join(" · "));
     this.sub.title = this.sub.textContent;
     const share = job.total_steps ? Math.min(1, (job.step ?? 0) / job.total_steps) : 0;
     this.bar.hidden = !job.total_steps;
@@ -108,7 +108,7 @@ export class ProgramRow {
     setText(this.steps, stepsText(job));
     setText(this.speed, speed(program));
     setText(this.left, leftText(program, duration));
-    setText(this.saved, job.checkpoint ? `${duration(Math.max(0, now - job.checkpoint.committed_wall_at))} ago` : "");
+    setText(this.saved, ageText(job.checkpoint, now));
     const goodput = extras.goodput(this.name);
     setText(this.goodput, goodput === null ? "" : `${(100 * goodput).toFixed(1)} %`);
     const values = extras.values(this.name);

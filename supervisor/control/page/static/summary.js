@@ -1,4 +1,4 @@
-// The line above all programs: how many are in which state, what went wrong last; above it the notices in force.
+// The line above all programs: how many are in which state, what went wrong last, and whether GPUs are left out.
 
 import { call } from "./api.js";
 import { counted, duration, element, moment, setText, whole } from "./dom.js";
@@ -13,7 +13,8 @@ export class Summary {
     this.chips = element("div", { class: "summary", role: "group", "aria-label": "States" });
     this.fault = element("span");
     this.mirror = element("span");
-    this.facts = element("div", { class: "facts-line" }, this.fault, this.mirror);
+    this.gpus = element("a", { href: "#/gpus", hidden: true });
+    this.facts = element("div", { class: "facts-line" }, this.fault, this.mirror, this.gpus);
     this.node = element("div", {}, this.chips);
     this.faultKey = "";
   }
@@ -34,6 +35,14 @@ export class Summary {
     if (this.last) setText(this.fault, `last fault: ${this.last.name}, ${duration(Math.max(0, now - this.last.at))} ago: ${this.last.text}`);
     this.fault.title = this.last ? `${moment(this.last.at)} ${this.last.text}` : "";
     this.fault.hidden = !this.last;
+  }
+
+  // "8 GPUs", or how many of them are not in order.
+  showGpus(gpus) {
+    const wrong = gpus.filter(({ state }) => state !== "ok").length;
+    setText(this.gpus, wrong ? `${wrong} of ${counted(gpus.length, "GPU")} not in order` : counted(gpus.length, "GPU"));
+    this.gpus.className = wrong ? "bad" : "";
+    this.gpus.hidden = gpus.length === 0;
   }
 
   drawChips(total, counts, states) {
@@ -59,39 +68,3 @@ export class Summary {
 }
 
 const lastAt = (program) => Math.max(program.started_wall_at ?? 0, program.ended_wall_at ?? 0);
-
-// The notices in force, with the time that is left; above every view.
-export class Notices {
-  constructor() {
-    this.node = element("div");
-    this.lines = [];
-  }
-
-  update(notices) {
-    this.lines = notices.map((notice) => {
-      const [left, doing] = [element("time"), element("span")];
-      const who = notice.kind === "drill" ? "Drill" : `Notice from ${notice.source}`;
-      const text = `${who}${notice.program ? ` for ${notice.program}` : ""}: this host ${notice.certainty === "certain" ? "goes" : "may go"} away `;
-      const title = [notice.source, notice.text, moment(notice.deadline_wall_at)].filter(Boolean).join(" · ");
-      return { notice, left, doing, node: element("div", { class: "banner", title }, text, left, doing) };
-    });
-    this.node.replaceChildren(...this.lines.map(({ node }) => node));
-  }
-
-  tick(now, programs) {
-    for (const { notice, left, doing } of this.lines) {
-      setText(left, notice.deadline_wall_at === null ? "at an unknown time" : `in ${clock(notice.deadline_wall_at - now)}`);
-      const concerned = [...programs.values()].filter((program) => program.job && program.notice && (notice.program ?? program.name) === program.name);
-      const only = concerned.length === 1 ? (concerned[0].notice.doing ?? "").replace(/^.*?: /, "") : "";
-      setText(doing, only ? ` · ${only}` : concerned.length ? ` · ${counted(concerned.length, "job")} concerned` : "");
-    }
-  }
-}
-
-function clock(seconds) {
-  const left = Math.max(0, Math.round(seconds));
-  if (left >= 86400) return duration(left);
-  const [hours, minutes] = [Math.floor(left / 3600), Math.floor(left / 60) % 60];
-  const rest = String(left % 60).padStart(2, "0");
-  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
-}
