@@ -35,6 +35,13 @@ async def test_every_file_that_the_page_names_is_there():
         assert (await got(path)).status == 200, path
 
 
+def test_browser_asks_for_all_modules_at_once():
+    """And not for one after another, as each is named by the one before."""
+    asked = set(re.findall(r'rel="modulepreload" href="/page/([^"]+)"', TEXTS["index.html"]))
+
+    assert asked == {name for name in TEXTS if name.endswith(".js")} - {"main.js"}
+
+
 @pytest.mark.parametrize("path", ["/page/../files.py", "/page/__init__.py", "/page/", "/page/%2e%2e/files.py"])
 async def test_nothing_else_is_served(path: str):
     with pytest.raises(web.RequestRefused):

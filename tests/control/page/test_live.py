@@ -56,7 +56,9 @@ def fleet() -> Fleet:
 @pytest.fixture
 def pages(fleet: Fleet) -> LivePages:
     context: Any = SimpleNamespace(
-        settings=SimpleNamespace(identifier="test"), programs=SimpleNamespace(closing=False), gpus=no_gpus()
+        settings=SimpleNamespace(identifier="test", logfile=None),
+        programs=SimpleNamespace(closing=False, updating=SimpleNamespace(remarks=())),
+        gpus=no_gpus(),
     )
     return LivePages(context, look_every_s=0.01, max_pages=2, look=fleet.status)
 

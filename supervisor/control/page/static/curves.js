@@ -88,12 +88,14 @@ export class Curves {
     panel.offered = key;
     const chosen = panel.choice.value;
     const group = (label, kind, names, text) => (names.length ? [element("optgroup", { label }, names.map((name) => element("option", { value: `${kind} ${name}` }, text(name))))] : []);
-    panel.choice.replaceChildren(element("option", { value: "" }, "alone"), ...group("And a metric", "metric", others, (name) => `with ${labelOf(name)}`), ...group("And a job", "job", jobs, (name) => `with ${name}`));
+    panel.choice.replaceChildren(element("option", { value: "" }, "compare…"), ...group("And a metric", "metric", others, (name) => `with ${labelOf(name)}`), ...group("And a job", "job", jobs, (name) => `with ${name}`));
     panel.choice.value = [...panel.choice.options].some(({ value }) => value === chosen) ? chosen : "";
+    panel.choice.classList.toggle("chosen", panel.choice.value !== "");
     panel.choice.hidden = panel.choice.options.length < 2;
   }
 
   async drawBeside(panel) {
+    panel.choice.classList.toggle("chosen", panel.choice.value !== "");
     await this.readBeside(panel).catch(() => null); // the next look asks again
     this.drawPanel(panel);
   }
@@ -113,7 +115,7 @@ export class Curves {
     if (!panel) {
       panel = { name, value: element("span", { class: "value" }), plot: element("div", { class: "plot" }), buckets: [], beside: null };
       const label = labelOf(name);
-      panel.choice = element("select", { class: "beside", "aria-label": `Draw beside ${label}`, onchange: () => this.drawBeside(panel) }, element("option", { value: "" }, "alone"));
+      panel.choice = element("select", { class: "beside", "aria-label": `Draw beside ${label}`, onchange: () => this.drawBeside(panel) }, element("option", { value: "" }, "compare…"));
       const enlarge = element("button", { type: "button", class: "plain small", "aria-label": `Draw ${label} larger`, "aria-pressed": "false", onclick: () => {
         const isWide = panel.node.classList.toggle("wide");
         enlarge.setAttribute("aria-pressed", String(isWide));
@@ -136,7 +138,10 @@ export class Curves {
     const { isLog, by, share } = this.settings;
     const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
     const numbers = [...new Set(buckets.map(({ attempt }) => attempt))];
-    const traces = numbers.flatMap((number, place) => this.tracesOf(buckets.filter(({ attempt }) => attempt === number), number, (place + 1) / numbers.length, colour("--accent")));
+    const traces = numbers.flatMap((number, place) => {
+      const again = Math.min(...buckets.filter(({ attempt }) => attempt > number).map(({ step }) => step));
+      return this.tracesOf(buckets.filter(({ attempt }) => attempt === number), number, (place + 1) / numbers.length, again, colour("--accent"));
+    });
     const axis = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"), tickfont: { size: 11 }, automargin: true };
     const xs = buckets.map((bucket) => this.across(bucket));
     const range = share === "1" ? undefined : [xs[Math.floor((xs.length - 1) * (1 - Number(share)))], xs.at(-1)];
@@ -166,15 +171,24 @@ export class Curves {
     return new Date(bucket.wall_at * 1000 - new Date(bucket.wall_at * 1000).getTimezoneOffset() * 60_000).toISOString().slice(0, 23);
   }
 
-  // Older attempts are paler. With smoothing the values themselves stay, thin, behind the line.
-  tracesOf(buckets, number, newness, accent) {
+  // Older attempts are paler, and steps that a later one did again, from step `again` on, are faint. With smoothing the
+  // values themselves stay, thin, behind the line.
+  tracesOf(buckets, number, newness, again, accent) {
     const x = buckets.map((bucket) => this.across(bucket));
     const values = buckets.map(({ mean }) => mean);
     const text = buckets.map(({ count, least, greatest }) => (count > 1 ? `, ${plain(least)} to ${plain(greatest)} in ${count} reports` : ""));
-    const mode = buckets.length > 1 ? "lines" : "markers";
     const { smoothing } = this.settings;
-    const line = { x, y: smoothing ? smoothed(values, smoothing) : values, text, mode, opacity: 0.35 + 0.65 * newness, line: { color: accent, width: 1.8 }, marker: { color: accent }, name: `attempt ${number}`, hovertemplate: "%{y:.4~g}%{text}<extra>attempt " + number + "</extra>" };
-    return smoothing ? [{ ...line, y: values, opacity: 0.2 * newness + 0.08, line: { color: accent, width: 1 }, hoverinfo: "skip", hovertemplate: undefined }, line] : [line];
+    const y = smoothing ? smoothed(values, smoothing) : values;
+    const firstAgain = buckets.findIndex(({ step }) => step >= again);
+    const kept = firstAgain < 0 ? buckets.length : firstAgain;
+    const part = (from, until, name, opacity) => {
+      if (until <= from) return [];
+      const line = { x: x.slice(from, until), y: y.slice(from, until), text: text.slice(from, until), mode: until - from > 1 ? "lines" : "markers", opacity, line: { color: accent, width: 1.8 }, marker: { color: accent }, name, hovertemplate: `%{y:.4~g}%{text}<extra>${name}</extra>` };
+      const raw = { ...line, y: values.slice(from, until), opacity: 0.3 * opacity, line: { color: accent, width: 1 }, hoverinfo: "skip", hovertemplate: undefined };
+      return smoothing ? [raw, line] : [line];
+    };
+    const opacity = 0.35 + 0.65 * newness;
+    return [...part(0, kept, `attempt ${number}`, opacity), ...part(Math.max(0, kept - 1), firstAgain < 0 ? 0 : buckets.length, `attempt ${number}, done again`, 0.35 * opacity)];
   }
 
   lines(buckets, numbers, colour) {

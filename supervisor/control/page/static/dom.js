@@ -30,6 +30,7 @@ export function segments(label, options, value, choose) {
 
 export function table(heads, rows, kind = "") {
   const cells = heads.map((head) => element("th", { scope: "col", class: head.endsWith(">") ? "right" : "" }, head ? head.replace(">", "") : element("span", { class: "unseen" }, "Actions")));
+  for (const row of rows) heads.forEach((head, place) => (row.cells[place].dataset.label = head.replace(">", "").toLowerCase())); // phones show no heads
   return element("table", { class: kind }, element("thead", {}, element("tr", {}, cells)), element("tbody", {}, rows));
 }
 

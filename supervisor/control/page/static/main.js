@@ -65,7 +65,9 @@ function showView() {
   filter.hidden = shown.kind !== "programs";
   lines.node.hidden = shown.kind === "notices";
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.dataset.view === (shown.kind === "program" ? "programs" : shown.kind)) link.setAttribute("aria-current", "page");
+    const isShown = link.dataset.view === (shown.kind === "program" ? "programs" : shown.kind);
+    if (isShown && !link.hasAttribute("aria-current")) link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    if (isShown) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   const title = shown.name ?? document.querySelector(`nav a[data-view="${shown.kind}"]`).textContent;
