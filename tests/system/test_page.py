@@ -15,7 +15,9 @@ import pytest
 
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.proof import Difference, KillPlace, ProofKill, ProofReport, Verdict
+from tests.gpu_host import UUIDS, GpuDaemon, GpuHost
 from tests.system.harness import Daemon, job
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -57,10 +59,17 @@ def page(browser: Any) -> Iterator[Any]:
     opened = browser.new_page(viewport={"width": 1300, "height": 900})
     opened.set_default_timeout(WAIT_MS)
     opened.errors = []
+    opened.on("console", lambda message: opened.errors.extend(errors_in(message)))
     opened.on("pageerror", lambda error: opened.errors.append(str(error)))
     opened.on("dialog", lambda dialog: (opened.errors.append(f"a script ran: {dialog.message}"), dialog.dismiss()))
     yield opened
     assert opened.errors == []
+
+
+def errors_in(message: Any) -> list[str]:
+    """What the console says went wrong, besides the daemon's refusals and absence, which the page shows."""
+    is_expected = message.text.startswith("Failed to load resource")
+    return [] if message.type != "error" or is_expected else [message.text]
 
 
 def row(page: Any, name: str) -> Any:
@@ -226,7 +235,7 @@ def test_list_is_filtered_sorted_and_folded(tmp_path: Path, port: int, page: Any
         f"[program:few]\n{sleeper}numprocs=2\nprocess_name=%(process_num)d\n" + BROKEN
     )
     with Daemon(tmp_path, server(port) + programs) as daemon:
-        daemon.until_state("broken", "FATAL")
+        daemon.until_state("broken", "FAILED")
         page.goto(f"http://127.0.0.1:{port}/")
         row(page, "broken").get_by_text("Fatal").wait_for()
 
@@ -261,7 +270,7 @@ def test_several_programs_are_commanded_at_once(tmp_path: Path, port: int, page:
         for name in ("a", "b"):
             row(page, name).get_by_role("checkbox").check()
         page.get_by_text("2 programs chosen").wait_for()
-        before = daemon.status("c")["pid"]
+        before = daemon.until_state("c", "RUNNING")["pid"]
         page.locator('[data-action="all-stop"]').click()
         page.locator("dialog button[value=yes]").click()
         page.get_by_text("stop 2 programs: done").wait_for()
@@ -341,12 +350,12 @@ def test_curves_are_smoothed_scaled_cut_and_drawn_along_time(tmp_path: Path, por
         page.goto(f"http://127.0.0.1:{port}/#/program/count")
         page.locator(".plot .main-svg").first.wait_for()
         plot = page.locator(".plot.js-plotly-plot").first
-        first, second = traces(page)
-        assert (first["name"], second["name"]) == ("attempt 1", "attempt 2")
-        assert first["opacity"] < second["opacity"] == 1, "older attempts are paler"
+        first, lost, second = traces(page)
+        assert [first["name"], lost["name"], second["name"]] == ["attempt 1", "attempt 1, done again", "attempt 2"]
+        assert lost["opacity"] < first["opacity"] < second["opacity"] == 1, "older attempts are paler"
 
         page.get_by_label("Smoothing").fill("0.9")
-        assert len(traces(page)) == 4, "the values stay behind the line"
+        assert len(traces(page)) == 6, "the values stay behind the line"
         assert max(traces(page)[1]["y"][1:]) > max(traces(page)[0]["y"][1:]), "1/step falls; its mean lags behind"
         page.get_by_label("logarithmic").check()
         assert plot.evaluate("plot => plot.layout.yaxis.type") == "log"
@@ -382,6 +391,113 @@ def test_notice_in_force_is_shown_with_its_countdown(tmp_path: Path, port: int, 
         assert first.startswith("in 49:") or first.startswith("in 50:")
 
 
+def test_drill_is_started_and_ended_from_the_notices(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + job("count", tmp_path, STEPS=1_000_000, STEP_S=0.01)) as daemon:
+        daemon.until_step("count", 5)
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_role("link", name="Notices", exact=True).click()
+        page.get_by_text("No notice is in force").wait_for()
+        page.get_by_label("Program", exact=True).select_option("count")
+        page.get_by_label("The host goes away in").fill("2")
+        page.get_by_label("Unit of time").select_option("hours")
+        page.get_by_label("As if").select_option("freeze")
+        assert page.get_by_label("Certainty").input_value() == "possible", "jobs do not stop for a freeze"
+        page.get_by_label("As if").select_option("preemption")
+        page.get_by_label("Certainty").select_option("certain")
+        page.locator('[data-action="drill"]').click()
+        page.locator("dialog").get_by_text("as if this host went away in 2 h").wait_for()
+        page.locator("dialog button[value=yes]").click()
+
+        page.get_by_role("timer").filter(has_text="in 1:59:").wait_for()
+        page.locator(".notice").get_by_text("preemption", exact=True).wait_for()
+        page.locator(".notice").get_by_role("link", name="count").wait_for()
+        [notice] = daemon.call("notices")["notices"]
+        assert (notice["program"], notice["kind"], notice["certainty"]) == ("count", "preemption", "certain")
+        page.locator('[data-action="withdraw"]').click()
+        page.get_by_text("No notice is in force").wait_for()
+        assert daemon.call("notices")["notices"] == []
+
+
+def test_gpu_that_is_left_out_is_shown_and_given_back(tmp_path: Path, port: int, page: Any):
+    with (
+        GpuHost(tmp_path) as host,
+        GpuDaemon(host, tmp_path, server(port) + LOUD + job("count", tmp_path, CUDA_VISIBLE_DEVICES="0")) as daemon,
+    ):
+        daemon.until(lambda: len(daemon.call("gpus")["gpus"]) == 2, "the GPUs are listed")
+        host.xid(79)
+        daemon.until(lambda: daemon.call("gpus")["gpus"][1]["left_out"], "one is left out")
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_role("link", name="1 of 2 GPUs not in order").click()
+        ill = page.locator("tr").filter(has_text=UUIDS[1])
+        ill.get_by_text("left out", exact=True).wait_for()
+        ill.get_by_text("Xid 79: it fell off the bus").wait_for()
+        ill.get_by_role("button", name="Use again").click()
+        page.locator("dialog button[value=yes]").click()
+        page.get_by_text("jobs get it with their next start").first.wait_for()
+
+        ill.get_by_text("ok", exact=True).wait_for()
+        assert [gpu["left_out"] for gpu in daemon.call("gpus")["gpus"]] == [None, None]
+
+
+def test_daemons_log_is_filtered_and_goes_on(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + LOUD + BROKEN) as daemon:
+        daemon.until_state("broken", "FAILED")
+        page.goto(f"http://127.0.0.1:{port}/#/log")
+        page.locator(".entry").filter(has_text="daemon ready").wait_for()
+        page.get_by_role("button", name="Errors").click()
+        page.locator(".entry").filter(has_text="daemon ready").wait_for(state="detached")
+        page.locator(".entry.bad").filter(has_text=EVIL).wait_for()
+        page.get_by_role("button", name="All", exact=True).click()
+        page.get_by_label("Show lines with").fill("loud<b>")
+        page.locator(".entry").filter(has_text="daemon ready").wait_for(state="detached")
+        daemon.call("stop", name="loud<b>")
+        page.locator(".entry").filter(has_text="state STOPPED").wait_for()
+        page.get_by_label("How much").select_option("1048576")
+        page.get_by_label("follow").uncheck()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download the daemon's log").click()
+
+        assert b"daemon.ready" in Path(download.value.path()).read_bytes()
+        page.locator(".entry").get_by_role("link", name="loud<b>").first.click()
+        page.get_by_role("heading", name="loud<b>").wait_for()
+
+
+def test_file_is_read_again_and_applied(tmp_path: Path, port: int, page: Any):
+    with Daemon(tmp_path, server(port) + LOUD + BROKEN) as daemon:
+        page.goto(f"http://127.0.0.1:{port}/#/configuration")
+        page.locator(".remarks").get_by_text("as there is no password").wait_for()
+        page.get_by_role("button", name="Read the file again").click()
+        page.get_by_text("there is nothing to apply").wait_for()
+        daemon.write(server(port) + LOUD + "[program:new]\ncommand=/bin/sleep 100000\n[program:bad]\nautostart=maybe\n")
+        page.get_by_role("button", name="Read the file again").click()
+        page.get_by_text("[program:bad] can't be loaded").first.wait_for()
+        page.locator("tr").filter(has_text="is new").get_by_text("new", exact=True).wait_for()
+        page.get_by_role("button", name="Apply the changes…").click()
+        page.locator("dialog button[value=yes]").click()
+        page.get_by_text("update: done").wait_for()
+
+        daemon.until_state("new", "RUNNING")
+        page.get_by_role("link", name="new", exact=True).click()
+        page.get_by_role("heading", name="new").wait_for()
+
+
+def test_two_metrics_and_two_jobs_are_drawn_in_one_plot(tmp_path: Path, port: int, page: Any):
+    jobs = "".join(job(name, tmp_path, STEPS=1_000_000, STEP_S=0.01, METRIC="accuracy") for name in ("count", "other"))
+    with Daemon(tmp_path, server(port) + jobs) as daemon:
+        for name in ("count", "other"):
+            daemon.until_step(name, 30)
+        page.goto(f"http://127.0.0.1:{port}/#/program/count")
+        page.get_by_label("Draw beside loss").select_option("metric accuracy")
+        axes = "() => document.querySelector('.js-plotly-plot')?.data.map(({ name, yaxis }) => [name, yaxis])"
+
+        def drawn_beside() -> Any:
+            return (page.evaluate(axes) or [])[1:]
+
+        wait_until(lambda: drawn_beside() == [["accuracy", "y2"]], "the other metric is drawn, on a scale of its own")
+        page.get_by_label("Draw beside loss").select_option("job other")
+        wait_until(lambda: drawn_beside() == [["other", "y"]], "the other job is drawn, on the same scale")
+
+
 @pytest.fixture(scope="session")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The source of axe-core, an accessibility checker (MPL 2.0), from npm."""
@@ -403,12 +519,18 @@ def test_views_are_accessible_and_fit(tmp_path: Path, port: int, page: Any, axe:
     with Daemon(tmp_path, server(port) + LOUD + BROKEN + many + trained) as daemon:
         os.kill(daemon.until_step("count", 50)["pid"], signal.SIGKILL)
         daemon.until(lambda: daemon.status("count")["job"]["attempt"] == 2, "the next attempt begins")
+        daemon.call("drill", name="loud<b>", in_s=3000)
+        page.on("response", lambda response: response.status < 400 or page.errors.append(response.url))
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 800})
         for view, ready in (
             ("/", row(page, "count")),
             ("/program/count", page.locator(".plot .main-svg").first),
             ("/program/broken", page.locator(".died")),
+            ("/notices", page.locator(".notice")),
+            ("/gpus", page.get_by_text("This host has no GPU")),
+            ("/log", page.locator(".entry").first),
+            ("/configuration", page.locator("td").first),
         ):
             page.goto(f"http://127.0.0.1:{port}/#{view}")
             ready.wait_for()

@@ -116,11 +116,11 @@ class DrillForm {
   constructor(lookAgain) {
     this.lookAgain = lookAgain;
     const options = (choices) => choices.map(([value, text]) => element("option", { value }, text));
-    this.program = element("select", {}, options([[EVERY_PROGRAM, "every program"]]));
-    this.amount = element("input", { type: "number", min: "1", max: "10000", step: "any", value: "2", required: "" });
+    this.program = element("select", { "aria-label": "Program" }, options([[EVERY_PROGRAM, "every program"]]));
+    this.amount = element("input", { type: "number", "aria-label": "The host goes away in", min: "1", max: "10000", step: "any", value: "2", required: "" });
     this.unit = element("select", { "aria-label": "Unit of time" }, options(UNITS));
-    this.kind = element("select", { onchange: () => this.showCertainty() }, options(KINDS));
-    this.certainty = element("select", {}, options([["certain", "certain: jobs save and stop"], ["possible", "possible: jobs save and go on"]]));
+    this.kind = element("select", { "aria-label": "As if", onchange: () => this.showCertainty() }, options(KINDS));
+    this.certainty = element("select", { "aria-label": "Certainty" }, options([["certain", "certain: jobs save and stop"], ["possible", "possible: jobs save and go on"]]));
     const field = (label, ...controls) => element("label", { class: "field" }, element("span", {}, label), element("span", { class: "controls" }, controls));
     const start = element("button", { class: "main", "data-action": "drill" }, "Start the drill…");
     this.node = element("form", { class: "fields", onsubmit: (event) => this.start(event) }, field("Program", this.program), field("The host goes away in", this.amount, this.unit), field("As if", this.kind), field("Certainty", this.certainty), start);
