@@ -1,10 +1,12 @@
 """Makes the pictures in docs/images, of the page and of `supervisorctl status --watch`: `python -m tests.screenshots`.
 
-Needs Chromium and playwright; `python -m tests.screenshots watch` makes only the second, without them.
+Needs Chromium, playwright, gcc and nvidia-ml-py. With the argument `page` or `watch` it makes only the one or the other.
 
-A real job (examples/digits.py) is trained under a daemon, and its worker is killed once.
+Real jobs (examples/digits.py) are trained under a daemon, and the worker of one is killed once. The GPUs are those of
+`tests/gpu_host.py`.
 """
 
+import io
 import os
 import re
 import signal
@@ -12,74 +14,110 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from supervisor.ctl.watch import frame
-from tests.system.harness import Daemon
+from tests.gpu_host import GpuDaemon, GpuHost
+from tests.system.harness import Daemon, job
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 PORT = 9001
-CONFIGURATION = """[inet_http_server]
-port = 127.0.0.1:{port}
-[program:digits]
+SECTION = """[program:{name}]
 command = {python} -u {root}/examples/digits.py
-checkpoint_dir = {folder}/digits
+checkpoint_dir = {folder}/{name}
 checkpoint_interval = 200 steps
-environment = TF_CPP_MIN_LOG_LEVEL="3"
-[program:tensorboard]
+environment = TF_CPP_MIN_LOG_LEVEL="3",CUDA_VISIBLE_DEVICES="",STEPS="5000"
+"""
+OTHERS = """[program:tensorboard]
 command = /bin/sleep 100000
 [program:nightly-export]
 command = /bin/sleep 100000
 autostart = false
 """
+MORE = """[program:publish]
+command = /bin/sh -c 'sleep 2; echo "PermissionError: [Errno 13] Permission denied: /srv/models" >&2; exit 1'
+startsecs = 0
+autorestart = false
+startretries = 0
+[program:readers]
+command = /bin/sleep 100000
+numprocs = 12
+process_name = %(process_num)02d
+[program:serve]
+command = /bin/sleep 100000
+numprocs = 2
+process_name = %(process_num)d
+"""
+VIEWS = {
+    "list": "/",
+    "job": "/program/digits",
+    "fault": "/program/publish",
+    "notices": "/notices",
+    "gpus": "/gpus",
+    "log": "/log",
+    "configuration": "/configuration",
+}
+SCREENS: dict[str, dict[str, Any]] = {  # the options of a browser's window
+    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 800}, "color_scheme": "light"},
+}
+COLOURS = 200  # of a picture; more make it larger, and nobody sees them
+
+
+def configuration(folder: Path, *names: str) -> str:
+    sections = (SECTION.format(name=name, python=sys.executable, root=ROOT, folder=folder) for name in names)
+    return f"[inet_http_server]\nport = 127.0.0.1:{PORT}\n{''.join(sections)}{OTHERS}"
 
 
 def take_pages() -> None:
-    from playwright.sync_api import Page, sync_playwright
+    from playwright.sync_api import sync_playwright
 
     from tests.system.test_page import CHROMIUM
 
-    def _take(page: Page, name: str) -> None:
-        IMAGES.mkdir(exist_ok=True)
-        page.screenshot(path=IMAGES / f"{name}.png")
-
     with tempfile.TemporaryDirectory() as name, sync_playwright() as player:
         folder = Path(name)
-        text = CONFIGURATION.format(port=PORT, python=sys.executable, root=ROOT, folder=folder)
+        on_gpus = job("charlm", folder, STEPS=200_000, EVERY=500, STEP_S=0.05, CUDA_VISIBLE_DEVICES="0,1")
         with (
-            Daemon(folder, text) as daemon,
-            player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as it,
+            GpuHost(folder, 4) as host,
+            GpuDaemon(host, folder, configuration(folder, "digits") + MORE + on_gpus) as daemon,
+            player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser,
         ):
-            page = it.new_page(viewport={"width": 1200, "height": 420})
-            page.goto(f"http://127.0.0.1:{PORT}/#/program/digits")
-            page.get_by_role("heading", name="digits").wait_for()
             pid = daemon.until_step("digits", 500, patience_s=200)["pid"]
             os.kill(pid, signal.SIGKILL)
             daemon.until(lambda: (daemon.status("digits")["job"]["attempt"]) == 2, "the next attempt", 60)
-            daemon.until_step("digits", 800, patience_s=200)
-            page.locator(".plot").first.wait_for()
-            page.wait_for_timeout(11_000)  # everything is looked at again every ten seconds
-            page.set_viewport_size({"width": 1200, "height": 1300})
-            page.wait_for_timeout(1500)
-            _take(page, "page-job")
-            page.set_viewport_size({"width": 1200, "height": 330})
-            page.goto(f"http://127.0.0.1:{PORT}/#/")
-            page.wait_for_timeout(6000)  # memory is measured every five seconds
-            _take(page, "page-list")
-            page.set_viewport_size({"width": 390, "height": 640})
-            page.emulate_media(color_scheme="dark")
-            page.wait_for_timeout(500)
-            _take(page, "page-phone")
+            host.xid(79, 3)
+            host.are("", "", "", "error=15")
+            daemon.until_step("digits", 900, patience_s=200)
+            for screen, options in SCREENS.items():
+                page = browser.new_page(**options)
+                for view, address in VIEWS.items():
+                    if view == "notices":
+                        daemon.call("drill", name="digits", in_s=3600)
+                    page.goto(f"http://127.0.0.1:{PORT}/#{address}")
+                    page.wait_for_timeout(6500 if view in ("list", "job") else 2000)  # memory comes every five seconds
+                    _save(page.screenshot(full_page=True), f"page-{view}-{screen}")
+                    if view == "notices":
+                        daemon.call("drill", name="digits", withdraw=True)
+                page.close()
+
+
+def _save(png: bytes, name: str) -> None:
+    from PIL import Image
+
+    IMAGES.mkdir(exist_ok=True)
+    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    picture.save(IMAGES / f"{name}.png", optimize=True)
 
 
 def take_watch() -> None:
     """As an SVG of the terminal, without the fonts that rich would load from another host."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = CONFIGURATION.format(port=PORT, python=sys.executable, root=ROOT, folder=folder)
-        with Daemon(folder, text) as daemon, (folder / "out").open("w") as out:
+        with Daemon(folder, configuration(folder, "digits")) as daemon, (folder / "out").open("w") as out:
             daemon.until_step("digits", 500, patience_s=400)
             console = Console(record=True, width=124, file=out, force_terminal=True)
             console.print(frame(daemon.call("status")["programs"], [], time.time(), console.width))
@@ -91,7 +129,8 @@ def take_watch() -> None:
 def main() -> None:
     if sys.argv[1:] != ["watch"]:
         take_pages()
-    take_watch()
+    if sys.argv[1:] != ["page"]:
+        take_watch()
 
 
 if __name__ == "__main__":

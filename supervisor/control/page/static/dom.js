@@ -34,7 +34,9 @@ export function table(heads, rows, kind = "") {
   return element("table", { class: kind }, element("thead", {}, element("tr", {}, cells)), element("tbody", {}, rows));
 }
 
-// A line through the values, as wide and high as its place.
+const WIDE_RANGE = 50; // greatest to least value, above which a line would show nothing but its first fall
+
+// A line through the values, as wide and high as its place; on a logarithmic scale where it falls far.
 export function spark(values, width = 72, height = 24) {
   const space = "http://www.w3.org/2000/svg";
   const drawing = document.createElementNS(space, "svg");
@@ -42,8 +44,10 @@ export function spark(values, width = 72, height = 24) {
   drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
   drawing.setAttribute("preserveAspectRatio", "none");
   drawing.setAttribute("aria-hidden", "true");
-  const finite = values.filter(Number.isFinite);
-  if (finite.length > 1) {
+  const numbers = values.filter(Number.isFinite);
+  if (numbers.length > 1) {
+    const isWide = Math.min(...numbers) > 0 && Math.max(...numbers) > WIDE_RANGE * Math.min(...numbers);
+    const finite = isWide ? numbers.map(Math.log) : numbers;
     const [least, greatest] = [Math.min(...finite), Math.max(...finite)];
     const scale = (height - 3) / (greatest - least || 1);
     const points = finite.map((value, place) => `${((width * place) / (finite.length - 1)).toFixed(1)} ${(height - 1.5 - (value - least) * scale).toFixed(1)}`);
@@ -98,5 +102,6 @@ export function whole(number) {
 }
 
 export function plain(number) {
-  return typeof number === "number" ? Number(number.toPrecision(4)).toString() : String(number ?? "");
+  if (typeof number !== "number") return String(number ?? "");
+  return number !== 0 && Math.abs(number) < 1e-3 ? number.toExponential(2) : Number(number.toPrecision(4)).toString();
 }

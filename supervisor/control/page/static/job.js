@@ -7,7 +7,7 @@ import { Checkpoints } from "./checkpoints.js";
 import { Curves } from "./curves.js";
 import { bytes, counted, duration, element, moment, plain, setText, whole } from "./dom.js";
 import { Logs } from "./logs.js";
-import { DOWN, about, ageText, deathText, endText, leadingMetric, readable, secondsLeft, speed, stateWord, tone, wasDeath } from "./program.js";
+import { DOWN, about, ageText, deathText, endText, leadingMetric, readable, secondsLeft, speed, stateWord, toneOf, wasDeath } from "./program.js";
 import { stepsText } from "./rows.js";
 import { Timeline, marksOf } from "./timeline.js";
 
@@ -56,7 +56,7 @@ export class Job {
     const key = `${program.wire_state} ${program.started_wall_at} ${program.job?.attempt}`;
     if (this.key !== undefined && key !== this.key) this.look(); // it died or began: what is below has changed
     this.key = key;
-    this.state.className = `pill ${tone(program.wire_state)}`;
+    this.state.className = `pill ${toneOf(program)}`;
     setText(this.state, stateWord(program.wire_state));
     setText(this.about, deathText(program) && program.wire_state !== "RUNNING" ? "" : about(program, now));
     this.about.hidden = !this.about.textContent;
@@ -75,7 +75,7 @@ export class Job {
   showDeath() {
     const attempts = this.known.get("history")?.attempts ?? [];
     const death = attempts.findLast((attempt) => attempt.ended_wall_at && wasDeath(attempt));
-    const isDown = DOWN.has(this.program.wire_state) || this.program.wire_state === "BACKOFF";
+    const isDown = (DOWN.has(this.program.wire_state) || this.program.wire_state === "BACKOFF") && (Boolean(deathText(this.program)) || (death !== undefined && death === attempts.at(-1)));
     const why = this.program.diagnosis ?? death?.diagnosis;
     const text = (isDown && deathText(this.program)) || (death ? endText(death) : "");
     const key = JSON.stringify([text, death?.ended_wall_at, isDown, why]);
@@ -84,8 +84,8 @@ export class Job {
     this.died.hidden = !text;
     this.died.className = `died ${isDown ? "" : "past"}`;
     const show = death && element("button", { type: "button", class: "plain end", onclick: () => this.logs.show(death.attempt, "stderr") }, `Log of attempt ${death.attempt}`);
-    const line = element("div", { class: "line" }, element("b", {}, isDown ? "Died" : "Last died"), element("span", { class: "nowrap" }, moment(death?.ended_wall_at)), element("span", { class: "why" }, text), show ?? "");
-    this.died.replaceChildren(line, ...(why ? [element("div", { class: "advice" }, adviceOf(why))] : []));
+    const line = element("div", { class: "head" }, element("b", {}, isDown ? "Died" : "Last died"), element("span", { class: "nowrap" }, moment(death?.ended_wall_at)), element("span", { class: "why" }, text), show ?? "");
+    this.died.replaceChildren(line, ...(why ? [element("div", { class: "advice" }, adviceOf(why, isDown))] : []));
   }
 
   async look() {
@@ -158,9 +158,9 @@ function mirrorText(mirror) {
 }
 
 // What to do about a death, who has to, what the daemon does, and where the line that explains it stands.
-function adviceOf({ who, advice, follows, source }) {
+function adviceOf({ who, advice, follows, source }, isDown) {
   const todo = advice && `${who === "nobody" ? "Nobody has to act" : `For ${who}`}: ${advice}.`;
-  return [todo, follows && `What follows: ${follows}.`, source && `Seen in: ${source}.`].filter(Boolean).join(" ");
+  return [todo, isDown && follows && `What follows: ${follows}.`, source && `Seen in: ${source}.`].filter(Boolean).join(" ");
 }
 
 function percent(share) {

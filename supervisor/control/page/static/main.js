@@ -25,6 +25,7 @@ const VIEWS = {
   configuration: () => new Configuration(),
 };
 
+const NOTICES_EVERY_MS = 20_000; // one for a job is seen at once, by its status
 let programs = new Map();
 let daemon = {};
 let view = list;
@@ -128,7 +129,7 @@ async function lookAtUsage() {
   draw();
 }
 setInterval(tick, 1000);
-setInterval(() => document.hidden || !isConnected || lookAtNotices(), 10_000);
+setInterval(() => document.hidden || !isConnected || lookAtNotices(), NOTICES_EVERY_MS);
 setInterval(lookAtUsage, 5000);
 setTimeout(lookAtUsage, 500);
 

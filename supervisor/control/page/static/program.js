@@ -17,6 +17,8 @@ function failedToEnd(program) {
   return program.wire_state === "EXITED" && (program.exit_code > 0 || program.signal !== null);
 }
 
+export const toneOf = (program) => (failedToEnd(program) ? "bad" : tone(program.wire_state));
+
 // What is wrong with a program that works or waits; "" if nothing is.
 function trouble(program) {
   const job = program.job;

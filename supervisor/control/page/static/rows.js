@@ -3,7 +3,7 @@
 import { Buttons } from "./actions.js";
 import { bytes, duration, element, plain, setText, spark, whole } from "./dom.js";
 import { leftText } from "./list_model.js";
-import { about, ageText, attentionText, remarksOn, speed, stateWord, tone } from "./program.js";
+import { about, ageText, attentionText, remarksOn, speed, stateWord, tone, toneOf } from "./program.js";
 
 const cell = (kind, ...content) => element("div", { class: kind, role: "cell" }, ...content);
 
@@ -82,7 +82,7 @@ export class ProgramRow {
     if (row.kind !== this.kind) this.build(row.kind);
     this.box.checked = chosen.has(this.name);
     this.node.className = `row ${row.kind}${row.isMember ? " member" : ""}${this.box.checked ? " chosen" : ""}`;
-    this.state.className = `pill ${tone(program.wire_state)}`;
+    this.state.className = `pill ${toneOf(program)}`;
     setText(this.state, stateWord(program.wire_state));
     const used = extras.usage.get(this.name);
     setText(this.used, used ? bytes(used.memory_bytes) : "");
