@@ -1,6 +1,6 @@
 """Makes the pictures in docs/images, of the page and of `supervisorctl status --watch`: `python -m tests.screenshots`.
 
-Needs Chromium, playwright, gcc and nvidia-ml-py. With the argument `page` or `watch` it makes only the one or the other.
+Needs Chromium, playwright, gcc and nvidia-ml-py. The argument `page` or `watch` makes only the one or the other.
 
 Real jobs (examples/digits.py) are trained under a daemon, and the worker of one is killed once. The GPUs are those of
 `tests/gpu_host.py`.

@@ -28,18 +28,27 @@ async def test_browser_gets_the_page_where_supervisors_users_expect_it(path: str
 
 async def test_every_file_that_the_page_names_is_there():
     named = set(re.findall(r'(?:href|src)="(/page/[^"]+)"', TEXTS["index.html"]))
-    named |= {f"/page/{name}" for text in TEXTS.values() for name in re.findall(r'from "\./([^"]+)"', text)}
+    named |= {
+        f"/page/{name}" for text in TEXTS.values() for name in re.findall(r'(?:from |import\()"\./([^"]+)"', text)
+    }
 
     assert len(named) >= 6
     for path in named:
         assert (await got(path)).status == 200, path
 
 
-def test_browser_asks_for_all_modules_at_once():
-    """And not for one after another, as each is named by the one before."""
+def imported_by(name: str) -> set[str]:
+    """The modules that a browser needs before it runs this one."""
+    direct = re.findall(r'from "\./([^"]+)"', TEXTS[name])
+    return {*direct, *(further for module in direct for further in imported_by(module))}
+
+
+def test_browser_asks_for_all_modules_of_the_list_at_once():
+    """And not for one after another, as each is named by the one before; for other views when they are shown."""
     asked = set(re.findall(r'rel="modulepreload" href="/page/([^"]+)"', TEXTS["index.html"]))
 
-    assert asked == {name for name in TEXTS if name.endswith(".js")} - {"main.js"}
+    assert asked == imported_by("main.js")
+    assert not asked & {"job.js", "curves.js", "logs.js"}
 
 
 @pytest.mark.parametrize("path", ["/page/../files.py", "/page/__init__.py", "/page/", "/page/%2e%2e/files.py"])

@@ -64,7 +64,7 @@ export class List {
     this.programs = programs;
     this.now = now;
     this.view.filter = filter;
-    this.drawAll();
+    if (this.node.isConnected) this.drawAll();
   }
 
   close() {}

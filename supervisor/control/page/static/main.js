@@ -1,11 +1,7 @@
 // Which view is shown, and what the header says.
 
 import { call, follow } from "./api.js";
-import { Configuration } from "./configuration.js";
-import { DaemonLog } from "./daemon_log.js";
 import { element, setText, zone } from "./dom.js";
-import { Gpus } from "./gpus.js";
-import { Job } from "./job.js";
 import { List } from "./list.js";
 import { NoticeLines, Notices } from "./notices.js";
 
@@ -17,18 +13,20 @@ const lines = new NoticeLines();
 const place = element("div");
 main.append(lines.node, place);
 
-// The views besides the list: { node, update, close }. A view exists only while it is shown.
+// The views: { node, update, close }. Those besides the list exist only while they are shown, and are asked for only then.
 const VIEWS = {
+  programs: () => list,
+  program: async (program) => new (await import("./job.js")).Job(program, () => programs),
   notices: () => new Notices(lookAtNotices),
-  gpus: () => new Gpus(),
-  log: () => new DaemonLog(),
-  configuration: () => new Configuration(),
+  gpus: async () => new (await import("./gpus.js")).Gpus(),
+  log: async () => new (await import("./daemon_log.js")).DaemonLog(),
+  configuration: async () => new (await import("./configuration.js")).Configuration(),
 };
 
 const NOTICES_EVERY_MS = 20_000; // one for a job is seen at once, by its status
 let programs = new Map();
 let daemon = {};
-let view = list;
+let view = list; // what is shown
 let address = null; // of the view: { kind, name }
 let offset = 0; // of the daemon's clock
 let isConnected = false;
@@ -52,16 +50,7 @@ function showView() {
   const program = wanted.name === null ? undefined : programs.get(wanted.name);
   const shown = wanted.kind === "program" && program === undefined ? { kind: "programs", name: null } : wanted;
   if (address?.kind !== shown.kind || address.name !== shown.name) {
-    const isFirst = address === null;
-    view.close();
-    address = shown;
-    view = shown.kind === "programs" ? list : shown.kind === "program" ? new Job(program, () => programs) : VIEWS[shown.kind]();
-    if (notices) view.onNotices?.(notices);
-    place.replaceChildren(view.node);
-    if (!isFirst) {
-      main.focus({ preventScroll: true });
-      window.scrollTo(0, 0);
-    }
+    open(shown, program, address === null);
   }
   filter.hidden = shown.kind !== "programs";
   lines.node.hidden = shown.kind === "notices";
@@ -73,6 +62,29 @@ function showView() {
   }
   const title = shown.name ?? document.querySelector(`nav a[data-view="${shown.kind}"]`).textContent;
   document.title = shown.kind === "programs" ? "supervisord" : `${title} - supervisord`;
+}
+
+async function open(wanted, program, isFirst) {
+  address = wanted;
+  const opened = VIEWS[wanted.kind](program);
+  const next = opened instanceof Promise ? await opened.catch(() => null) : opened; // at once where it can be
+  if (next === null) {
+    if (address === wanted) address = null; // the daemon is gone; asked for again with the next status
+    return;
+  }
+  if (address !== wanted) {
+    next.close(); // something else was asked for meanwhile
+    return;
+  }
+  view.close();
+  view = next;
+  if (notices) view.onNotices?.(notices);
+  place.replaceChildren(view.node);
+  if (!isFirst) {
+    main.focus({ preventScroll: true });
+    window.scrollTo(0, 0);
+  }
+  draw();
 }
 
 function draw(names = []) {
