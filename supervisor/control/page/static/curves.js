@@ -38,10 +38,14 @@ export class Curves {
       if (this.isInView) this.look();
     });
     this.observer.observe(this.node);
+    this.sizes = new ResizeObserver((entries) => {
+      for (const { target } of entries) if (target.classList.contains("js-plotly-plot")) this.library.Plots.resize(target);
+    });
   }
 
   close() {
     this.observer.disconnect();
+    this.sizes.disconnect();
     for (const { plot } of this.panels.values()) window.Plotly?.purge(plot);
   }
 
@@ -65,7 +69,9 @@ export class Curves {
     this.remark.hidden = Boolean(this.library);
     this.more.hidden = metrics.length <= this.most;
     setText(this.more, `Show all ${metrics.length} metrics`);
-    for (const metric of metrics.slice(0, this.most)) {
+    const shown = metrics.slice(0, this.most);
+    for (const { name } of shown) this.panelOf(name); // all at once, so that none changes its width later
+    for (const metric of shown) {
       const panel = this.panelOf(metric.name);
       setText(panel.value, plain(metric.last));
       this.offer(panel, metrics);
@@ -82,7 +88,7 @@ export class Curves {
   // What can be drawn in the same panel: another metric of this job, or this metric of another one.
   offer(panel, metrics) {
     const others = metrics.map(({ name }) => name).filter((name) => name !== panel.name);
-    const jobs = [...this.programs().values()].filter(({ name, job }) => job && name !== this.name).map(({ name }) => name);
+    const jobs = [...this.programs().values()].filter(({ name, job }) => name !== this.name && job && (panel.name in (job.metrics ?? {}) || (panel.name === "steps_per_second" && job.step_s))).map(({ name }) => name);
     const key = JSON.stringify([others, jobs]);
     if (panel.offered === key) return;
     panel.offered = key;
@@ -116,14 +122,11 @@ export class Curves {
       panel = { name, value: element("span", { class: "value" }), plot: element("div", { class: "plot" }), buckets: [], beside: null };
       const label = labelOf(name);
       panel.choice = element("select", { class: "beside", "aria-label": `Draw beside ${label}`, onchange: () => this.drawBeside(panel) }, element("option", { value: "" }, "compare…"));
-      const enlarge = element("button", { type: "button", class: "plain small", "aria-label": `Draw ${label} larger`, "aria-pressed": "false", onclick: () => {
-        const isWide = panel.node.classList.toggle("wide");
-        enlarge.setAttribute("aria-pressed", String(isWide));
-        if (this.library) this.library.Plots.resize(panel.plot);
-      } }, "larger");
+      const enlarge = element("button", { type: "button", class: "plain small", "aria-label": `Draw ${label} larger`, "aria-pressed": "false", onclick: () => enlarge.setAttribute("aria-pressed", String(panel.node.classList.toggle("wide"))) }, "larger");
       panel.node = element("div", { class: "panel" }, element("div", { class: "panel-head" }, element("b", { title: label }, label), panel.choice, panel.value, enlarge), panel.plot);
       this.panels.set(name, panel);
       this.grid.append(panel.node);
+      this.sizes.observe(panel.plot);
     }
     return panel;
   }
@@ -153,16 +156,22 @@ export class Curves {
       ...(isSecondAxis ? { yaxis2: { ...axis, overlaying: "y", side: "right", showgrid: false, tickfont: { size: 11, color: colour("--second") }, type: isLog ? "log" : "linear" } } : {}),
       margin: { l: 8, r: 8, t: 14, b: 22 }, showlegend: false, hovermode: "x", hoverlabel: { font: { size: 11 } }, uirevision: JSON.stringify([isLog, by, share]),
     };
-    this.library.react(plot, traces, layout, { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+    this.library.react(plot, traces, layout, { displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
   }
 
-  // All attempts of what is drawn beside, in one line: where a step was done again, the later values.
+  // What is drawn beside: along steps in one line, with the later values where a step was done again; along time a line
+  // for each attempt.
   tracesBeside({ beside }, color) {
     if (!beside?.buckets.length) return [];
+    const { buckets, label, isOtherScale } = beside;
     const { smoothing, by } = this.settings;
-    const kept = by === "step" ? beside.buckets.filter(({ step, attempt }) => !beside.buckets.some((other) => other.attempt > attempt && other.step <= step)) : beside.buckets;
-    const values = kept.map(({ mean }) => mean);
-    return [{ x: kept.map((bucket) => this.across(bucket)), y: smoothing ? smoothed(values, smoothing) : values, mode: kept.length > 1 ? "lines" : "markers", line: { color, width: 1.8 }, marker: { color }, name: escaped(beside.label), yaxis: beside.isOtherScale ? "y2" : "y", hovertemplate: "%{y:.4~g}<extra>" + escaped(beside.label) + "</extra>" }];
+    const attempts = [...new Set(buckets.map(({ attempt }) => attempt))];
+    const again = ({ step, attempt }) => buckets.some((other) => other.attempt > attempt && other.step <= step);
+    const parts = by === "step" ? [buckets.filter((bucket) => !again(bucket))] : attempts.map((number) => buckets.filter(({ attempt }) => attempt === number));
+    return parts.map((part) => {
+      const values = part.map(({ mean }) => mean);
+      return { x: part.map((bucket) => this.across(bucket)), y: smoothing ? smoothed(values, smoothing) : values, mode: part.length > 1 ? "lines" : "markers", line: { color, width: 1.8 }, marker: { color }, name: escaped(label), yaxis: isOtherScale ? "y2" : "y", hovertemplate: `%{y:.4~g}<extra>${escaped(label)}</extra>` };
+    });
   }
 
   // Plotly reads times as UTC; the page shows local ones.
@@ -224,7 +233,8 @@ function heightOf(buckets, isLog) {
   const values = buckets.map(({ mean }) => mean).filter(Number.isFinite);
   const [least, greatest] = [Math.min(...values), Math.max(...values)];
   const isFlat = greatest - least < 1e-6 * Math.max(Math.abs(least), Math.abs(greatest));
-  return isFlat && !isLog && greatest !== 0 ? { range: [0, 1.25 * greatest], autorange: false } : { autorange: true };
+  if (!isFlat || greatest === 0 || (isLog && greatest < 0)) return { autorange: true };
+  return { range: isLog ? [Math.log10(greatest) - 1, Math.log10(greatest) + 1] : [0, 1.25 * greatest], autorange: false };
 }
 
 // An exponential mean, without the pull of its start (as TensorBoard's).

@@ -9,7 +9,7 @@ import { Summary } from "./summary.js";
 
 const KINDS = { section: SectionRow, group: GroupRow };
 const BEYOND_PX = 400; // rows so far above and below the window exist too
-const PHONE = window.matchMedia("(max-width: 760px)");
+const PHONE = window.matchMedia("(max-width: 900px)");
 
 export class List {
   constructor() {
