@@ -164,7 +164,7 @@ def _by_its_words(evidence: Evidence, output: Output) -> Diagnosis:
         return _by_error(evidence.error)
     if evidence.decided is not None:
         return diagnosis_of(DeathKind.BY_DAEMON, evidence.decided, Source.DAEMON)
-    signal = evidence.signal or _signal_of_shell(evidence)
+    signal = evidence.signal or (None if evidence.reported is not None else _signal_of_shell(evidence))
     if signal is not None:
         return _by_signal(evidence, output, signal, how)
     if evidence.reported is not None:

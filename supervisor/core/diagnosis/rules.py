@@ -194,8 +194,8 @@ TEXT_RULES = (
     TextRule(DeathKind.CHILD, (
         "ChildFailedError", "BrokenProcessPool", "terminated abruptly", "ProcessExitedException",
         "processes exited with non-zero status", "exits with return code = ", "noticed that process rank",
-        "CalledProcessError", "A worker process managed by the executor was unexpectedly terminated",
-        "TerminatedWorkerError"), is_vague=True),
+        "CalledProcessError", "worker …was terminated by SIG", "TerminatedWorkerError",
+        "A worker process managed by the executor was unexpectedly terminated"), is_vague=True),
     TextRule(DeathKind.COLLECTIVE, ("NCCL error", "ncclInternalError", "ncclSystemError", "ncclUnhandledCudaError",
         "NCCL WARN", "unhandled system error", "unhandled cuda error"), is_vague=True),
     # --- memory of the host, after that of GPUs ---

@@ -336,3 +336,11 @@ def test_any_text_can_be_read(text: str):
     output = read_output(text)
 
     assert output.exception is None or output.exception.lines
+
+
+def test_a_status_as_of_a_signal_does_not_hide_what_was_reported():
+    text = "worker 1 of 2 was terminated by SIGKILL"
+
+    diagnosis = diagnose(Evidence(code=137, reported=text))
+
+    assert (diagnosis.kind, diagnosis.source, diagnosis.line) == (DeathKind.CHILD, Source.REPORT, text)
