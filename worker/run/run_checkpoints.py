@@ -23,6 +23,7 @@ from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.saving.commit import CheckpointOrigin
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
+from worker.saving.memory_tier import MemoryTier
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, run_state
@@ -166,7 +167,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._changed = conditions.report_changed_conditions(
             present, opened.directory, opened.restore, remark, self._record_conditions
         )
-        self._writer = self._make_writer(
+        self._writer = writer = self._make_writer(
             self._state.tracked,
             opened.directory,
             CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),
@@ -179,6 +180,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             extra_files=self._extra_files,
             script=self._script.to_json,
         )
+        if self._attempt.launch.memory_checkpoint != "off" and self._attempt.channel is not None:
+            self._memory = MemoryTier(self._attempt, writer.copy_to_memory)
         if checkpoint is not None:
             self._compare_script(checkpoint.state.script, checkpoint.state.step)
         return checkpoint

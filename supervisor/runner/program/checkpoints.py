@@ -19,6 +19,7 @@ from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, Unreada
 from supervisor.protocol.tensorbundle import crc32c
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.program.memory import MemoryHolder
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 
@@ -28,6 +29,7 @@ RECORDED = 50  # refused checkpoints of one selection that log and ledger tell o
 class CheckpointSelector:
     """The checkpoint directory of one job.
 
+    `memory`: what workers that are gone left in memory, which has to be on the disk before anything is selected.
     `mirror`: its copy in an object store, which may have a newer checkpoint. `observers` learn of every checkpoint
     that is damaged or does not fit; `post` takes the event that follows.
     """
@@ -36,6 +38,7 @@ class CheckpointSelector:
         "_is_looking",
         "_job",
         "_log",
+        "_memory",
         "_mirror",
         "_observers",
         "_post",
@@ -54,11 +57,13 @@ class CheckpointSelector:
         records: ProgramRecords,
         post: Callable[[events.Event], None],
         log: FilteringBoundLogger,
+        memory: MemoryHolder,
         mirror: JobMirror | None = None,
     ) -> None:
         self._program = config.name
         self._user = config.user
         self._records = records
+        self._memory = memory
         self._mirror = mirror
         self._job = job
         self._services = services
@@ -84,6 +89,7 @@ class CheckpointSelector:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
         selected: events.CheckpointSelected | events.SelectionFailed
         try:
+            await self._memory.settle()
             selected = await self._select(effect)
         except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
             self._log.exception("internal.failed", on="select")

@@ -18,13 +18,14 @@ from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
+from supervisor.runner.program.memory import MemoryHolder
 from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper
 from supervisor.runner.records.program import ProgramRecords
 
 
 class EffectExecutor:
-    """Has each effect executed by whom it concerns. `selector`, `mirror`: of a job, if it has one."""
+    """Has each effect executed by whom it concerns. `selector`, `mirror`, `memory`: of a job, if it has one."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class EffectExecutor:
         current: CurrentAttempt,
         selector: CheckpointSelector | None,
         mirror: JobMirror | None,
+        memory: MemoryHolder | None,
         tasks: BackgroundTasks,
         log: FilteringBoundLogger,
     ) -> None:
@@ -45,6 +47,7 @@ class EffectExecutor:
         self._current = current
         self._selector = selector
         self._mirror = mirror
+        self._memory = memory
         self._tasks = tasks
         self._log = log
         self._stopper = AttemptStopper(config, services, current, records, post, tasks, log)
@@ -55,6 +58,12 @@ class EffectExecutor:
         match effect:
             case effects.Spawn():
                 self._current.start(effect)
+            case effects.SalvageMemory():
+                if self._memory is not None:
+                    self._memory.salvage(effect)
+            case effects.ReleaseMemory(attempt):
+                if self._memory is not None:
+                    self._memory.release(attempt)
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._tasks.start(self._selector.execute(effect))

@@ -33,6 +33,7 @@ from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
 from supervisor.runner.program.mailbox import Decide, Mailbox
+from supervisor.runner.program.memory import MemoryHolder
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.program.requests import WorkerRequests
@@ -96,6 +97,9 @@ class Runner:
                 HookNotifier(config, self._job, services.hook_commands, services.hooks),
             ],
         )
+        memory = None
+        if config.job is not None:
+            memory = MemoryHolder(config, config.job, services, self._observers, self.post, tasks, log)
         self.current = CurrentAttempt(
             config,
             services,
@@ -104,17 +108,18 @@ class Runner:
             self.records,
             self.requests,
             self.standby,
+            memory,
             tasks,
             log,
         )
         """The live side of the present attempt."""
         selector = None
-        if config.job is not None:
+        if config.job is not None and memory is not None:
             selector = CheckpointSelector(
-                config, config.job, services, self._observers, self.records, self.post, log, self.mirror
+                config, config.job, services, self._observers, self.records, self.post, log, memory, self.mirror
             )
         self._executor = EffectExecutor(
-            config, services, self.post, self.records, self.current, selector, self.mirror, tasks, log
+            config, services, self.post, self.records, self.current, selector, self.mirror, memory, tasks, log
         )
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
