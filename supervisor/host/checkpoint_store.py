@@ -108,7 +108,15 @@ class CheckpointStore:
         self, held: HeldMemory, request: SalvageRequest, user: str | None = None
     ) -> Salvaged | NotSalvaged:
         """Has the newest state in memory written as a checkpoint, in a process of the job's user. Raises OSError."""
-        return await self._run(request.directory, lambda: salvage(held, request, other_identity(user)))
+        mine = held.duplicate()  # the caller may let go of it meanwhile
+
+        def work() -> Salvaged | NotSalvaged:
+            try:
+                return salvage(mine, request, other_identity(user))
+            finally:
+                mine.close()
+
+        return await self._run(request.directory, work)
 
     async def device_number(self, directory: Path) -> int:
         """The number of the device that the directory is on. Raises OSError."""

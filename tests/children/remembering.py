@@ -1,9 +1,13 @@
-"""A small TensorFlow job whose every step changes all of its state: STEPS steps of at least STEP_S seconds, MEGABYTES of
-state. Writes each step it does into the file `steps` beside its checkpoints, and a hash of the state into `hash`.
+"""A small TensorFlow job whose every step changes all of its state.
+
+STEPS steps of at least STEP_S seconds, MEGABYTES of state. Writes each step into the file `steps` in the folder BESIDE,
+and a hash of the last state into `hash`. If there is a file `die` there, it deletes that and dies in the middle of the
+step as the file says: `raise`, `exit`, `segv`, `abort`, `kill`, or `memory` (an error for a lack of it).
 """
 
 import hashlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -29,12 +33,26 @@ def step() -> tf.Tensor:
     return moment
 
 
+def die(how: str) -> None:
+    if how == "raise":
+        raise RuntimeError("told to")
+    if how == "memory":
+        raise MemoryError("told to")
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "kill": signal.SIGKILL}[how])
+
+
 state = tf.train.Checkpoint(weights=weights, moment=moment, generator=generator)
 with worker.Run(state, total_steps=STEPS) as run, (BESIDE / "steps").open("a", buffering=1) as steps:
     while not run.reached:
         began = time.monotonic()
         loss = step()
         time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
+        if (BESIDE / "die").exists():
+            how = (BESIDE / "die").read_text()
+            (BESIDE / "die").unlink()
+            die(how)
         steps.write(f"{run.step + 1} {os.getpid()} {time.time():.3f} {float(loss):.17g}\n")
         run.step_done(loss=loss)
 digest = hashlib.sha256(weights.numpy().tobytes() + moment.numpy().tobytes() + generator.state.numpy().tobytes())

@@ -6,6 +6,7 @@ background save needs host memory for one copy of the state (of its tensors, not
 the next one; at most one save is in flight.
 """
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -178,6 +179,7 @@ class TensorFlowWriter:
 
         def complete() -> Description:
             files[layout.STATE] = host.to_bytes()
+            files[layout.FROM_MEMORY] = json.dumps({"format": 1, "not_finite": sorted(self._exempt or ())}).encode()
             others = []
             for name, content in files.items():
                 offset, memory = room.take(len(content))

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import weakref
 
 from supervisor.protocol.memory_tier import layout
 
@@ -39,7 +40,7 @@ class MemoryFile:
         self._memory.madvise(_MADV_DONTFORK)
         for at in range(0, 2 * self.half_bytes, layout.PAGE_BYTES):
             self._memory[at] = 0  # the kernel enters the page into this process's table
-        os.register_at_fork(after_in_child=self._close_in_child)
+        _OPEN.add(self)
         self._begun = 0
 
     @property
@@ -66,8 +67,16 @@ class MemoryFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _close_in_child(self) -> None:
-        self.close()
+
+_OPEN: weakref.WeakSet[MemoryFile] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for file in _OPEN:
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 class CopyRoom:

@@ -62,6 +62,16 @@ class CopyCadence:
         return self.copies <= MEASURED or self.interval_s <= LONGEST_S
 
 
+def has_copies(attempt: Attempt) -> bool:
+    """Whether copies are asked for, and somebody is there to hold them. Not in a proof, which kills on purpose."""
+    return attempt.launch.memory_checkpoint != "off" and attempt.channel is not None and attempt.proof is None
+
+
+def report_no_copies(attempt: Attempt, why: str) -> None:
+    """Tells the daemon that there are no copies from now on."""
+    attempt.reporter.send_message(MemoryCopies(attempt.number, os.getpid(), None, 0, why))
+
+
 class MemoryTier(Generic[Boundary]):
     """The copies of one run. All of it but `_complete` and `_allocate` happens on the thread that trains."""
 
@@ -123,21 +133,11 @@ class MemoryTier(Generic[Boundary]):
     def _turn_off(self, why: str) -> None:
         """Gives the memory back, and says why."""
         self._is_off, self.step = True, None
-        self._send(None, why)
+        report_no_copies(self._attempt, why)
         for file in (self._file, self._next_file):
             if file is not None:
                 file.close()
         self._file = self._next_file = None
-
-    def _send(self, file: MemoryFile | None, why_not: str | None = None) -> None:
-        message = MemoryCopies(
-            self._attempt.number,
-            os.getpid(),
-            None if file is None else file.descriptor,
-            0 if file is None else file.size_bytes,
-            why_not,
-        )
-        self._attempt.reporter.send_message(message)
 
     # --- on the thread beside training --------------------------------------------------------------------------------
 
@@ -159,7 +159,8 @@ class MemoryTier(Generic[Boundary]):
         self.step = description.step
         if self._next_file is not None:
             before, self._file, self._next_file = self._file, self._next_file, None
-            self._send(self._file)
+            message = MemoryCopies(self._attempt.number, os.getpid(), self._file.descriptor, self._file.size_bytes)
+            self._attempt.reporter.send_message(message)
             if before is not None:
                 before.close()
 

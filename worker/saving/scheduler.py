@@ -17,7 +17,7 @@ from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import AttemptSuperseded
-from worker.saving.memory_tier import MemoryTier
+from worker.saving.memory_tier import MemoryTier, has_copies, report_no_copies
 from worker.saving.page_cache import CachedCheckpoint
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
@@ -84,6 +84,8 @@ class SaveScheduler(Generic[F, T]):
         """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""
         self._opened, self._writer, self._last = opened, writer, last
         self._cadence.restart_interval(step, time.monotonic())
+        if self._memory is None and has_copies(self._attempt):
+            report_no_copies(self._attempt, "only worker.Run and worker.keras.fit in one process make them")
 
     def report_findings(
         self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""

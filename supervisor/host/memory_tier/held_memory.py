@@ -8,6 +8,7 @@ job's own user. What is in it is read by a process of that user alone.
 import errno
 import os
 import stat
+from copy import copy
 
 
 class HeldMemory:
@@ -28,6 +29,12 @@ class HeldMemory:
         finally:
             os.close(seen)
         self.size_bytes = status.st_size
+
+    def duplicate(self) -> "HeldMemory":
+        """The same memory for another thread, which lets go of it itself. Raises OSError."""
+        other = copy(self)
+        other.descriptor = os.dup(self.descriptor)
+        return other
 
     def close(self) -> None:
         """Lets go of it. A second call does nothing."""

@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -90,6 +91,9 @@ class CheckpointSelector:
         selected: events.CheckpointSelected | events.SelectionFailed
         try:
             await self._memory.settle()
+            newest = self._memory.pop_salvaged()
+            if newest is not None and (effect.newest is None or newest.step >= effect.newest.step):
+                effect = replace(effect, newest=newest)
             selected = await self._select(effect)
         except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
             self._log.exception("internal.failed", on="select")

@@ -12,11 +12,13 @@ from supervisor.core.program import effects, events
 from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
 from supervisor.host.processes.spawning import SpawnError
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import owner_ids
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
 
 
 @dataclass(slots=True)
@@ -30,7 +32,8 @@ class _Salvage:
 class MemoryHolder:
     """The memory of the workers of one job.
 
-    `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `post` takes the events.
+    `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `records` say why there is
+    none; `post` takes the events.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class MemoryHolder:
         job: JobConfig,
         services: Services,
         observers: ProgramObserver,
+        records: ProgramRecords,
         post: Callable[[events.Event], None],
         tasks: BackgroundTasks,
         log: FilteringBoundLogger,
@@ -47,18 +51,23 @@ class MemoryHolder:
         self._job = job
         self._services = services
         self._observers = observers
+        self._records = records
         self._post = post
         self._tasks = tasks
         self._log = log
         self._held: dict[int, HeldMemory] = {}
         self._waiting: _Salvage | None = None
+        self._salvaged: ReportedCheckpoint | None = None
         self._is_settled = asyncio.Event()
         self._is_settled.set()
 
     def on_message(self, message: messages.FromWorker) -> None:
         """Takes hold of the memory that a worker names, or lets go of it."""
+        waiting = self._waiting
         if isinstance(message, messages.MemoryCopies):
             self._take(message)
+        elif isinstance(message, messages.Restored) and waiting is not None and self._is_settled.is_set():
+            self._drop_waiting()  # training goes on from an older state
 
     def _take(self, message: messages.MemoryCopies) -> None:
         attempt = message.attempt
@@ -71,6 +80,7 @@ class MemoryHolder:
                 held = HeldMemory(message.pid, message.descriptor, None if owner is None else owner[0])
             except (OSError, SpawnError) as error:
                 self._log.warning("memory.not_held", attempt=attempt, error=str(error))
+                self._records.training.memory_off = f"the daemon can't open them: {error}"
             else:
                 self._held[attempt] = held
                 self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
@@ -94,15 +104,25 @@ class MemoryHolder:
             held.close()
 
     async def settle(self) -> None:
-        """Returns when what was begun is done; call it before a checkpoint is selected."""
+        """Returns when what was begun is done; call it before a checkpoint is selected.
+
+        Tries once more what failed because of the disk or the host.
+        """
         await self._is_settled.wait()
+        if self._waiting is not None:
+            self._is_settled.clear()
+            await self._settle(self._waiting)
+
+    def pop_salvaged(self) -> ReportedCheckpoint | None:
+        """The checkpoint that came of it since the last call."""
+        salvaged, self._salvaged = self._salvaged, None
+        return salvaged
 
     async def _settle(self, waiting: _Salvage) -> None:
         try:
             await self._write(waiting)
         finally:
-            if self._waiting is waiting:
-                self._drop_waiting()
+            if self._waiting is waiting or self._waiting is None:
                 self._is_settled.set()
 
     async def _write(self, waiting: _Salvage) -> None:
@@ -117,14 +137,22 @@ class MemoryHolder:
         try:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
         except (OSError, RuntimeError) as error:
-            result = NotSalvaged(str(error))
+            result = NotSalvaged(str(error), getattr(error, "errno", None))
+        may_pass = isinstance(result, NotSalvaged) and result.errno is not None
+        if self._waiting is waiting and not may_pass:
+            self._drop_waiting()
         if isinstance(result, Salvaged):
             self._report(effect, result)
         else:
-            self._log.warning("memory.not_salvaged", attempt=effect.attempt, why=result.text)
+            remedy = "it is tried once more before the next start" if may_pass else None
+            self._log.warning("memory.not_salvaged", attempt=effect.attempt, why=result.text, remedy=remedy)
 
     def _report(self, effect: effects.SalvageMemory, salvaged: Salvaged) -> None:
         facts = {"attempt": effect.attempt, "step": salvaged.step, "checkpoint": salvaged.name}
+        directory = str(self._job.checkpoint_dir)
+        self._salvaged = ReportedCheckpoint(
+            salvaged.step, salvaged.name, directory, effect.mount, effect.attempt, salvaged.wall_at
+        )
         self._log.info("checkpoint.salvaged", **facts, took_s=round(salvaged.save_s, 3))
         committed = messages.Committed(
             effect.attempt, salvaged.step, salvaged.name, salvaged.size_bytes, salvaged.save_s, stall_s=0.0

@@ -99,7 +99,7 @@ class Runner:
         )
         memory = None
         if config.job is not None:
-            memory = MemoryHolder(config, config.job, services, self._observers, self.post, tasks, log)
+            memory = MemoryHolder(config, config.job, services, self._observers, self.records, self.post, tasks, log)
         self.current = CurrentAttempt(
             config,
             services,
