@@ -125,7 +125,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), training.committed),
 
     (events.CheckpointMirrored,  (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   training.checkpoint_mirrored),
-    (events.MemoryHeld,          (*LAUNCHED, ADOPTING),                   memory_copies.memory_held),
+    (events.CopiesHeld,          (*LAUNCHED, ADOPTING),                   memory_copies.copies_held),
     (events.MemorySalvaged,      (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   memory_copies.memory_salvaged),
     (events.CheckpointSaveFailed, (RUNNING,),                             training.save_failed_in_training),
     (events.CheckpointSaveFailed, (FLUSHING,),                            training.save_failed_in_flush),

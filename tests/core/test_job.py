@@ -94,7 +94,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),
     events.CheckpointMirrored: frozenset(),
-    events.MemoryHeld: WITHOUT_PROCESS,
+    events.CopiesHeld: WITHOUT_PROCESS,
     events.MemorySalvaged: frozenset(),
     events.CheckpointSaveFailed: ALL - {State.RUNNING, State.FLUSHING},
     events.DoneReported: WITHOUT_PROCESS,

@@ -12,14 +12,14 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import NEAR_STEPS
 from supervisor.core.program import account
 from supervisor.core.program.effects import ReleaseMemory, SalvageMemory
-from supervisor.core.program.events import MemoryHeld, MemorySalvaged
+from supervisor.core.program.events import CopiesHeld, MemorySalvaged
 from supervisor.core.program.facts import ProgramFacts
 
 _NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
 """The last state is on the disk, or must not be gone on from, or another host has the run."""
 
 
-def memory_held(facts: ProgramFacts, event: MemoryHeld, now: float) -> Effects:
+def copies_held(facts: ProgramFacts, event: CopiesHeld, now: float) -> Effects:
     """Records whether the daemon holds memory into which the worker copies its state."""
     facts.current.in_memory = event.is_held
     return []

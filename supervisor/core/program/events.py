@@ -233,7 +233,7 @@ class CheckpointMirrored:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryHeld:
+class CopiesHeld:
     """The daemon holds memory into which the worker copies its state, or (`is_held` false) does so no longer."""
 
     attempt: int
@@ -486,7 +486,7 @@ Event = (
     | StepsDone
     | CheckpointCommitted
     | CheckpointMirrored
-    | MemoryHeld
+    | CopiesHeld
     | MemorySalvaged
     | CheckpointSaveFailed
     | DoneReported

@@ -52,7 +52,7 @@ class SalvageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """A checkpoint was committed. `proven_s`: how long its proof took, `save_s`: all of it."""
+    """A checkpoint was committed. `save_s`: how long that took, `wall_at`: when the state was copied."""
 
     name: str
     step: int

@@ -214,7 +214,7 @@ class MemoryCopies:
 
     attempt: Attempt
     pid: Pid
-    descriptor: Annotated[int, Range(0, 1 << 20)] | None
+    descriptor: Annotated[int, Range(0, 1 << 20)] | None = None
     size_bytes: Bytes = 0
     why_not: ErrorText | None = None
 

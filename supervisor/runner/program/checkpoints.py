@@ -19,8 +19,8 @@ from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selecti
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.tensorbundle import crc32c
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.memory import MemoryHolder
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 

@@ -25,10 +25,10 @@ from supervisor.runner.attempt.last_output import last_error_lines
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.mailbox import Mailbox
-from supervisor.runner.program.memory import MemoryHolder
 from supervisor.runner.program.messages_in import event_of
 from supervisor.runner.program.requests import WorkerRequests
 from supervisor.runner.records.observers import ObserverList

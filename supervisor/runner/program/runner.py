@@ -25,6 +25,7 @@ from supervisor.runner.attempt.launching import policy_of, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.listeners.hub import ListenerStatus
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.changes import ChangeWaiters
@@ -33,7 +34,6 @@ from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
 from supervisor.runner.program.mailbox import Decide, Mailbox
-from supervisor.runner.program.memory import MemoryHolder
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
 from supervisor.runner.program.requests import WorkerRequests
@@ -99,7 +99,9 @@ class Runner:
         )
         memory = None
         if config.job is not None:
-            memory = MemoryHolder(config, config.job, services, self._observers, self.records, self.post, tasks, log)
+            memory = MemoryHolder(
+                config, config.job, services, self._observers, self.records, self.post, tasks.start, log
+            )
         self.current = CurrentAttempt(
             config,
             services,

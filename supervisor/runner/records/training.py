@@ -84,7 +84,7 @@ class TrainingStatus(ProgramObserver):
             case messages.MemoryCopies():
                 self.memory_off = message.why_not
             case messages.Committed():
-                self.step, self.save_error = max(message.step, self.step or 0), None
+                self.step, self.save_error = None if self.step is None else max(message.step, self.step), None
                 self.left_out = message.left_out or self.left_out
                 self.checkpoint = LatestCheckpoint(
                     message.checkpoint,

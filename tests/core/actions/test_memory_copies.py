@@ -10,9 +10,9 @@ from supervisor.core.program.events import (
     BeginAtRequested,
     CheckpointCommitted,
     CheckpointSelected,
+    CopiesHeld,
     DoneReported,
     FailureReported,
-    MemoryHeld,
     MemorySalvaged,
     SpawnSucceeded,
     StartRequested,
@@ -32,7 +32,7 @@ POLICY = Policy("digits", is_job=True, checkpoint_dir="/data/digits", startretri
 def holding(step: int = 50) -> Job:
     """A job that trains and whose state is held in memory."""
     job = running(POLICY)
-    job.handle(MemoryHeld(1, is_held=True), 10.0)
+    job.handle(CopiesHeld(1, is_held=True), 10.0)
     job.handle(StepsDone(1, step), 11.0)
     return job
 
@@ -50,7 +50,7 @@ def begin(job: Job, path: str, step: int, now: float) -> int:
     effects = job.handle(CheckpointSelected(attempt, f"/data/digits/{path}", step, highest_step=step), now)
     assert [effect for effect in effects if isinstance(effect, SendGo)], job.facts.reason
     job.handle(TrainingRestored(attempt, step), now)
-    job.handle(MemoryHeld(attempt, is_held=True), now)
+    job.handle(CopiesHeld(attempt, is_held=True), now)
     return attempt
 
 
@@ -67,8 +67,8 @@ def test_memory_is_salvaged_before_the_next_attempt_selects_its_checkpoint() -> 
 
 def test_without_memory_nothing_is_salvaged() -> None:
     job = running(POLICY)
-    job.handle(MemoryHeld(1, is_held=True), 10.0)
-    job.handle(MemoryHeld(1, is_held=False), 11.0)
+    job.handle(CopiesHeld(1, is_held=True), 10.0)
+    job.handle(CopiesHeld(1, is_held=False), 11.0)
 
     effects = die(job, 12.0)
 

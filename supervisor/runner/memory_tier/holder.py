@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,7 +17,6 @@ from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import owner_ids
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 
@@ -33,7 +33,7 @@ class MemoryHolder:
     """The memory of the workers of one job.
 
     `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `records` say why there is
-    none; `post` takes the events.
+    none; `post` takes the events; `start` begins what takes a while.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MemoryHolder:
         observers: ProgramObserver,
         records: ProgramRecords,
         post: Callable[[events.Event], None],
-        tasks: BackgroundTasks,
+        start: Callable[[Coroutine[Any, Any, None]], None],
         log: FilteringBoundLogger,
     ) -> None:
         self._config = config
@@ -53,7 +53,7 @@ class MemoryHolder:
         self._observers = observers
         self._records = records
         self._post = post
-        self._tasks = tasks
+        self._start = start
         self._log = log
         self._held: dict[int, HeldMemory] = {}
         self._waiting: _Salvage | None = None
@@ -86,7 +86,7 @@ class MemoryHolder:
                 self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
         if before is not None:
             before.close()
-        self._post(events.MemoryHeld(attempt, attempt in self._held))
+        self._post(events.CopiesHeld(attempt, attempt in self._held))
 
     def salvage(self, effect: effects.SalvageMemory) -> None:
         """Begins to write what the memory of a dead worker holds."""
@@ -95,7 +95,7 @@ class MemoryHolder:
             self._drop_waiting()
             self._waiting = waiting = _Salvage(effect, held)
             self._is_settled.clear()
-            self._tasks.start(self._settle(waiting))
+            self._start(self._settle(waiting))
 
     def release(self, attempt: int) -> None:
         """Lets go of the memory of an attempt."""
