@@ -136,9 +136,8 @@ class Histories(RuleBasedStateMachine):
                 case Spawn():
                     self.post(events.SpawnSucceeded(effect.attempt))
                 case SelectCheckpoint():
-                    if self.salvaged is not None:
-                        effect, self.salvaged = replace(effect, newest=self.salvaged), None
-                    self.post(self.machine.select(self.home, effect))
+                    newest, self.salvaged = self.salvaged or effect.newest, None
+                    self.post(self.machine.select(self.home, replace(effect, newest=newest)))
                 case SalvageMemory():
                     self.salvage(effect)
                 case ReleaseMemory():
@@ -158,7 +157,7 @@ class Histories(RuleBasedStateMachine):
                     self.on_go(effect)
 
     def salvage(self, effect: SalvageMemory) -> None:
-        """As the process of the job's user does it: only what is newer than what the attempt saved, and in its place."""
+        """As the process of the job's user does it: only what is newer than what the attempt saved."""
         name, self.in_memory = self.in_memory, None
         here = self.machine.at(self.home).committed
         assert name is not None

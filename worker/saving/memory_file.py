@@ -4,11 +4,13 @@
 from it.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
 import weakref
+from pathlib import Path
 
 from supervisor.protocol.memory_tier import layout
 
@@ -38,6 +40,7 @@ class MemoryFile:
                 raise MemoryError(f"no {2 * self.half_bytes} bytes of memory for two copies") from error
             raise
         self._memory.madvise(_MADV_DONTFORK)
+        self._opened = _descriptors_of(self._descriptor)
         for at in range(0, 2 * self.half_bytes, layout.PAGE_BYTES):
             self._memory[at] = 0  # the kernel enters the page into this process's table
         _OPEN.add(self)
@@ -67,13 +70,31 @@ class MemoryFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def forget_in_child(self) -> None:
+        """In a forked process, which does not have the memory: lets go of the file, too."""
+        _FORGOTTEN.append(self)  # for ever: the end of the mapping would take what has its place in this process now
+        for descriptor in self._opened if self._descriptor >= 0 else ():
+            os.close(descriptor)
+        self._descriptor = -1
+
+
+def _descriptors_of(descriptor: int) -> tuple[int, ...]:
+    """All descriptors of the same file in this process: `mmap.mmap` keeps one of its own."""
+    file, same = os.fstat(descriptor), []
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            if os.path.samestat(os.fstat(int(path.name)), file):
+                same.append(int(path.name))
+    return tuple(same)
+
 
 _OPEN: weakref.WeakSet[MemoryFile] = weakref.WeakSet()
+_FORGOTTEN: list[MemoryFile] = []
 
 
 def _close_in_child() -> None:
-    for file in _OPEN:
-        file.close()
+    for file in list(_OPEN):
+        file.forget_in_child()
 
 
 os.register_at_fork(after_in_child=_close_in_child)
