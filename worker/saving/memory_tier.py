@@ -22,6 +22,7 @@ INTERVAL_S = 1.0  # of lost work hardly anybody notices less
 COST_SHARE = 0.01  # of training time
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
 MEASURED = 3  # copies, before their cost is believed: the first ones find cold memory
+JUDGED = 10  # copies, before they may be found too dear: a host may be busy for a minute
 MEMORY_SHARE = 4  # both copies take at most this part of the memory that is left: the rest is for training and its data
 SPARE = 1.0 / 16  # of a copy's size, as histories grow
 SPARE_BYTES = 4 << 20  # for the small files and the description
@@ -59,7 +60,7 @@ class CopyCadence:
     @property
     def is_worth_it(self) -> bool:
         """Whether copies come often enough."""
-        return self.copies <= MEASURED or self.interval_s <= LONGEST_S
+        return self.copies < JUDGED or self.interval_s <= LONGEST_S
 
 
 def has_copies(attempt: Attempt) -> bool:

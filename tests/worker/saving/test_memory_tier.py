@@ -128,7 +128,7 @@ def test_a_state_that_is_too_slow_to_copy_is_copied_no_more_and_its_memory_is_gi
     run.slow_s = 1.01 * memory_tier.LONGEST_S * memory_tier.COST_SHARE
     cadence = run.tier._cadence
     run.until(lambda: cadence.copies == 1)
-    for _ in range(memory_tier.MEASURED):
+    for _ in range(memory_tier.JUDGED):
         cadence.record_copy(run.slow_s)
     run.tier._due_at = 0.0
 
