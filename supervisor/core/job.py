@@ -40,6 +40,7 @@ from supervisor.core.actions import (
     exits,
     intents,
     launching,
+    memory_copies,
     notices,
     silence,
     stopping,
@@ -124,6 +125,8 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
     (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), training.committed),
 
     (events.CheckpointMirrored,  (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   training.checkpoint_mirrored),
+    (events.CopiesHeld,          (*LAUNCHED, ADOPTING),                   memory_copies.copies_held),
+    (events.MemorySalvaged,      (*OVER, BACKOFF, *LAUNCHED, ADOPTING),   memory_copies.memory_salvaged),
     (events.CheckpointSaveFailed, (RUNNING,),                             training.save_failed_in_training),
     (events.CheckpointSaveFailed, (FLUSHING,),                            training.save_failed_in_flush),
 

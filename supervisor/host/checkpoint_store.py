@@ -26,6 +26,8 @@ from supervisor.host.checkpoint_calls import (
     SetAside,
 )
 from supervisor.host.children import Identity
+from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest, salvage
 from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.directory import DirectoryView
@@ -101,6 +103,20 @@ class CheckpointStore:
         """How many bytes a checkpoint has on the disk, whatever anybody says. Raises OSError."""
         request = CheckpointRequest(Question.MEASURE, directory, name=name)
         return (await self._ask(request, OnDisk, user)).size_bytes
+
+    async def salvage(
+        self, held: HeldMemory, request: SalvageRequest, user: str | None = None
+    ) -> Salvaged | NotSalvaged:
+        """Has the newest state in memory written as a checkpoint, in a process of the job's user. Raises OSError."""
+        mine = held.duplicate()  # the caller may let go of it meanwhile
+
+        def work() -> Salvaged | NotSalvaged:
+            try:
+                return salvage(mine, request, other_identity(user))
+            finally:
+                mine.close()
+
+        return await self._run(request.directory, work)
 
     async def device_number(self, directory: Path) -> int:
         """The number of the device that the directory is on. Raises OSError."""

@@ -17,6 +17,7 @@ POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other peopl
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
 BATCH = "batch.json"  # the shapes of batches, for a hot standby to trace with
 EPOCH_HELD = "mirror.json"  # of a mirrored job: the epochs by which the checkpoints that were written here count
+FROM_MEMORY = "memory.json"  # inside a checkpoint whose content a dead worker had left in memory, unchecked
 FETCHED = "FETCHED.json"  # inside a checkpoint that came from a mirror: the epoch by which it counts
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 REPLAYED = "replayed.json"  # which checkpoints are behind steps that were trained twice with equal bits

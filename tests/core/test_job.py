@@ -94,6 +94,8 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.StepsDone: WITHOUT_PROCESS,
     events.CheckpointCommitted: frozenset({State.STOPPED}),
     events.CheckpointMirrored: frozenset(),
+    events.CopiesHeld: WITHOUT_PROCESS,
+    events.MemorySalvaged: frozenset(),
     events.CheckpointSaveFailed: ALL - {State.RUNNING, State.FLUSHING},
     events.DoneReported: WITHOUT_PROCESS,
     events.FailureReported: WITHOUT_PROCESS,

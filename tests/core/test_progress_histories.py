@@ -5,7 +5,7 @@ The disk is a model: directories with checkpoints and a quarantine, on a file sy
 copy or nothing. What is said is compared with a record of its own that the test keeps of everything that was done.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
@@ -19,6 +19,8 @@ from supervisor.core.program.effects import (
     Kill,
     LookAtStorage,
     QuarantineCheckpoints,
+    ReleaseMemory,
+    SalvageMemory,
     SelectCheckpoint,
     SendGo,
     Spawn,
@@ -116,6 +118,8 @@ class Histories(RuleBasedStateMachine):
         self.asked: int | None = None  # where an operator wants the next start to begin
         self.restored: CheckpointName | None = None
         self.goes: list[SendGo] = []
+        self.in_memory: CheckpointName | None = None  # what the worker has copied there
+        self.salvaged: ReportedCheckpoint | None = None  # what came of it, since the last selection
         self.job = Job(self.policy())
 
     def policy(self) -> Policy:
@@ -132,7 +136,13 @@ class Histories(RuleBasedStateMachine):
                 case Spawn():
                     self.post(events.SpawnSucceeded(effect.attempt))
                 case SelectCheckpoint():
-                    self.post(self.machine.select(self.home, effect))
+                    newest, self.salvaged = self.salvaged or effect.newest, None
+                    self.post(self.machine.select(self.home, replace(effect, newest=newest)))
+                case SalvageMemory():
+                    self.salvage(effect)
+                case ReleaseMemory():
+                    assert self.in_memory is not None
+                    self.in_memory = None
                 case LookAtStorage():
                     seen = self.machine.seen(self.home, effect.newest)
                     self.post(events.StorageSeen(effect.attempt, None, None, *seen))
@@ -145,6 +155,21 @@ class Histories(RuleBasedStateMachine):
                     self.post(events.WorkerExited(effect.attempt, signal=9))
                 case SendGo():
                     self.on_go(effect)
+
+    def salvage(self, effect: SalvageMemory) -> None:
+        """As the process of the job's user does it: only what is newer than what the attempt saved."""
+        name, self.in_memory = self.in_memory, None
+        here = self.machine.at(self.home).committed
+        assert name is not None
+        assert name.attempt == effect.attempt
+        own = max((saved.step for saved in here if saved.attempt == name.attempt), default=-1)
+        if self.machine.mount != effect.mount or own >= name.step:
+            return
+        here.add(name)
+        self.salvaged = ReportedCheckpoint(name.step, str(name), self.home, effect.mount, name.attempt)
+        if self.told is None or name.step >= self.told.step:
+            self.told = name
+        self.post(events.MemorySalvaged(name.attempt, name.step, str(name), 1.7e9))
 
     def on_go(self, go: SendGo) -> None:
         """The claim."""
@@ -228,6 +253,15 @@ class Histories(RuleBasedStateMachine):
         self.post(events.CheckpointCommitted(name.attempt, step))
         self.told = name
 
+    @precondition(lambda self: self.job.state is State.RUNNING)
+    @rule(steps=st.integers(1, 30))
+    def train_on_in_memory(self, steps: int) -> None:
+        facts = self.job.facts.current
+        step = max(facts.step or 0, facts.saved_step or 0) + steps
+        self.post(events.CopiesHeld(self.job.facts.attempt, is_held=True))
+        self.post(events.StepsDone(self.job.facts.attempt, step))
+        self.in_memory = CheckpointName(step, self.job.facts.attempt)
+
     @precondition(lambda self: self.job.state in (State.STARTING, State.RUNNING))
     @rule()
     def worker_is_killed(self) -> None:
@@ -290,6 +324,7 @@ class Histories(RuleBasedStateMachine):
             self.worker_is_killed()
         if self.job.state in ALIVE:
             self.post(events.WorkerExited(self.job.facts.attempt, signal=9))
+        self.in_memory = self.salvaged = None
         before = self.job.facts
         if changes_directory:
             self.home = next(home for home in HOMES if home != self.home)

@@ -30,6 +30,7 @@ STARTS = {
     ("supervisor.host.health_checks", "start_configured"): "health checks, readiness checks, stop commands",
     ("supervisor.host.hooks", "start_own"): "hooks, deploy/hooks/notify.py among them",
     ("supervisor.host.checkpoint_process", "start_own"): "checkpoint readers",
+    ("supervisor.host.memory_tier.salvage", "start_own"): "writers of what dead workers left in memory",
     ("supervisor.host.logs.start", "start_own"): "the logger",
     ("supervisor.host.mirror.client", "start_own_with_streams"): "mirrors",
     ("supervisor.host.gpu_guard.client", "start_own_with_streams"): "the helper for GPUs",
@@ -272,6 +273,7 @@ KINDS = {
     "check or stop command": "/bin/true",
     "hook": "/hook.sh",
     "checkpoint reader": "supervisor.host.checkpoint_process",
+    "writer of memory": "supervisor.host.memory_tier.salvage",
     "mirror": "supervisor.host.mirror.process",
     "logger": "supervisor.host.logs.logger",
     "prover": "supervisor.proof_child",
@@ -294,18 +296,22 @@ def test_no_variable_of_a_job_or_of_the_configuration_runs_anything_as_root(home
     said = ",".join(f'{name}="{value}"' for name, value in variables.items())
     settings = f"environment={said}\nhook_relaunched={hook}"
     give(home)
+    memory = os.memfd_create("state")
+    os.fchown(memory, pwd.getpwnam(USER).pw_uid, -1)
     of_the_daemon = {name: value for name, value in variables.items() if name not in ("TMPDIR", "PYTHONHOME")}
 
     with WatchedDaemon(home.parent, section, settings, of_the_daemon) as daemon:
         pid = daemon.until(lambda: daemon.status("p")["pid"], "it runs")
         with (home.parent / "state/run/p/a1/from-worker").open("wb") as pipe:
             pipe.write(lines.encode_message(messages.Progress(1, 1)))  # a standby is for a job that trains
+            pipe.write(lines.encode_message(messages.MemoryCopies(1, os.getpid(), memory)))
         daemon.until(lambda: started(home.parent)["standby"], "a standby was started")
         daemon.until(lambda: started(home.parent)["check or stop command"], "a check was started")
         daemon.until(lambda: started(home.parent)["mirror"], "a mirror was started")
         os.kill(pid, 9)
         daemon.until((home.parent / "hook.env").exists, "the hook has run")
         daemon.until(lambda: daemon.status("p")["pid"] not in (None, pid), "it runs again")
+        daemon.until(lambda: started(home.parent)["writer of memory"], "what was in memory was looked at")
         daemon.call("prove", name="p", anyway=True)
         daemon.until(lambda: daemon.call("proof", name="p")["is_over"], "a proof has come to its end")
         daemon.call("stop", name="p")

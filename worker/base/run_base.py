@@ -260,6 +260,7 @@ class RunBase(ReplayableLoop):
                 checkpoints.interval_s,
                 data_s=self._pop_data_wait_s(),
                 saving_s=checkpoints.saving_s,
+                memory_step=checkpoints.memory_step,
             ),
             is_last=self.reached,
         )

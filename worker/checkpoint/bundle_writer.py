@@ -10,12 +10,14 @@ import mmap
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES
 from supervisor.protocol.checkpoints.new_folder import NewFile, NewFolder
+from supervisor.protocol.memory_tier.layout import BundlePlace, TensorPlace
 from supervisor.protocol.tensorbundle import (
     crc32c,
     entry,
@@ -23,6 +25,7 @@ from supervisor.protocol.tensorbundle import (
     verify,
 )
 from supervisor.protocol.tensorbundle.protowire import encode_varint
+from worker.saving.memory_file import CopyRoom
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -84,26 +87,28 @@ def encode_index(shards: Sequence[Written]) -> bytes:
 
 
 class HostCopy:
-    """Host memory for a file of `capacity` bytes.
+    """Host memory for a file. It begins at a page, as the file does at a block, so direct I/O can write from it."""
 
-    It begins at a page, as the file does at a block, so direct I/O can write from it. Processes forked from this one
-    don't get the bytes: a data loader would hold on to all of them for as long as it lives.
-    """
+    def __init__(self, memory: mmap.mmap | memoryview, capacity: int) -> None:
+        """`memory`: has room for `capacity` bytes, and for nothing else."""
+        self._bytes = np.frombuffer(memory, np.uint8)
+        self.capacity = capacity
+        self.size = 0
+        """Bytes appended so far."""
 
-    def __init__(self, capacity: int) -> None:
-        """Raises MemoryError."""
+    @classmethod
+    def allocate(cls, capacity: int) -> "HostCopy":
+        """In memory of its own. Processes forked from this one don't get the bytes: a data loader would hold on to all
+        of them for as long as it lives. Raises MemoryError."""
         try:
-            self._memory = mmap.mmap(-1, max(capacity, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory = mmap.mmap(-1, max(capacity, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
             raise MemoryError(f"no {capacity} bytes of memory for a copy") from error
         with contextlib.suppress(OSError):  # before Linux 4.14
-            self._memory.madvise(_WIPE_ON_FORK)
-        self._bytes = np.frombuffer(self._memory, np.uint8)
-        self.capacity = capacity
-        self.size = 0
-        """Bytes appended so far."""
+            memory.madvise(_WIPE_ON_FORK)
+        return cls(memory, capacity)
 
     def append(self, content: bytes | Bytes) -> None:
         """Appends."""
@@ -115,6 +120,32 @@ class HostCopy:
     def content(self) -> Bytes:
         """The bytes appended so far."""
         return self._bytes[: self.size]
+
+
+class CopyMemory(Protocol):
+    """Where the memory of copies comes from."""
+
+    def allocate(self, size: int) -> HostCopy:
+        """An empty copy with room for `size` bytes. Raises MemoryError."""
+
+    def reuse(self, image: HostCopy) -> None:
+        """Takes the memory back; nothing reads the copy any more."""
+
+
+class RoomInFile:
+    """A part of a file in memory. `offset`: where the copy in it begins, once it is allocated."""
+
+    def __init__(self, room: CopyRoom) -> None:
+        self._room = room
+        self.offset = 0
+
+    def allocate(self, size: int) -> HostCopy:
+        """Raises NoRoom."""
+        self.offset, memory = self._room.take(size)
+        return HostCopy(memory, size)
+
+    def reuse(self, image: HostCopy) -> None:
+        """Does nothing: the next copy goes elsewhere."""
 
 
 class BufferPool:
@@ -133,7 +164,7 @@ class BufferPool:
         if kept is not None and size <= kept.capacity <= 2 * (size + ROOM_BYTES):
             return kept
         del kept  # frees it before the next one is made: memory may be short
-        return HostCopy(size + ROOM_BYTES)
+        return HostCopy.allocate(size + ROOM_BYTES)
 
     def reuse(self, image: HostCopy) -> None:
         """Takes the memory back; nothing reads the copy any more."""
@@ -144,7 +175,7 @@ class BufferPool:
 class BundleCopy:
     """A copy of tensors in host memory, laid out as in the file."""
 
-    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], pool: BufferPool) -> None:
+    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], pool: CopyMemory) -> None:
         """Raises MemoryError."""
         self._pool = pool
         texts = {name: _encode_strings(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
@@ -166,6 +197,14 @@ class BundleCopy:
         The folder has to be committed or closed before `release`.
         """
         folder.add(f"{prefix}{verify.INDEX}", encode_index([self.write_data(folder.create(data_name(prefix)))]))
+
+    def place(self, prefix: str, offset: int) -> BundlePlace:
+        """What whoever finds the copy in memory, at `offset`, has to know to write the same files."""
+        tensors = tuple(
+            TensorPlace(slot.name, slot.dtype.as_datatype_enum, slot.shape, slot.offset, slot.size, crc)
+            for slot, crc in self._slots
+        )
+        return BundlePlace(prefix, offset, self._copy.size, tensors)
 
     def release(self) -> None:
         """Gives the memory back for the next copy; this one can't be used any more."""

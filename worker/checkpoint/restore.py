@@ -1,5 +1,6 @@
 """Restores a checkpoint into the program, and accounts for everything that only one of them has."""
 
+import json
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +14,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.replica_parts import ReplicaParts
+from worker.checkpoint.snapshot import find_variables_not_finite, tensor_name
 from worker.devices.tpu import host_io_options
 from worker.internals.keras_internals import layers_of
 from worker.saving.directory import UNFIT_REMEDY, Unfit
@@ -106,6 +108,22 @@ def restore_checkpoint(
     unmatched += _restore_copies(hidden, host, ReplicaParts(folder), replicas, place)
     size_bytes = manifest.read_manifest(folder).size_bytes
     return RestoredCheckpoint(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
+
+
+def require_finite(tracked: tf.train.Checkpoint, folder: Path) -> None:
+    """Raises Unfit if a state that was in memory, and that nobody has checked yet, is not finite: training diverged.
+
+    Whatever was not finite already when that training began is left out.
+    """
+    try:
+        record = json.loads((folder / layout.FROM_MEMORY).read_bytes())
+    except FileNotFoundError:
+        return
+    bad = sorted(find_variables_not_finite(tracked) - frozenset(record["not_finite"]))
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        name = tensor_name(bad[0])
+        raise Unfit(f"cannot restore {folder.name}: {name}{more} is not finite; training diverged before it was copied")
 
 
 def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:

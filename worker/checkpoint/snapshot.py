@@ -14,7 +14,7 @@ import tensorflow as tf
 from supervisor.protocol.checkpoints.new_folder import NewFile, NewFolder
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from worker.checkpoint import bundle_writer
-from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint.bundle_writer import BufferPool, BundleCopy, CopyMemory
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
 from worker.devices.tpu import host_memory_device
 
@@ -91,6 +91,18 @@ def capture_tensors(source: CheckpointTensors, copied: bool, pool: BufferPool) -
     if taken.are_plain:
         return bundle_writer.BundleCopy(tuple(zip(names, tensors, strict=True)), pool)
     return TensorSnapshot(names, slices, tuple(map(_deep_copy, names, tensors)))
+
+
+def copy_tensors(source: CheckpointTensors, memory: CopyMemory) -> BundleCopy:
+    """Copies the present values into `memory`. Call it between steps, on the thread that trains.
+
+    Raises SnapshotImpossible, also if only TensorFlow can write their file; MemoryError or tf.errors.OpError if there
+    is no memory.
+    """
+    names, slices, tensors = zip(*source.read(), strict=True)
+    if not TensorSnapshot(names, slices, tensors).are_plain:
+        raise SnapshotImpossible("only TensorFlow can write parts of the state")
+    return BundleCopy(tuple(zip(names, tensors, strict=True)), memory)
 
 
 def _deep_copy(name: str, tensor: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,9 @@ background save needs host memory for one copy of the state (of its tensors, not
 the next one; at most one save is in flight.
 """
 
+import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +21,9 @@ from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.memory_tier.layout import Description, FilePlace
 from worker.checkpoint import snapshot
-from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint.bundle_writer import BufferPool, RoomInFile
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors, SnapshotImpossible
 from worker.checkpoint.replica_parts import COPIES
 from worker.checkpoint.snapshot import (
@@ -41,6 +44,8 @@ from worker.saving.commit import (
     is_disk_full,
     save_error_text,
 )
+from worker.saving.memory_file import CopyRoom
+from worker.saving.memory_tier import CannotCopy
 from worker.saving.save import BlockingSaveNotice
 from worker.state import extra_state
 from worker.state.plain_values import NotSaveable
@@ -102,7 +107,7 @@ class TensorFlowWriter:
         self._retention = Retention(directory, policy, make_room)
         self._committer = CheckpointCommitter(directory, origin, self._retention, check, _describe_cause, _is_full)
         self._directory = directory
-        self._attempt = origin.attempt
+        self._origin, self._attempt = origin, origin.attempt
         self._replicas = replicas
         self._own = own
         self._extra_files = extra_files
@@ -154,6 +159,45 @@ class TensorFlowWriter:
             passes=boundary.passes,
             script=self._script(),
         )
+
+    def copy_to_memory(self, boundary: StepBoundary, room: CopyRoom) -> Callable[[], Description]:
+        """Copies the present state into `room`, as `capture` does for a save; call it as that is called.
+
+        What it returns adds the other files and gives the description, on any thread. Raises CannotCopy, NoRoom.
+        """
+        host, created_wall_at = self._training_state(boundary), time.time()
+        try:
+            files = dict(self._extra_files())
+            bundles = []
+            for prefix, tensors in self._tensors.items():
+                place = RoomInFile(room)
+                bundles.append((prefix, place, snapshot.copy_tensors(tensors, place)))
+        except (NotSaveable, SnapshotImpossible) as error:
+            raise CannotCopy(str(error)) from error
+        except tf.errors.OpError as error:
+            raise CannotCopy(_describe_cause(error) or describe_error(error)) from error
+
+        def complete() -> Description:
+            files[layout.STATE] = host.to_bytes()
+            files[layout.FROM_MEMORY] = json.dumps({"format": 1, "not_finite": sorted(self._exempt or ())}).encode()
+            others = []
+            for name, content in files.items():
+                offset, memory = room.take(len(content))
+                memory[:] = content
+                others.append(FilePlace(name, offset, len(content)))
+            return Description(
+                job=self._origin.job,
+                attempt=self._attempt,
+                step=boundary.step,
+                created_wall_at=created_wall_at,
+                bundles=tuple(copy.place(prefix, place.offset) for prefix, place, copy in bundles),
+                files=tuple(others),
+                versions=self._origin.versions,
+                topology=self._origin.topology,
+                metrics=boundary.metrics,
+            )
+
+        return complete
 
     def _snapshots(self, copied: bool) -> tuple[dict[str, Snapshot], bool]:
         """A snapshot of each bundle, and whether these are copies: if memory is short they are not."""

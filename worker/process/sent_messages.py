@@ -9,6 +9,7 @@ from supervisor.protocol.wire.messages import (
     Committed,
     Done,
     FromWorker,
+    MemoryCopies,
     Phase,
     Progress,
     Restored,
@@ -27,6 +28,7 @@ class SentMessages:
         self._restoring: Restoring | None = None
         self._restored: Restored | None = None
         self._committed: tuple[Committed, float] | None = None  # the newest, and when it was sent (monotonic)
+        self._memory: MemoryCopies | None = None
         self._done: Done | None = None
 
     @property
@@ -43,6 +45,8 @@ class SentMessages:
                 self._restored = message
             case Committed():
                 self._committed = message, time.monotonic()
+            case MemoryCopies():
+                self._memory = message
             case Done():
                 self._done = message
 
@@ -54,6 +58,8 @@ class SentMessages:
             yield self._restored
         if (last := self._committed) is not None:
             yield replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))
+        if self._memory is not None:
+            yield self._memory
         if self.last_progress is not None:
             yield replace(self.last_progress, data_s=None)
         if self._done is not None:

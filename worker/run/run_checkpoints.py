@@ -13,7 +13,7 @@ from supervisor.protocol.wire.messages import Restored
 from worker.base.run_settings import RunSettings
 from worker.checkpoint.foreign_restore import restore_foreign
 from worker.checkpoint.replica_parts import ReplicaParts
-from worker.checkpoint.restore import RestoredCheckpoint, build_variables, restore_checkpoint
+from worker.checkpoint.restore import RestoredCheckpoint, build_variables, require_finite, restore_checkpoint
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks import missing_variables, reachability
 from worker.checks.findings import Finding
@@ -23,6 +23,7 @@ from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
 from worker.saving.commit import CheckpointOrigin
 from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
+from worker.saving.memory_tier import MemoryTier, has_copies
 from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, run_state
@@ -166,7 +167,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._changed = conditions.report_changed_conditions(
             present, opened.directory, opened.restore, remark, self._record_conditions
         )
-        self._writer = self._make_writer(
+        self._writer = writer = self._make_writer(
             self._state.tracked,
             opened.directory,
             CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),
@@ -179,6 +180,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             extra_files=self._extra_files,
             script=self._script.to_json,
         )
+        if has_copies(self._attempt) and self._place == ALONE:
+            self._memory = MemoryTier(self._attempt, writer.copy_to_memory)
         if checkpoint is not None:
             self._compare_script(checkpoint.state.script, checkpoint.state.step)
         return checkpoint
@@ -206,6 +209,8 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             checkpoint = restore_checkpoint(self._state.tracked, path, replicas, self._state.generators, self._place)
             parts = ReplicaParts(path)
             parts.complete_fit(self._state.tracked, self._place)
+            if self._not_finite is not None:
+                require_finite(self._state.tracked, path)
             run_state.restore_from(
                 path, self._state.values, lambda name, value: parts.complete_state(name, value, self._place.processes)
             )

@@ -17,6 +17,7 @@ from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import AttemptSuperseded
+from worker.saving.memory_tier import MemoryTier, has_copies, report_no_copies
 from worker.saving.page_cache import CachedCheckpoint
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
@@ -70,6 +71,7 @@ class SaveScheduler(Generic[F, T]):
         self._opened: OpenedDirectory | None = None
         self._cached: CachedCheckpoint | None = None
         self._writer: CheckpointWriter[F, T] | None = None  # None: this run has no checkpoints
+        self._memory: MemoryTier[F] | None = None
         self._pace = StepPace()
         self._left_out: tuple[str, ...] = ()  # state that no checkpoint holds; reported with the first one
         self._last: LastCheckpoint | None = None
@@ -82,6 +84,8 @@ class SaveScheduler(Generic[F, T]):
         """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""
         self._opened, self._writer, self._last = opened, writer, last
         self._cadence.restart_interval(step, time.monotonic())
+        if self._memory is None and has_copies(self._attempt):
+            report_no_copies(self._attempt, "only worker.Run and worker.keras.fit in one process make them")
 
     def report_findings(
         self, findings: Sequence[Finding], step: int, missing: Sequence[str] = (), remedy: str = ""
@@ -125,6 +129,11 @@ class SaveScheduler(Generic[F, T]):
         return self.stalled_s + self.replayed_s
 
     @property
+    def memory_step(self) -> int | None:
+        """The step of the newest state that outlives this process in memory; None if there is none."""
+        return None if self._memory is None else self._memory.step
+
+    @property
     def saving_s(self) -> float | None:
         """How long the save beside training has taken so far; None if there is none."""
         if self._in_flight is None or self._in_flight[1].done():
@@ -145,6 +154,8 @@ class SaveScheduler(Generic[F, T]):
         if request is None:
             if self._writer is not None and self._is_save_due(step):
                 self._save_step(boundary(), (), beside=True)
+            elif self._memory is not None:
+                self.stalled_s += self._memory.on_step_boundary(boundary)
             return
         error = self._save_step(boundary(), request.flushes, beside=not request.stop)
         if not request.stop:
@@ -176,6 +187,8 @@ class SaveScheduler(Generic[F, T]):
             self._wait_for_save()
         finally:
             self._save_thread.shutdown()
+            if self._memory is not None:
+                self._memory.close()
             if self._cached is not None:
                 self._cached.stop()
             if self._opened is not None:

@@ -26,6 +26,7 @@ from supervisor.protocol.wire.launch import (
     CHECKPOINT_INTERVAL_MAX,
     CHECKPOINT_INTERVAL_MIN,
     Interval,
+    MemoryCheckpoint,
     OnNan,
     OnReplayDifference,
     SaveShards,
@@ -126,6 +127,12 @@ class JobConfig(SectionModel):
         CHECKPOINT_INTERVAL_MAX,
         "Longest automatic interval, in seconds (or `30 minutes`): the most work that a crash may cost, however rare "
         "crashes have been so far.",
+    )
+    memory_checkpoint: MemoryCheckpoint = key(
+        "off",
+        "Whether the worker also copies its state into memory every second or so, where it outlives the worker "
+        "(docs/memory-tier.md): `auto`, as far as 1 % of training time and a quarter of the free memory allow; `off`. "
+        "When the worker dies, the newest copy becomes a checkpoint before the next attempt starts.",
     )
     checkpoint_make_room: Boolean = key(
         False,

@@ -172,6 +172,10 @@ def _training(runner: Runner) -> list[str]:
         if training.checkpoint is not None:
             age = _h_mm_ss(time.monotonic() - runner.records.committed_at)
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
+        if training.memory_step is not None:
+            parts.append(f"step {training.memory_step} in memory")
+        if training.memory_off is not None:
+            parts.append(f"no copies in memory: {training.memory_off}")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
         parts += [] if runner.facts.current.slowdown is None else [str(runner.facts.current.slowdown)]

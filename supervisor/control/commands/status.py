@@ -92,6 +92,8 @@ class JobStatus:
     save_error: str | None
     traceback: tuple[str, ...]
     interval_s: float | None
+    memory_step: int | None
+    memory_off: str | None
     changed: tuple[str, ...]
     proof: ProofStatus | None
     proving: ProvingNow | None

@@ -7,6 +7,7 @@ from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_his
 from supervisor.core.actions.exit_causes import DONE, classify_exit, is_left_unsaved
 from supervisor.core.actions.explaining import explain, with_consequence
 from supervisor.core.actions.intents import record_stop, start_with_full_budgets
+from supervisor.core.actions.memory_copies import settle_memory
 from supervisor.core.actions.transitions import (
     enter,
     give_up,
@@ -43,7 +44,9 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
     """Does what follows from an end, and records it with why and with what follows."""
-    effects = _follow_exit(facts, event, cause, text, now)
+    memory = settle_memory(facts, cause)
+    record, *others = _follow_exit(facts, event, cause, text, now)
+    effects = [record, *memory, *others]  # a next attempt selects its checkpoint after that
     is_expected = cause is Cause.EXITED and event.code in facts.policy.exitcodes
     return effects if is_expected else with_consequence(facts, effects, event.diagnosis, now)
 

@@ -69,6 +69,23 @@ class QuarantineCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class SalvageMemory:
+    """Write the newest state that the attempt left in memory as a checkpoint, if it is newer than what it saved, before
+    any other attempt begins; answer with MemorySalvaged if there was one. `mount`: the file system of its directory.
+    """
+
+    attempt: int
+    mount: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMemory:
+    """Let go of what the attempt left in memory."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendGo:
     """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
     there is that is newer.
@@ -179,6 +196,8 @@ Effect = (
     | LookAtStorage
     | LookAtStartPaths
     | QuarantineCheckpoints
+    | SalvageMemory
+    | ReleaseMemory
     | SendGo
     | RequestIdentity
     | RequestFlush

@@ -233,6 +233,27 @@ class CheckpointMirrored:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesHeld:
+    """The daemon holds memory into which the worker copies its state, or (`is_held` false) does so no longer."""
+
+    attempt: int
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySalvaged:
+    """The newest state that an attempt left in memory is committed, as if it had done so itself (`wall_at`: Unix time).
+
+    Another attempt may have begun meanwhile.
+    """
+
+    of_attempt: int
+    step: int
+    name: str
+    wall_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSaveFailed:
     """A checkpoint of `step` did not reach the disk, so these flush requests got none."""
 
@@ -465,6 +486,8 @@ Event = (
     | StepsDone
     | CheckpointCommitted
     | CheckpointMirrored
+    | CopiesHeld
+    | MemorySalvaged
     | CheckpointSaveFailed
     | DoneReported
     | FailureReported

@@ -131,6 +131,7 @@ class AttemptFacts:
     step: int | None = None
     last_step_at: float | None = None  # when the last step was reported
     saved_step: int | None = None  # of its last checkpoint
+    in_memory: bool = False  # the daemon holds memory into which it copies its state
     flush: PendingFlush | None = None
 
     looks_end_at: float = 0.0  # when an answer to the last looks at its silence is due, or it may be looked at again
@@ -188,6 +189,7 @@ class ProgramFacts:
     account: ProgressAccount = field(default_factory=ProgressAccount)  # the newest one that was ever reported
     ended: SavedProgress | None = None  # how far the last attempt of a job that has ended had come
     mount: str | None = None  # the file system that it was on when the last attempt began
+    salvaged: str | None = None  # the name of the last checkpoint that a dead worker had left in memory
     begin_at: int | None = None  # an operator chose the step at which the next start that succeeds begins; 0: anew
     storage: StorageWait | None = None  # it failed, and no step was done since
     waits_for_storage: bool = False  # in BACKOFF because of that

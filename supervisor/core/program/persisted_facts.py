@@ -63,6 +63,7 @@ class PersistedFacts:
     steps_s: Annotated[tuple[Seconds, ...], Items(MAX_NAMES)] = field(default=(), compare=False)
     older: tuple[OlderBecause, str] | None = None
     mount: str | None = None
+    salvaged: str | None = None
     begin_at: int | None = None
     worked_paths: Annotated[tuple[str, ...], Items(MAX_NAMES)] = ()
     step: int | None = None
@@ -105,6 +106,7 @@ def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
         steps_s=facts.steps_s,
         older=None if facts.current.older is None else (facts.current.older.because, facts.current.older.text),
         mount=facts.mount,
+        salvaged=facts.salvaged,
         begin_at=facts.begin_at,
         worked_paths=facts.worked_paths,
         step=facts.current.step if facts.state not in ALIVE else None,
@@ -135,7 +137,7 @@ def restore_facts(facts: ProgramFacts, stored: PersistedFacts, now: float, ago_s
         stored.restore_below_step,
     )
     facts.startup_s, facts.steps_s = stored.startup_s, stored.steps_s
-    facts.mount, facts.begin_at = stored.mount, stored.begin_at
+    facts.mount, facts.begin_at, facts.salvaged = stored.mount, stored.begin_at, stored.salvaged
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, stored.microbatches), MAX_MICROBATCHES)
     if stored.attempt != facts.attempt:

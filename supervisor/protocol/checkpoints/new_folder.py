@@ -25,8 +25,10 @@ SMALL_BYTES = 256 << 10  # less is gathered: one system call for many small tens
 class NewFile:
     """A file that did not exist, written from its beginning to its end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, through_cache: bool = False) -> None:
+        """`through_cache`: its content is read again soon, and stays in the page cache."""
         self._path = path
+        self._through_cache = through_cache
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._digest = xxhash.xxh3_128()
         self._gathered = bytearray()
@@ -48,7 +50,7 @@ class NewFile:
             self._gathered += view
             return
         if self._writer is None:
-            self._writer = DirectWriter(self._descriptor)
+            self._writer = (CachedWriter if self._through_cache else DirectWriter)(self._descriptor)
         self._put_gathered(self._writer)
         for at in range(0, len(view), PIECE_BYTES):
             self._put(self._writer, view[at : at + PIECE_BYTES], is_stable)
@@ -120,12 +122,14 @@ class NewFile:
 class NewFolder:
     """The folder `partial`, made by this and becoming another one by `commit`. Not for two threads at once."""
 
-    def __init__(self, partial: Path, is_there: bool = False) -> None:
+    def __init__(self, partial: Path, is_there: bool = False, through_cache: bool = False) -> None:
         """`is_there`: another process made it and commits it; files are added here, and end with `sync`.
+        `through_cache`: as for NewFile.
 
         Raises FileExistsError, or another OSError.
         """
         self.path = partial
+        self._through_cache = through_cache
         if not is_there:
             partial.mkdir()
         self._synced: set[str] = set()
@@ -144,7 +148,7 @@ class NewFolder:
 
     def create(self, name: str) -> NewFile:
         """A file in it; it stays open until the end, so that no error of its writing can go to somebody else."""
-        self._open[name] = NewFile(self.path / name)
+        self._open[name] = NewFile(self.path / name, self._through_cache)
         return self._open[name]
 
     def add(self, name: str, content: bytes) -> None:

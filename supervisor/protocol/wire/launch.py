@@ -31,6 +31,7 @@ OnNan = Literal["stop", "rollback", "skip", "off"]
 OnReplayDifference = Literal["warn", "stop"]
 SaveShards = Literal["auto", "always", "never"]
 Standby = Literal["warm", "hot"]
+MemoryCheckpoint = Literal["auto", "off"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 ON_NAN: tuple[OnNan, ...] = get_args(OnNan)
 ON_REPLAY_DIFFERENCE: tuple[OnReplayDifference, ...] = get_args(OnReplayDifference)
@@ -131,6 +132,7 @@ class Launch:
     checkpoint_interval_max: float = CHECKPOINT_INTERVAL_MAX
     checkpoint_make_room: bool = False
     save_shards: SaveShards = "never"
+    memory_checkpoint: MemoryCheckpoint = "off"
     checkpoint_keep: int = CHECKPOINT_KEEP
     checkpoint_keep_every: float | None = None
     checkpoint_keep_best: tuple[Literal["min", "max"], str] | None = None

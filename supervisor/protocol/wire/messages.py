@@ -184,7 +184,8 @@ class Progress:
 
     `interval_s`: seconds between periodic saves, if the worker chooses them itself. `data_s`: how long the loop waited
     for its input since the last progress. `section`: what the loop does from now on (core/failures/hang_detection.py),
-    None for its steps. `saving_s`: for how long a save has been written beside training.
+    None for its steps. `saving_s`: for how long a save has been written beside training. `memory_step`: the step of the
+    newest state that outlives the worker in memory.
     """
 
     rate: ClassVar[Rate] = Rate(200, 2000)
@@ -199,6 +200,23 @@ class Progress:
     data_s: Seconds | None = None
     section: Word | None = None
     saving_s: Seconds | None = None
+    memory_step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCopies:
+    """The worker copies its newest state into a file in memory, so that it outlives the worker (docs/memory-tier.md).
+
+    The file has `descriptor` in the process `pid`, and takes `size_bytes`. `why_not`: why there is none from now on.
+    """
+
+    rate: ClassVar[Rate] = Rate(1, 20)
+
+    attempt: Attempt
+    pid: Pid
+    descriptor: Annotated[int, Range(0, 1 << 20)] | None = None
+    size_bytes: Bytes = 0
+    why_not: ErrorText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +356,7 @@ FromWorker = (
     | Restoring
     | Restored
     | Progress
+    | MemoryCopies
     | Flushing
     | Committed
     | SaveFailed
@@ -360,6 +379,7 @@ TYPES: Mapping[str, type[Message]] = {
     "restoring": Restoring,
     "restored": Restored,
     "progress": Progress,
+    "memory-copies": MemoryCopies,
     "flushing": Flushing,
     "committed": Committed,
     "save-failed": SaveFailed,

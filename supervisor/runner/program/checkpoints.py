@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -18,6 +19,7 @@ from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selecti
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.tensorbundle import crc32c
 from supervisor.runner.attempt.services import Services
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
@@ -28,6 +30,7 @@ RECORDED = 50  # refused checkpoints of one selection that log and ledger tell o
 class CheckpointSelector:
     """The checkpoint directory of one job.
 
+    `memory`: what workers that are gone left in memory, which has to be on the disk before anything is selected.
     `mirror`: its copy in an object store, which may have a newer checkpoint. `observers` learn of every checkpoint
     that is damaged or does not fit; `post` takes the event that follows.
     """
@@ -36,6 +39,7 @@ class CheckpointSelector:
         "_is_looking",
         "_job",
         "_log",
+        "_memory",
         "_mirror",
         "_observers",
         "_post",
@@ -54,11 +58,13 @@ class CheckpointSelector:
         records: ProgramRecords,
         post: Callable[[events.Event], None],
         log: FilteringBoundLogger,
+        memory: MemoryHolder,
         mirror: JobMirror | None = None,
     ) -> None:
         self._program = config.name
         self._user = config.user
         self._records = records
+        self._memory = memory
         self._mirror = mirror
         self._job = job
         self._services = services
@@ -84,6 +90,10 @@ class CheckpointSelector:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
         selected: events.CheckpointSelected | events.SelectionFailed
         try:
+            await self._memory.settle()
+            newest = self._memory.pop_salvaged()
+            if newest is not None and (effect.newest is None or newest.step >= effect.newest.step):
+                effect = replace(effect, newest=newest)
             selected = await self._select(effect)
         except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
             self._log.exception("internal.failed", on="select")

@@ -25,6 +25,7 @@ from supervisor.runner.attempt.last_output import last_error_lines
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.mailbox import Mailbox
@@ -60,6 +61,7 @@ class CurrentAttempt:
         records: ProgramRecords,
         requests: WorkerRequests,
         standby: StandbyHolder | None,
+        memory: MemoryHolder | None,
         tasks: BackgroundTasks,
         log: FilteringBoundLogger,
     ) -> None:
@@ -71,6 +73,7 @@ class CurrentAttempt:
         self._records = records
         self._requests = requests
         self._standby = standby
+        self._memory = memory
         self._tasks = tasks
         self._log = log
         self._gpus = GpuGate(config, services, standby, log)
@@ -252,6 +255,8 @@ class CurrentAttempt:
             attempt.memory.refresh(now, moved=isinstance(message, messages.Hello))
             if isinstance(message, messages.Hello):
                 self._records.process.oom_counters = attempt.memory.cgroup_counters
+        if self._memory is not None:
+            self._memory.on_message(message)
         if (event := event_of(message, self._requests.flush_answers)) is not None:
             self._post(event)
 
@@ -321,6 +326,8 @@ class CurrentAttempt:
     def detach(self) -> None:
         """Leaves the worker running for the next daemon, and ends nothing; what is under way here ends."""
         self._tasks.cancel_all()
+        if self._memory is not None:
+            self._memory.detach()
         if self.attempt is not None:
             self.attempt.detach()
             self._attempts.close_listener(self.attempt)

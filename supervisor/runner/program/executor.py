@@ -14,6 +14,7 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import start_obstacle
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
@@ -24,7 +25,7 @@ from supervisor.runner.records.program import ProgramRecords
 
 
 class EffectExecutor:
-    """Has each effect executed by whom it concerns. `selector`, `mirror`: of a job, if it has one."""
+    """Has each effect executed by whom it concerns. `selector`, `mirror`, `memory`: of a job, if it has one."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class EffectExecutor:
         current: CurrentAttempt,
         selector: CheckpointSelector | None,
         mirror: JobMirror | None,
+        memory: MemoryHolder | None,
         tasks: BackgroundTasks,
         log: FilteringBoundLogger,
     ) -> None:
@@ -45,6 +47,7 @@ class EffectExecutor:
         self._current = current
         self._selector = selector
         self._mirror = mirror
+        self._memory = memory
         self._tasks = tasks
         self._log = log
         self._stopper = AttemptStopper(config, services, current, records, post, tasks, log)
@@ -55,6 +58,12 @@ class EffectExecutor:
         match effect:
             case effects.Spawn():
                 self._current.start(effect)
+            case effects.SalvageMemory():
+                if self._memory is not None:
+                    self._memory.salvage(effect)
+            case effects.ReleaseMemory(attempt):
+                if self._memory is not None:
+                    self._memory.release(attempt)
             case effects.SelectCheckpoint() | effects.LookAtStorage() | effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._tasks.start(self._selector.execute(effect))

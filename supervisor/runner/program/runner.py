@@ -25,6 +25,7 @@ from supervisor.runner.attempt.launching import policy_of, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.listeners.hub import ListenerStatus
+from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
 from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.changes import ChangeWaiters
@@ -96,6 +97,11 @@ class Runner:
                 HookNotifier(config, self._job, services.hook_commands, services.hooks),
             ],
         )
+        memory = None
+        if config.job is not None:
+            memory = MemoryHolder(
+                config, config.job, services, self._observers, self.records, self.post, tasks.start, log
+            )
         self.current = CurrentAttempt(
             config,
             services,
@@ -104,17 +110,18 @@ class Runner:
             self.records,
             self.requests,
             self.standby,
+            memory,
             tasks,
             log,
         )
         """The live side of the present attempt."""
         selector = None
-        if config.job is not None:
+        if config.job is not None and memory is not None:
             selector = CheckpointSelector(
-                config, config.job, services, self._observers, self.records, self.post, log, self.mirror
+                config, config.job, services, self._observers, self.records, self.post, log, memory, self.mirror
             )
         self._executor = EffectExecutor(
-            config, services, self.post, self.records, self.current, selector, self.mirror, tasks, log
+            config, services, self.post, self.records, self.current, selector, self.mirror, memory, tasks, log
         )
 
     # --- what others may see and ask ---------------------------------------------------------------------------------

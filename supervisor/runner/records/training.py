@@ -29,7 +29,8 @@ class TrainingStatus(ProgramObserver):
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
     over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without; `gpus_missing`:
-    that its library sees none, and why. `is_imported`: its libraries are loaded.
+    that its library sees none, and why. `is_imported`: its libraries are loaded. `memory_step`: of the newest copy of
+    its state in memory; `memory_off`: why there are no copies.
     """
 
     step: int | None = None
@@ -42,6 +43,8 @@ class TrainingStatus(ProgramObserver):
     save_error: str | None = None
     traceback: tuple[str, ...] = ()
     interval_s: float | None = None
+    memory_step: int | None = None
+    memory_off: str | None = None
     changed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     replicas: int | None = None
@@ -53,6 +56,7 @@ class TrainingStatus(ProgramObserver):
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
         self.interval_s = self.replicas = self.gpus_missing = None
+        self.memory_step = self.memory_off = None
         self.is_imported = False
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
@@ -76,8 +80,11 @@ class TrainingStatus(ProgramObserver):
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps
                 self.metrics, self.interval_s = message.metrics, message.interval_s
+                self.memory_step = message.memory_step
+            case messages.MemoryCopies():
+                self.memory_off = message.why_not
             case messages.Committed():
-                self.step, self.save_error = max(message.step, self.step or 0), None
+                self.step, self.save_error = None if self.step is None else max(message.step, self.step), None
                 self.left_out = message.left_out or self.left_out
                 self.checkpoint = LatestCheckpoint(
                     message.checkpoint,

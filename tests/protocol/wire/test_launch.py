@@ -46,6 +46,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     launch.Strategy: st.sampled_from(launch.STRATEGIES),
     launch.OnNan: st.sampled_from(launch.ON_NAN),
     launch.OnReplayDifference: st.sampled_from(launch.ON_REPLAY_DIFFERENCE),
+    launch.MemoryCheckpoint: st.sampled_from(get_args(launch.MemoryCheckpoint)),
     launch.Standby: st.sampled_from(get_args(launch.Standby)),
     launch.SaveShards: st.sampled_from(get_args(launch.SaveShards)),
     get_args(get_type_hints(Launch)["checkpoint_keep_best"])[0]: st.tuples(st.sampled_from(["min", "max"]), TEXT),

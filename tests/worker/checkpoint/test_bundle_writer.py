@@ -13,11 +13,13 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
+from supervisor.host.memory_tier import salvage
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import bundle_writer
-from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool
+from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool, RoomInFile
+from worker.saving.memory_file import CopyRoom
 
 pytestmark = pytest.mark.tensorflow
 SHAPES = ((), (0,), (3,), (2, 0, 5), (30, 7))
@@ -50,11 +52,18 @@ def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
     with NewFolder(folder / "copied") as ours:
         bundle_writer.BundleCopy(tuple(tensors.items()), reserve).write(ours, "ckpt")
         assert ours.end() == hashes
+    with NewFolder(folder / "left in memory") as ours:
+        half = memoryview(bytearray(1 << 25))
+        place = RoomInFile(CopyRoom(half, 1))
+        left = bundle_writer.BundleCopy(tuple(tensors.items()), place).place("ckpt", place.offset)
+        salvage.write_bundle(ours, left, half[left.offset : left.offset + left.size])
+        assert ours.end() == hashes
 
     assert {each.name for each in theirs.iterdir()} == set(hashes)
     for name, of_content in hashes.items():
         assert (folder / "ours" / name).read_bytes() == (theirs / name).read_bytes()
         assert (folder / "copied" / name).read_bytes() == (theirs / name).read_bytes()
+        assert (folder / "left in memory" / name).read_bytes() == (theirs / name).read_bytes()
         assert of_content == durable.hash_file(theirs / name)
     return hashes
 

@@ -1,5 +1,6 @@
 """Restores: from whole checkpoints only, into programs that fit, with everything accounted for."""
 
+import json
 import random
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Failed, Go, Restored
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
+from worker.checkpoint.restore import require_finite
+from worker.saving.directory import Unfit
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -349,3 +352,17 @@ def test_steps_between_saves_are_not_restored(directory: Path, two_replicas: Any
         run.step_done(loss=1 / 0)
     with worker.Run(training.build(two_replicas), strategy=two_replicas, directory=directory) as run:
         assert run.step == 6
+
+
+def test_a_state_that_was_in_memory_unchecked_does_not_fit_if_it_is_not_finite(tmp_path: Path) -> None:
+    weights, mask = tf.Variable([1.0, 2.0]), tf.Variable([-np.inf])
+    tracked, key = tf.train.Checkpoint(weights=weights, mask=mask), "mask/.ATTRIBUTES/VARIABLE_VALUE"
+
+    require_finite(tracked, tmp_path)
+    (tmp_path / layout.FROM_MEMORY).write_text(json.dumps({"format": 1, "not_finite": [key]}))
+    require_finite(tracked, tmp_path)
+    weights.assign([1.0, np.nan])
+    with pytest.raises(Unfit, match="weights is not finite"):
+        require_finite(tracked, tmp_path)
+    (tmp_path / layout.FROM_MEMORY).unlink()
+    require_finite(tracked, tmp_path)

@@ -1,0 +1,61 @@
+"""The state that a worker keeps in memory, where it outlives the worker: what becomes of it once the worker is gone.
+
+It is written as a checkpoint before the next attempt selects one, so everything that decides about checkpoints treats
+it as one more. Two ends must not be undone by it. After a divergence the next attempt begins from before, so a state
+from later is of no use. And a state may cause the death that follows: attempts that die right after restoring such a
+checkpoint leave no newer one behind, so the checkpoint becomes suspect and an older one, saved in good order, is used.
+"""
+
+from supervisor.core.actions.base import Effects
+from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.suspects import NEAR_STEPS
+from supervisor.core.program import account
+from supervisor.core.program.effects import ReleaseMemory, SalvageMemory
+from supervisor.core.program.events import CopiesHeld, MemorySalvaged
+from supervisor.core.program.facts import ProgramFacts
+
+_NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
+"""The last state is on the disk, or must not be gone on from, or another host has the run."""
+
+
+def copies_held(facts: ProgramFacts, event: CopiesHeld, now: float) -> Effects:
+    """Records whether the daemon holds memory into which the worker copies its state."""
+    facts.current.in_memory = event.is_held
+    return []
+
+
+def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:
+    """What is to be done with the memory of an attempt that has ended; nothing if there is none.
+
+    Call it before anything follows from the end.
+    """
+    if not facts.current.in_memory:
+        return []
+    if cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
+        return [ReleaseMemory(facts.attempt)]
+    return [SalvageMemory(facts.attempt, facts.mount)]
+
+
+def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:
+    """Whether it died right after restoring a checkpoint that was in memory itself, which may be the reason."""
+    current = facts.current
+    if not cause.traits.blames_checkpoint or facts.salvaged is None or own_checkpoint(facts) != facts.salvaged:
+        return False
+    begun = current.start_step if current.saved_step is None else current.saved_step
+    return begun is None or (current.step or 0) - begun < NEAR_STEPS
+
+
+def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> Effects:
+    """Records a checkpoint that was in memory as one that its attempt has committed."""
+    facts.salvaged = event.name
+    account.record_commit(facts, event.step, event.wall_at, event.name)
+    if facts.attempt == event.of_attempt:  # no other one has begun
+        facts.current.step = max(event.step, facts.current.step or 0)
+        facts.current.saved_step = max(event.step, facts.current.saved_step or 0)
+        facts.ended = account.saved_progress(facts)
+    if facts.best_step is None or event.step > facts.best_step:
+        facts.best_step = event.step
+        facts.failures.refill_budgets()
+        facts.suspects.checkpoint_committed()
+    return []

@@ -1,0 +1,236 @@
+"""Writes the state that a dead worker left in memory as a checkpoint, in a process of the job's user.
+
+Nothing of what lies in the memory is read by the daemon: whoever can write it could write anything. The process gets it
+as its standard input, and ends at its time limit or with the daemon (nobody reads its answer any more). As everywhere,
+the checkpoint exists once it is renamed; whatever ends the process before that leaves a `.partial` folder, which the
+next worker deletes.
+"""
+
+import errno
+import mmap
+import os
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.host.children import Identity, own_command, start_own
+from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.protocol import layout, mounts
+from supervisor.protocol.checkpoints import removal
+from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
+from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.memory_tier.layout import BundlePlace, Description, NoCopy, newest_first, prove
+from supervisor.protocol.tensorbundle import crc32c, entry, sstable
+from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
+
+LIMIT_S = 30.0  # to start, and to write what is small
+SLOWEST_BYTES_S = 20e6  # of a disk that is waited for
+MEMORY_BYTES = 2 << 30  # address space beside the file itself: the description of a million tensors
+PIECE_BYTES = 4 << 20
+MAX_ANSWER_BYTES = 64 * 1024
+MAX_TEXT = 2000  # characters of an error
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageRequest:
+    """What is to be written where. `attempt`: the one whose worker is dead. `mount`: the file system that the directory
+    was on, in words, None if that is not known. `make_room`: whether a full disk may cost older checkpoints."""
+
+    directory: Path
+    job: str
+    attempt: int
+    mount: str | None = None
+    make_room: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """A checkpoint was committed. `save_s`: how long that took, `wall_at`: when the state was copied."""
+
+    name: str
+    step: int
+    size_bytes: int
+    save_s: float
+    wall_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotSalvaged:
+    """Nothing was written, and why. `errno`: of the disk, which may be waited for; None: there is nothing to write."""
+
+    text: str
+    errno: int | None = None
+
+
+def salvage(held: HeldMemory, request: SalvageRequest, user: Identity | None) -> Salvaged | NotSalvaged:
+    """Has it written; blocks until that is done, or its time limit has passed. Raises OSError.
+
+    `user`: whom the process becomes; None: it stays the daemon's own.
+    """
+    ids = ["", "", ""] if user is None else [str(user.uid), str(user.gid), ",".join(map(str, user.groups))]
+    command = own_command("supervisor.host.memory_tier.salvage", *ids, encode_record(request))
+    limit_s = LIMIT_S + held.size_bytes / SLOWEST_BYTES_S
+    with start_own(command, {}, stdin=held.descriptor, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            content = _read_answer(process.stdout.fileno(), time.monotonic() + limit_s, limit_s)
+        finally:
+            process.kill()
+    try:
+        body = parse_object(content)
+        if "failure" in body:
+            failure = decode_record(body["failure"], NotSalvaged, "failure")
+            return NotSalvaged(failure.text[:MAX_TEXT], failure.errno)
+        salvaged = decode_record(body["result"], Salvaged, "result")
+    except (ProtocolError, KeyError, TypeError) as error:
+        raise OSError(errno.EBADMSG, f"its user's process gave no valid answer: {str(error)[:200]}") from error
+    if layout.parse_name(salvaged.name) != layout.CheckpointName(salvaged.step, request.attempt):
+        raise OSError(errno.EBADMSG, f"its user's process wrote {salvaged.name[:100]!r}")
+    return salvaged
+
+
+def _read_answer(descriptor: int, ends_at: float, limit_s: float) -> bytes:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    content = b""
+    while not content.endswith(b"\n"):
+        if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, f"its user's process took longer than {limit_s:g} s")
+        piece = os.read(descriptor, MAX_ANSWER_BYTES)
+        if not piece or len(content) > MAX_ANSWER_BYTES:
+            raise OSError(errno.EAGAIN, "its user's process ended without an answer")
+        content += piece
+    return content
+
+
+# --- in the process --------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Becomes the user of the arguments, writes what standard input holds, and answers."""
+    uid, gid, groups, text = sys.argv[1:]
+    request = decode_record(parse_object(text), SalvageRequest, "request")
+    threading.Thread(target=_end_with_daemon, daemon=True).start()
+    crc32c.load_library()  # which the user may not be able to read
+    size = os.fstat(0).st_size
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_BYTES, size + MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if uid:
+        Identity(int(uid), int(gid), tuple(int(group) for group in groups.split(",") if group)).assume()
+    os.write(1, encode_record(_answer(request)).encode() + b"\n")
+
+
+def _end_with_daemon() -> None:
+    poll = select.poll()
+    poll.register(1, 0)  # POLLERR comes unasked: the pipe has no reader
+    poll.poll()
+    os._exit(1)
+
+
+def _answer(request: SalvageRequest) -> dict[str, Salvaged | NotSalvaged]:
+    try:
+        memory = memoryview(mmap.mmap(0, 0, access=mmap.ACCESS_READ))  # until the process ends
+        return {"result": _write_newest(memory, request)}
+    except (NoCopy, ValueError) as error:
+        failure = NotSalvaged(str(error)[:MAX_TEXT])
+    except OSError as error:
+        failure = NotSalvaged((error.strerror or str(error))[:MAX_TEXT], error.errno or errno.EIO)
+    except MemoryError:
+        failure = NotSalvaged("there is not enough memory to read it", errno.ENOMEM)
+    except Exception as error:  # noqa: BLE001 - the daemon says it
+        failure = NotSalvaged(f"{error!r:.200}", errno.EBADMSG)
+    return {"failure": failure}
+
+
+def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:
+    """Commits the newest copy that is whole. Raises NoCopy if none is, or none is newer than what is on the disk."""
+    began_at = time.monotonic()
+    reasons = []
+    for half in newest_first(memory):
+        try:
+            description = prove(half)
+        except NoCopy as error:
+            reasons.append(str(error))
+            continue
+        if (description.job, description.attempt) != (request.job, request.attempt):
+            reasons.append(f"it is of attempt {description.attempt} of {description.job:.100}")
+            continue
+        size_bytes = write_checkpoint(half, description, request)
+        save_s = time.monotonic() - began_at
+        return Salvaged(str(description.name), description.step, size_bytes, save_s, description.created_wall_at)
+    raise NoCopy(f"no copy in memory is whole: {'; '.join(reasons) or 'none was complete'}")
+
+
+def write_checkpoint(half: memoryview, description: Description, request: SalvageRequest) -> int:
+    """Commits a proven copy; returns its size. Raises NoCopy if there is nothing to be done; OSError."""
+    while True:
+        try:
+            return _write_once(half, description, request)
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not (is_full and request.make_room and removal.delete_oldest(request.directory) is not None):
+                raise
+
+
+def _write_once(half: memoryview, description: Description, request: SalvageRequest) -> int:
+    directory, name = request.directory, description.name
+    _require_newer(directory, name)
+    if request.mount is not None and (mount := str(mounts.mount_of(directory))) != request.mount:
+        raise OSError(errno.ENODEV, f"it was on {request.mount}, and is on {mount} now", str(directory))
+    partial = directory / name.partial
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with NewFolder(partial, through_cache=True) as folder:
+            for bundle in description.bundles:
+                write_bundle(folder, bundle, half[bundle.offset : bundle.offset + bundle.size])
+            for file in description.files:
+                folder.create(file.name).write(half[file.offset : file.offset + file.size])
+            manifest = Manifest(
+                job=description.job,
+                attempt=description.attempt,
+                step=description.step,
+                created_wall_at=description.created_wall_at,
+                files=tuple(FileRecord(file, size, digest) for file, (size, digest) in folder.finish().items()),
+                versions=description.versions,
+                topology=description.topology,
+                metrics=description.metrics,
+            )
+            folder.add(layout.MANIFEST, manifest.to_bytes())
+            folder.commit(directory / str(name), lambda: _require_newer(directory, name))
+        return manifest.size_bytes
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _require_newer(directory: Path, name: layout.CheckpointName) -> None:
+    """Raises NoCopy if the attempt saved this step or a later one itself, or a newer attempt has begun to save."""
+    own = max((saved.step for saved in committed_checkpoints(directory) if saved.attempt == name.attempt), default=-1)
+    if own >= name.step:
+        raise NoCopy(f"step {own} is on the disk, and the newest in memory is step {name.step}")
+    if (newest := highest_attempt(directory)) > name.attempt:
+        raise NoCopy(f"attempt {newest} has begun to save there")
+
+
+def write_bundle(folder: NewFolder, bundle: BundlePlace, content: memoryview) -> None:
+    """Writes the files of a bundle as TensorFlow does; the index from what the description says."""
+    data = folder.create(f"{bundle.prefix}.data-00000-of-00001")
+    records = {b"": entry.HEADER}
+    for tensor in bundle.tensors:
+        crc, end = 0, tensor.offset + tensor.size
+        for at in range(tensor.offset, end, PIECE_BYTES):
+            piece = bytes(content[at : min(at + PIECE_BYTES, end)])  # what the checksum's library takes
+            crc = crc32c.extend(crc, piece)
+            data.write(piece, is_stable=True)
+        crc = crc if tensor.crc is None else tensor.crc
+        records[tensor.name.encode()] = entry.encode_tensor(
+            tensor.dtype, tensor.shape, tensor.offset, tensor.size, sstable.mask(crc)
+        )
+    folder.add(f"{bundle.prefix}.index", sstable.encode_table(sorted(records.items())))

@@ -1,0 +1,172 @@
+"""The state that a job's worker keeps in memory: held while it lives, written as a checkpoint when it is gone."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import JobConfig, ProgramConfig
+from supervisor.core.program import effects, events
+from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
+from supervisor.host.processes.spawning import SpawnError
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint
+from supervisor.protocol.wire import messages
+from supervisor.runner.attempt.launching import owner_ids
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.records.observers import ProgramObserver
+from supervisor.runner.records.program import ProgramRecords
+
+
+@dataclass(slots=True)
+class _Salvage:
+    """What is left of an attempt whose worker is gone."""
+
+    effect: effects.SalvageMemory
+    held: HeldMemory
+
+
+class MemoryHolder:
+    """The memory of the workers of one job.
+
+    `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `records` say why there is
+    none; `post` takes the events; `start` begins what takes a while.
+    """
+
+    def __init__(
+        self,
+        config: ProgramConfig,
+        job: JobConfig,
+        services: Services,
+        observers: ProgramObserver,
+        records: ProgramRecords,
+        post: Callable[[events.Event], None],
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._config = config
+        self._job = job
+        self._services = services
+        self._observers = observers
+        self._records = records
+        self._post = post
+        self._start = start
+        self._log = log
+        self._held: dict[int, HeldMemory] = {}
+        self._waiting: _Salvage | None = None
+        self._salvaged: ReportedCheckpoint | None = None
+        self._is_settled = asyncio.Event()
+        self._is_settled.set()
+
+    def on_message(self, message: messages.FromWorker) -> None:
+        """Takes hold of the memory that a worker names, or lets go of it."""
+        waiting = self._waiting
+        if isinstance(message, messages.MemoryCopies):
+            self._take(message)
+        elif isinstance(message, messages.Restored) and waiting is not None and self._is_settled.is_set():
+            self._drop_waiting()  # training goes on from an older state
+
+    def _take(self, message: messages.MemoryCopies) -> None:
+        attempt = message.attempt
+        before = self._held.pop(attempt, None)
+        if message.descriptor is None:
+            self._log.info("memory.off", attempt=attempt, why=message.why_not)
+        else:
+            try:
+                owner = owner_ids(self._config)
+                held = HeldMemory(message.pid, message.descriptor, None if owner is None else owner[0])
+            except (OSError, SpawnError) as error:
+                self._log.warning("memory.not_held", attempt=attempt, error=str(error))
+                self._records.training.memory_off = f"the daemon can't open them: {error}"
+            else:
+                self._held[attempt] = held
+                self._log.info("memory.held", attempt=attempt, size_bytes=held.size_bytes)
+        if before is not None:
+            before.close()
+        self._post(events.CopiesHeld(attempt, attempt in self._held))
+
+    def salvage(self, effect: effects.SalvageMemory) -> None:
+        """Begins to write what the memory of a dead worker holds."""
+        held = self._held.pop(effect.attempt, None)
+        if held is not None:
+            self._drop_waiting()
+            self._waiting = waiting = _Salvage(effect, held)
+            self._is_settled.clear()
+            self._start(self._settle(waiting))
+
+    def release(self, attempt: int) -> None:
+        """Lets go of the memory of an attempt."""
+        held = self._held.pop(attempt, None)
+        if held is not None:
+            held.close()
+
+    async def settle(self) -> None:
+        """Returns when what was begun is done; call it before a checkpoint is selected.
+
+        Tries once more what failed because of the disk or the host.
+        """
+        await self._is_settled.wait()
+        if self._waiting is not None:
+            self._is_settled.clear()
+            await self._settle(self._waiting)
+
+    def pop_salvaged(self) -> ReportedCheckpoint | None:
+        """The checkpoint that came of it since the last call."""
+        salvaged, self._salvaged = self._salvaged, None
+        return salvaged
+
+    async def _settle(self, waiting: _Salvage) -> None:
+        try:
+            await self._write(waiting)
+        finally:
+            if self._waiting is waiting or self._waiting is None:
+                self._is_settled.set()
+
+    async def _write(self, waiting: _Salvage) -> None:
+        effect = waiting.effect
+        request = SalvageRequest(
+            self._job.checkpoint_dir,
+            self._config.name,
+            effect.attempt,
+            effect.mount,
+            self._job.checkpoint_make_room,
+        )
+        try:
+            result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
+        except (OSError, RuntimeError) as error:
+            result = NotSalvaged(str(error), getattr(error, "errno", None))
+        may_pass = isinstance(result, NotSalvaged) and result.errno is not None
+        if self._waiting is waiting and not may_pass:
+            self._drop_waiting()
+        if isinstance(result, Salvaged):
+            self._report(effect, result)
+        else:
+            remedy = "it is tried once more before the next start" if may_pass else None
+            self._log.warning("memory.not_salvaged", attempt=effect.attempt, why=result.text, remedy=remedy)
+
+    def _report(self, effect: effects.SalvageMemory, salvaged: Salvaged) -> None:
+        facts = {"attempt": effect.attempt, "step": salvaged.step, "checkpoint": salvaged.name}
+        directory = str(self._job.checkpoint_dir)
+        self._salvaged = ReportedCheckpoint(
+            salvaged.step, salvaged.name, directory, effect.mount, effect.attempt, salvaged.wall_at
+        )
+        self._log.info("checkpoint.salvaged", **facts, took_s=round(salvaged.save_s, 3))
+        committed = messages.Committed(
+            effect.attempt, salvaged.step, salvaged.name, salvaged.size_bytes, salvaged.save_s, stall_s=0.0
+        )
+        self._observers.on_message(committed, time.monotonic())
+        self._post(events.MemorySalvaged(effect.attempt, salvaged.step, salvaged.name, salvaged.wall_at))
+
+    def _drop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.held.close()
+            self._waiting = None
+
+    def detach(self) -> None:
+        """Lets go of everything; the next daemon takes hold of what live workers name to it."""
+        self._drop_waiting()
+        for attempt in list(self._held):
+            self.release(attempt)

@@ -1,0 +1,201 @@
+"""What becomes of the state that a dead worker left in memory, and what a checkpoint that comes of it changes."""
+
+import pytest
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.suspects import DEATHS, NEAR_STEPS
+from supervisor.core.job import Job
+from supervisor.core.program.effects import RecordEnd, ReleaseMemory, SalvageMemory, SelectCheckpoint, SendGo
+from supervisor.core.program.events import (
+    BeginAtRequested,
+    CheckpointCommitted,
+    CheckpointSelected,
+    CopiesHeld,
+    DoneReported,
+    FailureReported,
+    MemorySalvaged,
+    SpawnSucceeded,
+    StartRequested,
+    StepsDone,
+    StopRequested,
+    TrainingRestored,
+    WorkerExited,
+)
+from supervisor.core.program.facts import Policy, State
+from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.protocol.wire.exits import WorkerExit
+from tests.core.test_job import die, running
+
+POLICY = Policy("digits", is_job=True, checkpoint_dir="/data/digits", startretries=10)
+
+
+def holding(step: int = 50) -> Job:
+    """A job that trains and whose state is held in memory."""
+    job = running(POLICY)
+    job.handle(CopiesHeld(1, is_held=True), 10.0)
+    job.handle(StepsDone(1, step), 11.0)
+    return job
+
+
+def salvaged(job: Job, of_attempt: int, step: int, now: float) -> str:
+    name = f"step-{step:010d}.a{of_attempt}"
+    job.handle(MemorySalvaged(of_attempt, step, name, 1.7e9), now)
+    return name
+
+
+def begin(job: Job, path: str, step: int, now: float) -> int:
+    """The attempt that was launched restores a checkpoint and holds memory."""
+    attempt = job.facts.attempt
+    job.handle(SpawnSucceeded(attempt), now)
+    effects = job.handle(CheckpointSelected(attempt, f"/data/digits/{path}", step, highest_step=step), now)
+    assert [effect for effect in effects if isinstance(effect, SendGo)], job.facts.reason
+    job.handle(TrainingRestored(attempt, step), now)
+    job.handle(CopiesHeld(attempt, is_held=True), now)
+    return attempt
+
+
+def test_memory_is_salvaged_before_the_next_attempt_selects_its_checkpoint() -> None:
+    job = holding()
+    job.facts.mount = "xfs at /data"
+
+    effects = die(job, 12.0)
+
+    kinds = [type(effect) for effect in effects]
+    assert effects[1] == SalvageMemory(1, "xfs at /data")
+    assert kinds.index(RecordEnd) < kinds.index(SalvageMemory) < kinds.index(SelectCheckpoint)
+
+
+def test_without_memory_nothing_is_salvaged() -> None:
+    job = running(POLICY)
+    job.handle(CopiesHeld(1, is_held=True), 10.0)
+    job.handle(CopiesHeld(1, is_held=False), 11.0)
+
+    effects = die(job, 12.0)
+
+    assert not [effect for effect in effects if isinstance(effect, SalvageMemory | ReleaseMemory)]
+
+
+def test_a_job_that_is_killed_while_it_stops_is_salvaged_too() -> None:
+    job = holding()
+    job.handle(StopRequested(), 12.0)
+
+    effects = die(job, 13.0)
+
+    assert job.state is State.STOPPED
+    assert SalvageMemory(1) in effects
+    salvaged(job, 1, 49, 14.0)
+    assert job.facts.ended is not None
+    assert (job.facts.ended.safe_step, job.facts.ended.unsaved) == (49, 1)
+
+
+def test_after_completion_memory_is_let_go() -> None:
+    job = holding()
+    job.handle(DoneReported(1), 12.0)
+
+    effects = die(job, 13.0, code=0)
+
+    assert job.state is State.SUCCEEDED
+    assert ReleaseMemory(1) in effects
+
+
+def test_after_a_divergence_memory_is_let_go_as_the_next_attempt_begins_from_before() -> None:
+    job = holding()
+    job.handle(FailureReported(1, "loss is nan", 51, go_back=True), 12.0)
+
+    effects = die(job, 13.0, code=int(WorkerExit.DIVERGED))
+
+    assert effects[0].cause is Cause.DIVERGENCE  # type: ignore[attr-defined]
+    assert ReleaseMemory(1) in effects
+
+
+def test_where_an_operator_has_chosen_the_step_memory_is_let_go() -> None:
+    job = holding()
+    job.handle(StopRequested(), 12.0)
+    job.handle(BeginAtRequested(20), 12.0)
+    job.handle(StartRequested(), 12.0)
+
+    assert ReleaseMemory(1) in die(job, 13.0)
+
+
+def test_a_salvaged_checkpoint_is_a_commit_for_the_account_and_the_budgets() -> None:
+    job = holding()
+    job.handle(CheckpointCommitted(1, 30), 11.5)
+    die(job, 12.0)
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+    name = salvaged(job, 1, 49, 12.5)
+
+    assert job.facts.account.newest is not None
+    assert (job.facts.account.newest.step, job.facts.account.newest.name, job.facts.account.newest.attempt) == (
+        49,
+        name,
+        1,
+    )
+    assert (job.facts.attempt, job.facts.current.saved_step, job.facts.best_step) == (2, None, 49)
+    assert not job.facts.failures.by_cause
+    assert facts_to_persist(job.facts, 13.0).salvaged == name
+
+
+def test_an_older_state_than_the_newest_changes_no_account() -> None:
+    job = holding()
+    job.handle(CheckpointCommitted(1, 60), 11.5)
+    die(job, 12.0)
+
+    salvaged(job, 1, 49, 12.5)
+
+    assert job.facts.account.newest is not None
+    assert job.facts.account.newest.step == 60
+
+
+@pytest.mark.parametrize("steps", [0, NEAR_STEPS - 1])
+def test_a_state_that_kills_whoever_restores_it_is_gone_back_behind(steps: int) -> None:
+    """Each attempt from it dies within a few steps; none may leave a newer state behind, or it would go on for ever."""
+    job = holding(50)
+    job.handle(CheckpointCommitted(1, 30), 11.5)
+    die(job, 12.0)
+    poisoned, now = salvaged(job, 1, 49, 12.5), 13.0
+    chosen: list[SelectCheckpoint] = []
+
+    for _ in range(DEATHS):
+        now += 100.0
+        if job.state is State.BACKOFF:
+            job.expire(now)
+        attempt = begin(job, poisoned, 49, now)
+        job.handle(StepsDone(attempt, 49 + steps), now)
+        effects = [*die(job, now + 1.0)]
+        effects += job.expire(now + 99.0) if job.state is State.BACKOFF else []
+        assert ReleaseMemory(attempt) in effects
+        chosen += [effect for effect in effects if isinstance(effect, SelectCheckpoint)]
+
+    assert chosen[-1].avoid == {poisoned}
+
+
+def test_a_death_long_after_the_restore_of_a_salvaged_state_leaves_another_one() -> None:
+    job = holding(50)
+    die(job, 12.0)
+    attempt = begin(job, salvaged(job, 1, 49, 12.5), 49, 13.0)
+    job.handle(StepsDone(attempt, 49 + NEAR_STEPS), 14.0)
+
+    assert SalvageMemory(attempt, None) in die(job, 15.0)
+
+
+def test_a_death_right_after_the_restore_of_what_a_worker_saved_itself_leaves_a_state() -> None:
+    job = holding(50)
+    job.handle(CheckpointCommitted(1, 30), 11.5)
+    die(job, 12.0)
+    attempt = begin(job, "step-0000000030.a1", 30, 13.0)
+    job.handle(StepsDone(attempt, 31), 14.0)
+
+    assert SalvageMemory(attempt, None) in die(job, 15.0)
+
+
+def test_the_kernels_out_of_memory_kill_says_nothing_against_a_salvaged_state() -> None:
+    job = holding(50)
+    die(job, 12.0)
+    attempt = begin(job, salvaged(job, 1, 49, 12.5), 49, 13.0)
+    job.handle(FailureReported(attempt, "MemoryError", 50, out_of_memory=True), 14.0)
+
+    effects = job.handle(WorkerExited(attempt, code=1), 15.0)
+
+    assert effects[0].cause is Cause.OUT_OF_MEMORY  # type: ignore[attr-defined]
+    assert SalvageMemory(attempt, None) in effects

@@ -1,0 +1,139 @@
+"""Whenever a worker dies, and whatever is done to the memory that it leaves, what is proven is one step's state."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.protocol.memory_tier import layout
+from supervisor.protocol.memory_tier.layout import BundlePlace, Description, FilePlace, NoCopy, TensorPlace
+from tests.fuzzing import cases
+
+SIZES = (700, 0, 5000)
+HALF = layout.half_bytes(2 * 4096 + 5700 + 3000)
+
+
+class Writer:
+    """A worker that can die: only the first `left` bytes that it writes get into the memory."""
+
+    def __init__(self, left: int) -> None:
+        self.memory = bytearray(2 * HALF)
+        self.left = left
+        self.sealed = 0
+        """The step of the newest copy that it had completed when it died."""
+
+    def write(self, at: int, content: bytes) -> None:
+        content = content[: self.left]
+        self.memory[at : at + len(content)] = content
+        self.left -= len(content)
+
+    def copy(self, step: int) -> None:
+        """In the order of the writes of `worker/saving`; what `layout.seal` writes is taken from a whole copy."""
+        at = step % 2 * HALF
+        whole = bytearray(HALF)
+        whole[:5700] = content_of(step)
+        layout.seal(memoryview(whole), step, 5700, describe(step))
+        trailer = layout.trailer_at(HALF)
+        self.write(at + trailer, layout.NO_TRAILER)
+        for begin in range(0, trailer, 512):
+            self.write(at + begin, bytes(whole[begin : min(begin + 512, trailer)]))
+        self.write(at + trailer, bytes(whole[trailer : trailer + len(layout.NO_TRAILER)]))
+        if self.left:
+            self.sealed = step
+
+
+def content_of(step: int) -> bytes:
+    return bytes([step % 251]) * 5700
+
+
+def describe(step: int) -> Description:
+    offset, tensors = 0, []
+    for number, size in enumerate(SIZES[:2]):
+        tensors.append(TensorPlace(f"t{number}", 1, (size // 4,), offset, size))
+        offset += size
+    bundle = BundlePlace("ckpt", 0, 700, tuple(tensors))
+    return Description("job", 3, step, 1.5, (bundle,), (FilePlace("state.json", 700, 5000),), {"a": "b"}, {"n": 1})
+
+
+def proven(memory: bytes | bytearray) -> list[tuple[int, bytes]]:
+    """The steps that are proven whole, newest first, with their content."""
+    steps = []
+    for half in layout.newest_first(memoryview(memory)):
+        try:
+            description = layout.prove(half)
+        except NoCopy:
+            continue
+        steps.append((description.step, bytes(half[:5700])))
+    return steps
+
+
+@cases(300)
+@given(left=st.integers(0, 8 * HALF))
+def test_a_worker_that_dies_after_any_byte_leaves_the_last_state_that_it_completed(left: int) -> None:
+    writer = Writer(left)
+    for step in range(1, 8):
+        writer.copy(step)
+
+    steps = proven(writer.memory)
+
+    assert [step for step, _ in steps][:1] == ([writer.sealed] if writer.sealed else [])
+    assert all(content == content_of(step) for step, content in steps)
+
+
+@cases(300)
+@given(at=st.integers(0, 2 * HALF - 1), bit=st.integers(0, 7))
+def test_a_bit_that_flips_anywhere_costs_at_most_the_copy_that_it_is_in(at: int, bit: int) -> None:
+    writer = Writer(1 << 40)
+    writer.copy(1)
+    writer.copy(2)
+    writer.memory[at] ^= 1 << bit
+
+    steps = proven(writer.memory)
+
+    assert steps
+    assert all(content == content_of(step) for step, content in steps)
+    hit = 2 if at < HALF else 1
+    if at % HALF < 5700:
+        assert hit not in [step for step, _ in steps]
+
+
+@cases(300)
+@given(content=st.binary(max_size=3 * 4096))
+def test_what_is_no_copy_is_refused_in_words(content: bytes) -> None:
+    assert proven(content) == []
+
+
+def forged(**changes: object) -> memoryview:
+    from dataclasses import replace
+
+    half = memoryview(bytearray(HALF))
+    layout.seal(half, 1, 5700, replace(describe(1), **changes))
+    return half
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"files": (FilePlace("../up", 0, 1),)}, "names files that no checkpoint has"),
+        ({"files": (FilePlace("MANIFEST.json", 0, 1),)}, "names files that no checkpoint has"),
+        ({"files": (FilePlace("ckpt.index", 0, 1),)}, "names files that no checkpoint has"),
+        ({"files": (FilePlace("state.json", 0, 1 << 40),)}, "lies outside"),
+        ({"bundles": (BundlePlace("ckpt", 1 << 40, 1, ()),)}, "lies outside"),
+        ({"bundles": (BundlePlace("a/b", 0, 0, ()),)}, "names files that no checkpoint has"),
+        ({"bundles": (BundlePlace("ckpt", 0, 8, (TensorPlace("t", 1, (1,), 4, 4),)),)}, "does not lie behind"),
+        ({"bundles": (BundlePlace("ckpt", 0, 8, (TensorPlace("t", 1, (1,), 0, 4),)),)}, "have 4 bytes"),
+        ({"format": 99}, "a newer stepkeeper"),
+        ({"step": 1 << 60}, "step"),
+    ],
+)
+def test_a_copy_with_right_hashes_that_no_worker_of_ours_wrote_is_refused(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(NoCopy, match=why):
+        layout.prove(forged(**changes))
+
+
+def test_a_copy_that_is_larger_than_its_half_is_not_sealed() -> None:
+    half = memoryview(bytearray(2 * layout.PAGE_BYTES))
+
+    with pytest.raises(ValueError, match="in a half of"):
+        layout.seal(half, 1, layout.PAGE_BYTES, describe(1))
+    with pytest.raises(NoCopy):
+        layout.prove(half)

@@ -1,0 +1,194 @@
+"""When the state is copied into memory, what that costs, and when it is not done at all."""
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.protocol.available_memory import available_memory
+from supervisor.protocol.memory_tier import layout
+from supervisor.protocol.memory_tier.layout import Description
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import FromWorker, MemoryCopies
+from tests.waiting import wait_until
+from worker.process.attempt import Attempt
+from worker.process.requests import PendingRequests
+from worker.saving import memory_tier
+from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
+from worker.saving.memory_tier import CannotCopy, CopyCadence, MemoryTier
+
+
+@dataclass
+class Listener:
+    """Who is told what the worker says."""
+
+    said: list[FromWorker] = field(default_factory=list)
+
+    def send_message(self, message: FromWorker) -> None:
+        self.said.append(message)
+
+
+class Run:
+    """A run whose state is `size` bytes."""
+
+    def __init__(self, size: int, fail: Exception | None = None) -> None:
+        self.size, self.fail, self.step = size, fail, 0
+        self.slow_s = 0.0
+        self.listener = Listener()
+        attempt = Attempt(Launch(job="digits"), PendingRequests(), self.listener, number=3)  # type: ignore[arg-type]
+        self.tier: MemoryTier[int] = MemoryTier(attempt, self.copy)
+
+    def copy(self, step: int, room: CopyRoom) -> Callable[[], Description]:
+        if self.fail is not None:
+            raise self.fail
+        offset, memory = room.take(self.size)
+        memory[:] = bytes([step % 256]) * self.size
+        time.sleep(self.slow_s)
+        return lambda: Description("digits", 3, step, 1.5, (), (layout.FilePlace("state", offset, self.size),))
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Steps until that holds."""
+
+        def do_step() -> Any:
+            self.step += 1
+            self.tier.on_step_boundary(lambda: self.step)
+            return condition()
+
+        wait_until(do_step, "it holds")
+
+    @property
+    def newest(self) -> Description:
+        message = next(each for each in reversed(self.listener.said) if isinstance(each, MemoryCopies))
+        with open(f"/proc/self/fd/{message.descriptor}", "rb") as file:
+            return layout.prove(next(layout.newest_first(memoryview(file.read()))))
+
+
+def test_the_memory_is_named_once_it_holds_a_state_and_then_holds_newer_ones() -> None:
+    run = Run(10_000)
+
+    run.until(lambda: run.tier.step)
+    first = run.newest.step
+    assert [type(each) for each in run.listener.said] == [MemoryCopies]
+    run.until(lambda: run.tier.step != first)
+
+    assert run.newest.step == run.tier.step
+    assert len(run.listener.said) == 1
+    run.tier.close()
+
+
+def test_a_state_that_has_grown_gets_larger_memory_and_the_old_one_stays_until_that_holds_it() -> None:
+    gc.collect()  # what other tests left
+    before_bytes = mapped_bytes()
+    run = Run(10_000)
+    run.until(lambda: run.tier.step)
+    before, run.size = run.newest.step, 9_000_000
+
+    run.until(lambda: len(run.listener.said) == 2)
+
+    assert run.newest.step > before
+    assert run.newest.files[0].size == 9_000_000
+    assert mapped_bytes() < before_bytes + 2 * 15_000_000, "the smaller one is gone"
+    run.tier.close()
+
+
+@pytest.mark.parametrize("fail", [CannotCopy("only TensorFlow can write it"), MemoryError("no room")])
+def test_a_state_that_cannot_be_copied_is_said_and_training_goes_on(fail: Exception) -> None:
+    run = Run(10, fail)
+
+    run.until(lambda: run.listener.said)
+
+    assert run.listener.said == [MemoryCopies(3, os.getpid(), None, 0, str(fail))]
+    assert run.tier.on_step_boundary(lambda: 1) == 0.0
+    run.tier.close()
+
+
+def test_a_state_too_large_for_a_quarter_of_the_memory_is_not_copied() -> None:
+    run = Run(0)
+    run.fail = NoRoom(available_memory()[0] // 7)
+
+    run.until(lambda: run.listener.said)
+
+    message = run.listener.said[0]
+    assert isinstance(message, MemoryCopies)
+    assert message.descriptor is None
+    assert "more than a quarter of" in str(message.why_not)
+    run.tier.close()
+
+
+def test_a_state_that_is_too_slow_to_copy_is_copied_no_more_and_its_memory_is_given_back() -> None:
+    gc.collect()  # what other tests left
+    before = mapped_bytes()
+    run = Run(10_000)
+    run.slow_s = 1.01 * memory_tier.LONGEST_S * memory_tier.COST_SHARE
+    cadence = run.tier._cadence
+    run.until(lambda: cadence.copies == 1)
+    for _ in range(memory_tier.JUDGED):
+        cadence.record_copy(run.slow_s)
+    run.tier._due_at = 0.0
+
+    run.until(lambda: len(run.listener.said) == 2)
+
+    assert "a copy costs" in str(run.listener.said[-1])
+    assert run.tier.step is None
+    assert mapped_bytes() == before
+    run.tier.close()
+
+
+def mapped_bytes() -> int:
+    """The memory of copies that this process still has."""
+    places = [
+        line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "stepkeeper-state" in line
+    ]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in (place.split("-") for place in places))
+
+
+def test_copies_take_at_most_a_hundredth_of_training() -> None:
+    cadence = CopyCadence()
+    assert cadence.interval_s == memory_tier.INTERVAL_S
+
+    for cost_s in (9.0, 0.5, 0.05):  # the first ones find cold memory
+        cadence.record_copy(cost_s)
+    assert cadence.is_worth_it
+    assert cadence.interval_s == pytest.approx(5.0)
+
+    for _ in range(30):
+        cadence.record_copy(0.001)
+    assert cadence.interval_s == memory_tier.INTERVAL_S
+    for _ in range(30):
+        cadence.record_copy(0.3)
+    assert not cadence.is_worth_it
+
+
+@pytest.mark.integration
+def test_the_size_of_the_file_is_sealed_and_a_forked_process_does_not_hold_it() -> None:
+    file = MemoryFile(10_000)
+    with pytest.raises(PermissionError):
+        os.ftruncate(file.descriptor, 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(file.descriptor, 1 << 30)
+    inode = os.fstat(file.descriptor).st_ino
+    assert inode in open_inodes()
+
+    if (pid := os.fork()) == 0:
+        os._exit(inode in open_inodes())
+
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    assert inode in open_inodes()
+    assert file.size_bytes == 2 * 12288
+    file.close()
+
+
+def open_inodes() -> list[int]:
+    """Of all descriptors; calls only what can't raise in a fork."""
+    found = []
+    for number in range(1024):
+        with contextlib.suppress(OSError):
+            found.append(os.fstat(number).st_ino)
+    return found

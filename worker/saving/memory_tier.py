@@ -1,0 +1,179 @@
+"""Copies the state into memory every second or so, where it outlives this process; decides when, and whether at all.
+
+The copy is made between two steps, as for a save. A thread beside training completes it: it adds the small files and
+hashes all. What this costs training is measured, and the next copy comes when it was at most COST_SHARE of the time.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from supervisor.protocol.available_memory import available_memory
+from supervisor.protocol.memory_tier.layout import Description, half_bytes
+from supervisor.protocol.wire.messages import MemoryCopies
+from worker.process.attempt import Attempt
+from worker.process.reporting import describe_error
+from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
+
+INTERVAL_S = 1.0  # of lost work hardly anybody notices less
+COST_SHARE = 0.01  # of training time
+LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
+MEASURED = 3  # copies, before their cost is believed: the first ones find cold memory
+JUDGED = 10  # copies, before they may be found too dear: a host may be busy for a minute
+MEMORY_SHARE = 4  # both copies take at most this part of the memory that is left: the rest is for training and its data
+SPARE = 1.0 / 16  # of a copy's size, as histories grow
+SPARE_BYTES = 4 << 20  # for the small files and the description
+WEIGHT = 0.3  # of the newest copy in the smoothed cost
+
+Boundary = TypeVar("Boundary")
+
+Complete = Callable[[], Description]
+CopyState = Callable[[Boundary, CopyRoom], Complete]
+"""Copies the state into the room, and returns what completes the copy on another thread. Raises CannotCopy, NoRoom."""
+
+
+class CannotCopy(Exception):
+    """The state can't be copied into memory; the text says why."""
+
+
+@dataclass(slots=True)
+class CopyCadence:
+    """How far apart copies are, by what they cost training. Seconds."""
+
+    cost_s: float = 0.0
+    copies: int = 0
+
+    def record_copy(self, cost_s: float) -> None:
+        """A copy cost training so much."""
+        self.copies += 1
+        weight = 1.0 if self.copies <= MEASURED else WEIGHT
+        self.cost_s += weight * (cost_s - self.cost_s)
+
+    @property
+    def interval_s(self) -> float:
+        """From the begin of a copy to the next one."""
+        return max(INTERVAL_S, self.cost_s / COST_SHARE)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether copies come often enough."""
+        return self.copies < JUDGED or self.interval_s <= LONGEST_S
+
+
+def has_copies(attempt: Attempt) -> bool:
+    """Whether copies are asked for, and somebody is there to hold them. Not in a proof, which kills on purpose."""
+    return attempt.launch.memory_checkpoint != "off" and attempt.channel is not None and attempt.proof is None
+
+
+def report_no_copies(attempt: Attempt, why: str) -> None:
+    """Tells the daemon that there are no copies from now on."""
+    attempt.reporter.send_message(MemoryCopies(attempt.number, os.getpid(), None, 0, why))
+
+
+class MemoryTier(Generic[Boundary]):
+    """The copies of one run. All of it but `_complete` and `_allocate` happens on the thread that trains."""
+
+    def __init__(self, attempt: Attempt, copy_state: CopyState[Boundary]) -> None:
+        self.step: int | None = None
+        """Of the newest whole copy."""
+        self._attempt = attempt
+        self._copy_state = copy_state
+        self._cadence = CopyCadence()
+        self._due_at = 0.0
+        self._file: MemoryFile | None = None
+        self._next_file: MemoryFile | None = None  # larger; takes its place once it holds a copy
+        self._thread = ThreadPoolExecutor(1, "stepkeeper-memory")
+        self._work: Future[None] | None = None
+        self._needed_bytes = 0
+        self._problem: str | None = None
+        self._is_off = False
+
+    def on_step_boundary(self, boundary: Callable[[], Boundary]) -> float:
+        """Copies the state if it is time. Returns for how many seconds training waited."""
+        now = time.monotonic()
+        if self._is_off or now < self._due_at or (self._work is not None and not self._work.done()):
+            return 0.0
+        if self._problem is None and not self._cadence.is_worth_it:
+            cost_s, interval_s = self._cadence.cost_s, self._cadence.interval_s
+            self._problem = (
+                f"a copy costs {cost_s:.2f} s, so {COST_SHARE:.0%} of training is one every {interval_s:.0f} s"
+            )
+        if self._problem is not None:
+            self._turn_off(self._problem)
+            return 0.0
+        file = self._next_file or self._file
+        room = file.begin() if file is not None else CopyRoom(memoryview(bytearray(half_bytes(0))), 0)
+        try:
+            complete = self._copy_state(boundary(), room)
+        except NoRoom as error:
+            self._needed_bytes = error.needed_bytes
+            self._submit(self._allocate)
+            return time.monotonic() - now
+        except (CannotCopy, MemoryError) as error:
+            self._turn_off(str(error))
+            return time.monotonic() - now
+        stall_s = time.monotonic() - now
+        self._due_at = now + self._cadence.interval_s
+        self._submit(lambda: self._complete(room, complete, stall_s, now))
+        return stall_s
+
+    def close(self) -> None:
+        """Makes no more copies; the newest one stays for the daemon."""
+        self._is_off = True
+        self._thread.shutdown()
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        try:
+            self._work = self._thread.submit(work)
+        except RuntimeError as error:  # no thread can be started: a limit was reached, or the main one is over
+            self._turn_off(str(error))
+
+    def _turn_off(self, why: str) -> None:
+        """Gives the memory back, and says why."""
+        self._is_off, self.step = True, None
+        report_no_copies(self._attempt, why)
+        for file in (self._file, self._next_file):
+            if file is not None:
+                file.close()
+        self._file = self._next_file = None
+
+    # --- on the thread beside training --------------------------------------------------------------------------------
+
+    def _complete(self, room: CopyRoom, complete: Complete, stall_s: float, began_at: float) -> None:
+        cpu_s = time.thread_time()
+        try:
+            description = complete()
+            room.seal(description)
+        except NoRoom as error:
+            self._needed_bytes = 2 * error.needed_bytes
+            self._allocate()
+            return
+        except Exception as error:  # noqa: BLE001 - training must not end because of it
+            self._problem = f"a copy failed: {describe_error(error)}"
+            return
+        beside_s = (time.thread_time() - cpu_s) / (os.cpu_count() or 1)
+        self._cadence.record_copy(stall_s + beside_s)
+        self._due_at = began_at + self._cadence.interval_s
+        self.step = description.step
+        if self._next_file is not None:
+            before, self._file, self._next_file = self._file, self._next_file, None
+            message = MemoryCopies(self._attempt.number, os.getpid(), self._file.descriptor, self._file.size_bytes)
+            self._attempt.reporter.send_message(message)
+            if before is not None:
+                before.close()
+
+    def _allocate(self) -> None:
+        """Makes a file that is large enough, if there is memory for it."""
+        half = half_bytes(int(self._needed_bytes * (1 + SPARE)) + SPARE_BYTES)
+        try:
+            available = available_memory()[0]
+            if 2 * half * MEMORY_SHARE > available:
+                sizes = f"two copies take {2 * half / 1e6:.0f} MB"
+                self._problem = f"{sizes}, more than a quarter of the {available / 1e6:.0f} MB of memory that are left"
+                return
+            self._next_file = MemoryFile(half)
+        except (OSError, ValueError, KeyError, MemoryError) as error:
+            self._problem = f"no memory for copies: {describe_error(error)}"
