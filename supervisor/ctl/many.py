@@ -124,7 +124,7 @@ def _object(answer: Answer) -> dict[str, Any]:
 def _print_status(terminal: Terminal, answers: Sequence[Answer], width: int) -> None:
     silent = [answer for answer in answers if answer.error is not None]
     for answer in silent:
-        terminal.print_line(f"{answer.host.name:<{width}}  {'UNKNOWN':<10}{answer.error}")
+        terminal.print_line(f"{answer.host.name:<{width}}  {'UNKNOWN':<10}{render.one_line(str(answer.error))}")
     results = [(answer.host, answer.found) for answer in answers if answer.error is None and answer.found is not None]
     for name in _unknown_everywhere([found for _, found in results]):
         terminal.print_line(unknown_line(name))
