@@ -470,7 +470,10 @@ ENDED = (
 SAYS_HOW = "how it ended is what one wants to know of a program that ended as it should not"
 TOO_QUICKLY = "Exited too quickly (process log may have details)"
 GAVE_UP = "1 failure (crash) without staying up: exited too quickly: exit status 3"
-NO_SUCH_COMMAND = "cannot start missing: there is no command '/nonexistent/program'; install it, or give its full path"
+NO_SUCH_COMMAND = (
+    "cannot start missing: there is no command '/nonexistent/program'; install it, or give its full path; "
+    "to be done by the script's author: correct the path or the rights of the command"
+)
 NOT_UTF8 = "bytes that are no UTF-8 are replaced: an error tells nothing of the log"
 NOT_A_FAULT = "a wrong argument is a fault that says so, not an error of the daemon's"
 OWN_VERSION = "it is another program"

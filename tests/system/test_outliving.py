@@ -56,7 +56,7 @@ def test_what_escapes_just_before_a_crash_ends_with_it(given: Path, tmp_path: Pa
     with Inside(given, tmp_path, job(tmp_path, CRASHES)) as daemon:
         daemon.until(lambda: len(escaped(tmp_path)) >= 5, "they are there")
         daemon.until(lambda: not any(map(alive, escaped(tmp_path))), "all of it is gone")
-        assert daemon.status("p")["pid"] is None
+        daemon.until(lambda: daemon.status("p")["pid"] is None, "its end is explained")
 
 
 def test_what_a_daemon_that_died_left_is_ended_by_the_next_although_its_worker_is_gone(

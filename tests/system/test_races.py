@@ -1,5 +1,6 @@
 """Commands that meet: none hangs, none leaves two workers, none forgets what was wanted."""
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -36,8 +37,15 @@ class Call:
 def workers(daemon: Daemon) -> int:
     assert daemon.process is not None
     children = psutil.Process(daemon.process.pid).children()
-    # the logger begins as a child
-    return sum("supervisor.host.logs.logger" not in " ".join(each.cmdline()) for each in children)
+    # the logger begins as a child, and helpers that have just ended are waited for
+    return sum("supervisor.host.logs.logger" not in command for child in children if (command := _command_of(child)))
+
+
+def _command_of(child: psutil.Process) -> str:
+    """Empty if it has ended."""
+    with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+        return " ".join(child.cmdline())
+    return ""
 
 
 SLOW = {"STEPS": 100_000, "EVERY": 100_000, "FLUSH_S": 2}

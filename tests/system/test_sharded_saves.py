@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import worker
 from supervisor.host.gang_link import free_port
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
@@ -92,6 +93,12 @@ def values(checkpoint: Path) -> dict[str, bytes]:
     """Of every tensor, as TensorFlow reads it."""
     reader = tf.train.load_checkpoint(str(checkpoint / "ckpt"))
     return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in reader.get_variable_to_dtype_map()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _devices_first() -> None:
+    """TensorFlow's devices can be made once in a process, and other tests need two."""
+    worker.strategy(replicas=2)
 
 
 @pytest.fixture(scope="module")

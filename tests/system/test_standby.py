@@ -1,5 +1,6 @@
 """A job's standby, with a real daemon: it becomes the next attempt, and never anything else."""
 
+import contextlib
 import json
 import os
 import signal
@@ -55,7 +56,9 @@ def parent(process: psutil.Process) -> int | None:
 
 
 def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+    """Of a process that may have been killed already: `status` names it until its end is explained."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
