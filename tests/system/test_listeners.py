@@ -106,7 +106,7 @@ def test_events_beyond_the_buffer_are_counted_and_reported(tmp_path: Path):
         listener = status["listener"]
         assert (listener["standing"], listener["waiting"], listener["dropped"]) == ("BUSY", 2, 2)
         assert "2 events dropped" in status["description"]
-        assert 'stepkeeper_listener_events_total{fate="dropped",pool="ear"} 2\n' in metrics(daemon)
+        assert 'stepkeeper_listener_events_total{pool="ear",fate="dropped"} 2.0' in metrics(daemon)
         daemon.until(lambda: daemon.events("listener.event_dropped"), "it is in the log")
         assert daemon.events("listener.event_dropped") == ["listener.event_dropped"]
         daemon.call("stop", name="ear")

@@ -69,7 +69,7 @@ async def three_jobs(folder: Path) -> AsyncIterator[tuple[Any, dict[str, Runner]
         expected_times=expected_times,
         listening=SimpleNamespace(pool_counts=dict),
         disks=BlockingCalls(),
-        settings=SimpleNamespace(identifier="test"),
+        settings=SimpleNamespace(identifier="test", logfile=None),
         proofs=Proofs(runners, services),
     )
     try:
