@@ -9,6 +9,7 @@ and all forks order sets of strings alike.
 Each process of tests has one such process for each framework, made at its first use, which ends with it.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -16,9 +17,9 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,37 @@ class ForkServer:
             )
 
     def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """The pid of a new child of this process."""
-        with _FORKING, _subreaper():
+        """The pid of a new child of this process. Raises ServerEnded."""
+        pid = b""
+        with _FORKING, _subreaper(), contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._asks, [json.dumps(order).encode()], descriptors)
             pid = self._asks.recv(_PID_BYTES)
         if not pid:
-            raise RuntimeError(f"the process that imports for others ended with {self._process.wait()}")
+            raise ServerEnded(f"the process that imports for others ended with {self._process.wait()}")
         return int(pid)
 
 
-@cache
+class ServerEnded(RuntimeError):
+    """The process that forks is gone; the text says with which status."""
+
+
+_servers: dict[tuple[str, tuple[str, ...]], ForkServer] = {}
+
+
 def _server(python: str, modules: tuple[str, ...]) -> ForkServer:
-    return ForkServer(python, modules)
+    if (python, modules) not in _servers:
+        _servers[python, modules] = ForkServer(python, modules)
+    return _servers[python, modules]
+
+
+def _fork(python: str, modules: tuple[str, ...], order: dict[str, Any], descriptors: Sequence[int]) -> int:
+    """The pid of a new child. One test that ends a server, whichever it was, is not to fail all that follow."""
+    try:
+        return _server(python, modules).fork(order, descriptors)
+    except ServerEnded as error:
+        warnings.warn(f"{error}; another one is started", stacklevel=2)
+        del _servers[python, modules]
+        return _server(python, modules).fork(order, descriptors)
 
 
 @contextmanager
@@ -102,7 +122,7 @@ class ForkedProcess(subprocess.Popen[str]):
         }
         inherited = zip((p2cread, c2pwrite, errwrite), (0, 1, 2), strict=True)
         descriptors = [own if given == -1 else given for given, own in inherited]
-        self.pid = _server(python, self._modules).fork(order, descriptors)
+        self.pid = _fork(python, self._modules, order, descriptors)
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 

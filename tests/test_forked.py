@@ -78,3 +78,17 @@ def test_a_module_is_run_as_with_m(tmp_path: Path):
     done = forked.run([sys.executable, "-m", "json.tool", "--help"], forked.NUMPY, timeout=60)
 
     assert done.returncode == 0 and done.stdout.startswith("usage:")
+
+
+@pytest.mark.integration
+def test_a_server_that_was_killed_is_started_anew(tmp_path: Path) -> None:
+    modules, command = ("json",), [sys.executable, str(tmp_path / "say.py")]
+    (tmp_path / "say.py").write_text("print(1)")
+    first = forked.ForkedProcess(command, modules, stdout=subprocess.PIPE)
+    assert first.communicate(timeout=60)[0] == "1\n"
+    forked._server(sys.executable, modules)._process.kill()
+
+    with pytest.warns(UserWarning, match="ended with -9; another one is started"):
+        second = forked.ForkedProcess(command, modules, stdout=subprocess.PIPE)
+
+    assert second.communicate(timeout=60)[0] == "1\n"
