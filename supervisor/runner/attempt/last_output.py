@@ -14,8 +14,8 @@ from supervisor.host.logs.files.positions import LogPosition
 from supervisor.protocol.installation import install_stepkeeper
 from supervisor.runner.attempt.services import Services
 
-LIMIT_S = 1.5  # how long an exit waits for its line; the logger writes it within milliseconds, on a busy host in tenths
-LOGGER_START_LIMIT_S = 3.0  # the same while the logger starts, which takes half a second by itself
+LIMIT_S = 0.5  # how long an exit waits for its line; the logger writes it within milliseconds, on a busy host in tenths
+LOGGER_START_LIMIT_S = 1.0  # the same while the logger starts, which takes half a second by itself
 AGAIN_S = 0.01  # between two looks; the line is complete once two looks are the same
 CLOCK_TICK_S = 0.02  # a file's time comes from a clock that ticks every few milliseconds
 TAIL_BYTES = 4096
