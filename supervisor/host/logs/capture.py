@@ -101,6 +101,10 @@ class LogCapture:
         """How many pipes programs still hold."""
         return self._handover.open_pipe_count
 
+    def is_captured(self, path: Path) -> bool:
+        """Whether more may come into a log file: somebody holds a pipe to it, or the logger has not read all of one."""
+        return self._handover.is_captured(path.absolute())
+
     @property
     def failures(self) -> dict[Path, str]:
         """Log files that can't be written at present, and why."""

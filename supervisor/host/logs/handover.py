@@ -81,6 +81,10 @@ class Handover:
         """How many pipes have a writer left."""
         return len(self._pipes)
 
+    def is_captured(self, path: Path) -> bool:
+        """Whether a pipe that leads to the file has a writer left, or may have something to read."""
+        return path in self._pipes.paths
+
     @property
     def failures(self) -> dict[Path, str]:
         """Log files that can't be written at present, and why."""

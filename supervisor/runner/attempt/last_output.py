@@ -16,7 +16,7 @@ from supervisor.runner.attempt.services import Services
 
 LIMIT_S = 0.5  # how long an exit waits for its line; the logger writes it within milliseconds, on a busy host in tenths
 LOGGER_START_LIMIT_S = 1.0  # the same while the logger starts, which takes half a second by itself
-AGAIN_S = 0.01  # between two looks; the line is complete once two looks are the same
+AGAIN_S = 0.01  # between two looks; what they show is complete once two are the same
 CLOCK_TICK_S = 0.02  # a file's time comes from a clock that ticks every few milliseconds
 TAIL_BYTES = 4096
 MAX_CHARACTERS = 200
@@ -42,7 +42,8 @@ async def read_end(config: ProgramConfig, services: Services, since_wall_at: flo
     """The end of what was printed to standard error; empty under the conditions of `last_error_lines`.
 
     `begin`: where the output of the attempt begins, once the logger has told; until then, few bytes are read, which may
-    be of the attempt before.
+    be of the attempt before. Nothing at all is believed only once the logger has read the attempt's pipe to its end: it
+    makes a file before it writes there.
     """
     path = config.stdout_logfile if config.redirect_stderr else config.stderr_logfile
     if path is None:
@@ -50,12 +51,16 @@ async def read_end(config: ProgramConfig, services: Services, since_wall_at: flo
     limit_s = LOGGER_START_LIMIT_S if services.logs.logger_pid is None else LIMIT_S
     since = (since_wall_at or 0.0) - CLOCK_TICK_S
     looked: _Look | None = None
+    was_whole = False
     with contextlib.suppress(TimeoutError, OSError, RuntimeError):  # the last: the host has no thread to spare
         async with asyncio.timeout(limit_s):
             while True:
-                before, looked = looked, await services.log_reads.run(path, _read_tail, path, since, begin())
-                if looked is not None and looked == before:
+                begins = begin()
+                is_whole = begins is not None and not services.logs.is_captured(path)
+                before, looked = looked, await services.log_reads.run(path, _read_tail, path, since, begins)
+                if looked == before and (was_whole or (looked is not None and looked[2])):
                     break
+                was_whole = is_whole
                 await asyncio.sleep(AGAIN_S)
     return looked[2] if looked is not None else b""
 

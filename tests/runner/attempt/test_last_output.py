@@ -4,12 +4,15 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from supervisor.config import load_config
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
+from supervisor.host.logs.files.positions import LogPosition
+from supervisor.runner.attempt.last_output import read_end
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.retiring import retire
 from supervisor.runner.program.runner import Runner
@@ -132,3 +135,53 @@ async def test_a_stop_that_comes_meanwhile_finds_the_exit_handled(tmp_path: Path
 
     assert runner.state is State.EXITED
     await asyncio.wait_for(retire(runner, "shutdown"), PATIENCE_S)
+
+
+class Looks:
+    """The log file at each look, and whether a pipe still leads to it: stands in for `log_reads` and `logs`."""
+
+    logger_pid = 1
+
+    def __init__(self, *looks: tuple[bytes | None, bool]) -> None:
+        self._looks = looks
+        self.count = 0
+
+    def is_captured(self, _path: Path) -> bool:
+        return self._at()[1]
+
+    async def run(self, *_arguments: object) -> tuple[int, int, bytes] | None:
+        text, _ = self._at()
+        self.count += 1
+        return None if text is None else (len(text), 0, text)
+
+    def _at(self) -> tuple[bytes | None, bool]:
+        return self._looks[min(self.count, len(self._looks) - 1)]
+
+
+async def end_of(tmp_path: Path, looks: Looks, *, begin_is_known: bool = True) -> bytes:
+    section = f"[program:main]\ncommand=/bin/true\nstderr_logfile={tmp_path}/e.log\n"
+    (tmp_path / "test.conf").write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{section}")
+    config = load_config(tmp_path / "test.conf", os.environ).programs["main"]
+    begin = LogPosition(1, 0, 0, 0) if begin_is_known else None
+    services = SimpleNamespace(logs=looks, log_reads=looks)
+    return await read_end(config, services, None, lambda: begin)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nothing", [None, b""], ids=["no file", "an empty file"])
+async def test_the_end_of_a_silent_program_is_not_waited_for_once_its_pipe_has_ended(tmp_path: Path, nothing: bytes):
+    looks = Looks((nothing, True), (nothing, False))
+
+    assert await end_of(tmp_path, looks) == b""
+    assert looks.count == 3
+
+
+async def test_a_file_that_the_logger_has_made_and_not_written_yet_proves_nothing(tmp_path: Path):
+    looks = Looks((b"", True), (b"", True), (b"", True), (b"late\n", True))
+
+    assert await end_of(tmp_path, looks) == b"late\n"
+
+
+async def test_nothing_is_believed_of_a_logger_that_does_not_know_the_attempt_yet(tmp_path: Path):
+    looks = Looks((None, False), (None, False), (None, False), (b"late\n", False))
+
+    assert await end_of(tmp_path, looks, begin_is_known=False) == b"late\n"
