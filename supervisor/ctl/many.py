@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from supervisor.ctl import render
+from supervisor.ctl.actions import gpus
 from supervisor.ctl.actions.run import run_action
 from supervisor.ctl.hosts import Host
 from supervisor.ctl.naming import unknown_line
@@ -21,8 +22,8 @@ READS |= {"status", "tail", "timeline", "version"}
 """Actions that change nothing: they may be asked of all hosts. Others are done where --limit says."""
 FOLLOWS = frozenset({"events", "fg", "open", "prove", "top"})
 """Actions for one daemon, as they hold the terminal."""
-FOLLOWING = frozenset({"-f", "-w", "--watch", "--return"})
-"""Options that make an action one of these, or one that acts."""
+FOLLOWING = frozenset({"-f", "-w", "--watch"})
+"""Options that make an action one of these."""
 
 _WORST = ("FATAL", "UNKNOWN", "BACKOFF", "EXITED", "STOPPED", "STOPPING", "STARTING")
 """States in the order in which they are shown; others follow."""
@@ -46,9 +47,10 @@ class Answer:
 
 def refusal(action: str, arguments: Sequence[str], is_limited: bool) -> str | None:
     """Why an action is not done on several hosts at once; None if it is."""
-    if action in FOLLOWS or (FOLLOWING & {*arguments} and action in READS and "--return" not in arguments):
+    if action in FOLLOWS or (action in READS and FOLLOWING & {*arguments}):
         return f"{action} holds the terminal for one daemon; name its host with --limit"
-    if (action not in READS or "--return" in arguments) and not is_limited:
+    changes = action not in READS or any(argument.partition("=")[0] == gpus.RETURN for argument in arguments)
+    if changes and not is_limited:
         return f"{action} changes something; say on which hosts with --limit NAME,NAME, or --limit all"
     return None
 

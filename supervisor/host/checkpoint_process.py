@@ -9,11 +9,9 @@ line of JSON is limited, and parsed as what a stranger sent. It ends when the da
 import errno
 import os
 import resource
-import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +30,7 @@ from supervisor.host.checkpoint_calls import (
     SetAside,
     shortened,
 )
+from supervisor.host.child_answer import read_answer
 from supervisor.host.children import Identity, own_command, start_own
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
@@ -45,7 +44,6 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_TEXT = 4000  # characters of an error, which goes into status, log and ledger
 MAX_REMARKS = 5  # on a file system
 MAX_WRITTEN_BYTES = 1 << 20  # of a file: it writes reasons only
-READ_BYTES = 64 * 1024
 
 _KINDS: Mapping[Question, type[CheckpointAnswer]] = {
     Question.SELECT: Selection,
@@ -84,26 +82,10 @@ def answer_as(identity: Identity, request: CheckpointRequest, limit_s: float | N
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(_encode(request))
             process.stdin.flush()  # stays open: its end tells the process that the daemon is gone
-            content = _read_answer(process.stdout.fileno(), time.monotonic() + limit, limit)
+            content = read_answer(process.stdout.fileno(), limit, MAX_ANSWER_BYTES)
         finally:
             process.kill()
     return _parse_answer(content, _KINDS[request.question])
-
-
-def _read_answer(descriptor: int, ends_at: float, limit_s: float) -> bytes:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    content = b""
-    while not content.endswith(b"\n"):
-        if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
-            raise TimeoutError(errno.ETIMEDOUT, f"its user's process took longer than {limit_s:g} s")
-        piece = os.read(descriptor, READ_BYTES)
-        if not piece:
-            raise OSError(errno.EAGAIN, "its user's process ended without an answer")
-        content += piece
-        if len(content) > MAX_ANSWER_BYTES:
-            raise OSError(errno.EMSGSIZE, f"its user's process answered with more than {MAX_ANSWER_BYTES} bytes")
-    return content
 
 
 def _parse_answer(content: bytes, kind: type[CheckpointAnswer]) -> CheckpointAnswer:

@@ -182,7 +182,8 @@ def test_every_action_reads_follows_or_needs_a_limit():
         "add", "checkpoint", "clear", "drill", "export", "help", "reload", "remove", "reread", "restart", "rotate",
         "shutdown", "signal", "start", "stop", "update",
     }  # fmt: skip
-    assert many.refusal("gpus", ["--return", "GPU-a"], is_limited=False) is not None
+    for arguments in (["--return", "GPU-a"], ["--return=GPU-a"]):
+        assert many.refusal("gpus", arguments, is_limited=False) is not None
 
 
 # --- the file ---

@@ -43,7 +43,7 @@ def find_interpreter(script: Path, environment: Mapping[str, str]) -> Path:
 def missing_packages(python: Path, names: Sequence[str], folders: Sequence[Path]) -> list[str]:
     """Those that the interpreter does not find, nor in these folders; none if it can't be asked."""
     code = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))"
-    elsewhere = [name for name in names if not any(_has_module(folder, name) for folder in folders)]
+    elsewhere = [name for name in names if not any(has_module(folder, name) for folder in folders)]
     if python == Path(sys.executable):
         return [name for name in elsewhere if find_spec(name) is None]
     try:
@@ -60,5 +60,6 @@ def missing_packages(python: Path, names: Sequence[str], folders: Sequence[Path]
     return [name for name in elsewhere if name in answer]
 
 
-def _has_module(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").exists() or (folder / name).is_dir()
+def has_module(folder: Path, name: str) -> bool:
+    """Whether a module or package of that name is in the folder."""
+    return (folder / f"{name}.py").exists() or any((folder / name).glob("*.py"))

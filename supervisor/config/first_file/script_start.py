@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from supervisor.config.first_file.interpreters import has_module
 from supervisor.config.first_file.script_survey import ScriptError, ScriptSurvey
 
 MAX_LEVELS = 4  # of folders above a script in which its modules are looked for
@@ -79,15 +80,11 @@ def _folders_of_modules(own: Path, imports: Sequence[str], here: Path) -> Iterat
     places = [folder / inner for folder in [*own.parents][:MAX_LEVELS] for inner in ("", "src")]
     places = [here, here / "src", *places] if own.is_relative_to(here) else places
     for name in imports:
-        if name in sys.stdlib_module_names or _has_module(own, name):
+        if name in sys.stdlib_module_names or has_module(own, name):
             continue
-        folder = next((place for place in places if _has_module(place, name)), None)
+        folder = next((place for place in places if has_module(place, name)), None)
         if folder is not None:
             yield folder
-
-
-def _has_module(folder: Path, name: str) -> bool:
-    return _is_there(folder / f"{name}.py") or any((folder / name).glob("*.py"))
 
 
 def _is_there(path: Path) -> bool:

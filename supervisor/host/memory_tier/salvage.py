@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.child_answer import read_answer
 from supervisor.host.children import Identity, own_command, start_own
 from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.protocol import layout, mounts
@@ -80,7 +81,7 @@ def salvage(held: HeldMemory, request: SalvageRequest, user: Identity | None) ->
     with start_own(command, {}, stdin=held.descriptor, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            content = _read_answer(process.stdout.fileno(), time.monotonic() + limit_s, limit_s)
+            content = read_answer(process.stdout.fileno(), limit_s, MAX_ANSWER_BYTES)
         finally:
             process.kill()
     try:
@@ -94,20 +95,6 @@ def salvage(held: HeldMemory, request: SalvageRequest, user: Identity | None) ->
     if layout.parse_name(salvaged.name) != layout.CheckpointName(salvaged.step, request.attempt):
         raise OSError(errno.EBADMSG, f"its user's process wrote {salvaged.name[:100]!r}")
     return salvaged
-
-
-def _read_answer(descriptor: int, ends_at: float, limit_s: float) -> bytes:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    content = b""
-    while not content.endswith(b"\n"):
-        if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
-            raise TimeoutError(errno.ETIMEDOUT, f"its user's process took longer than {limit_s:g} s")
-        piece = os.read(descriptor, MAX_ANSWER_BYTES)
-        if not piece or len(content) > MAX_ANSWER_BYTES:
-            raise OSError(errno.EAGAIN, "its user's process ended without an answer")
-        content += piece
-    return content
 
 
 # --- in the process --------------------------------------------------------------------------------------------------
