@@ -1,6 +1,6 @@
 """The command line of `supervisord`: its options, its checks before the start, and its exit status."""
 
-import supervisor.host.service.frozen_classes
+import supervisor.host.service.slim_classes
 import supervisor.host.service.slim_imports  # noqa: F401 - these two have to come first
 
 # isort: split

@@ -131,16 +131,16 @@ def test_the_collector_passes_loaded_modules_over_and_no_garbage_is_kept_with_th
     assert found.stdout.split() == ["True"] * 4, found.stderr
 
 
-def test_frozen_classes_of_the_daemon_refuse_what_pythons_own_refuse():
-    """In a process with our pair of functions and in one without, word for word."""
-    results = {run_python(f"{first}\n{FROZEN}") for first in ("", "import supervisor.host.service.frozen_classes")}
+def test_slim_classes_of_the_daemon_behave_as_pythons_own():
+    """In a process with our methods and in one without, word for word."""
+    results = {run_python(f"{first}\n{CLASSES}") for first in ("", "import supervisor.host.service.slim_classes")}
 
     assert len(results) == 1, results
     assert results.pop().count("FrozenInstanceError") == 5
 
 
-FROZEN = """
-from dataclasses import dataclass
+CLASSES = """
+from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Record:
@@ -149,9 +149,24 @@ class Record:
 class Extended(Record):
     pass
 
+@dataclass(order=True, slots=True, unsafe_hash=True)
+class Pair:
+    first: float
+    second: str = "two"
+    unseen: object = field(default=None, compare=False, repr=False)
+    inner: object = field(default=(), hash=False)
+
+@dataclass(repr=False)
+class Shorter(Pair):
+    third: int = 3
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
 def attempt(act):
     try:
-        act()
+        return act()
     except Exception as error:
         return type(error).__name__ + " " + str(error)
 
@@ -159,7 +174,18 @@ record, extended = Record(), Extended()
 print(attempt(lambda: setattr(record, "value", 2)), attempt(lambda: setattr(record, "other", 2)))
 print(attempt(lambda: delattr(record, "value")), attempt(lambda: setattr(extended, "value", 2)))
 print(attempt(lambda: setattr(extended, "other", 2)), extended.other, attempt(lambda: delattr(extended, "other")))
-print(attempt(lambda: delattr(extended, "value")), record, hash(record), record == Record(), vars(extended))
+print(attempt(lambda: delattr(extended, "value")), record, record == Record(), record == extended, vars(extended))
+print(record == 1, record != Record(2), hash(record) == hash(Record()), {record, Record()}, extended)
+nan = float("nan")
+print(Record(nan) == Record(nan), Record(nan) == Record(float("nan")), Nothing() == Nothing(), Nothing(), {Nothing()})
+pair = Pair(1.5)
+pair.inner = [pair]
+print(pair, Shorter(1.0, inner=5), repr(pair), Pair.__repr__.__qualname__, Pair.__eq__.__name__)
+print(Pair(1) == Pair(1, unseen=4), Pair(1) == Pair(1, inner=4), Pair(1) == Shorter(1))
+print(Pair(1) < Pair(2), Pair(1) < Pair(1, "z"))
+print(hash(Pair(1, inner=[])) == hash(Pair(1, inner={})), attempt(lambda: hash(Pair([]))))
+print(attempt(lambda: hash(Shorter(1))))
+print(attempt(lambda: Pair(1) < 1), attempt(lambda: repr(object.__new__(Pair))))
 """
 
 

@@ -13,40 +13,26 @@ it. The hook is run once for each: when no job uses the GPU any more, as a GPU i
 Points in time are Unix time, as they are compared over weeks and over daemons.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from supervisor.core.gpus import faults, health
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
 from supervisor.core.gpus.faults import Fault, Follows, Remedy
 from supervisor.core.gpus.health import GpuHealth, HealthTrail
+from supervisor.core.gpus.incidents import INCIDENT_S, QUIET_NOTE_S, RECENT_S, Incidents, RecentFault
 from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GuardRecords, LeftOut, PastFault
+from supervisor.core.gpus.repeats import is_repeated_elsewhere, what_follows
 from supervisor.core.gpus.verdict import Gpu, chosen_gpus
+from supervisor.core.gpus.words import describe, gpu_words
 from supervisor.core.gpus.xid import XidLine
 
-INCIDENT_S = 60.0  # the driver repeats itself for as long as a program goes on using a broken GPU
-QUIET_NOTE_S = 3600.0  # between two notes of the same counter
-DAY_S = 86400.0
-RECENT_S = 60.0  # a fault that is older explains no death, and nothing is restarted for it
 SETTLED_S = 10.0  # what NVML says of a GPU was perhaps asked before the line that came first
 HOOK_WAIT_S = 180.0  # a job that does not end holds the hook up no longer: longer than a flush may take
 MAX_REBOOTS = 2  # the same fault after so many reboots needs somebody who looks at the hardware
-SUSPECT_STEPS = 3  # a program's own kind of fault at so many steps, on one GPU of several, is the GPU's
-MAX_RECENT = 200
 MAX_TEXT = 500  # characters of why a GPU is left out
 LEAVING_OUT = (Follows.LEAVE_OUT, Follows.AT_NEXT_START)
 _RANKS = (None, Remedy.INSPECT, Remedy.RESET, Remedy.REBOOT, Remedy.REPLACE)
-
-
-@dataclass(slots=True)
-class _Recent:
-    """A fault of the last minute, for whoever asks why a process died. `seen_at`: when it was last reported."""
-
-    seen_at: float
-    fault: Fault
-    text: str
-    pids: frozenset[int]
-    programs: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -60,9 +46,8 @@ class Guard:
     _trail: HealthTrail = field(default_factory=HealthTrail)
     _health: dict[str, GpuHealth] = field(default_factory=dict)
     _listed: tuple[GpuHealth, ...] = ()
-    _incidents: dict[tuple[str, str, str, int], float] = field(default_factory=dict)
+    _incidents: Incidents = field(default_factory=Incidents)
     _lines_at: dict[str, float] = field(default_factory=dict)
-    _recent: list[_Recent] = field(default_factory=list)
     revision: int = 0
     """Grows with each change of what has to survive the daemon."""
 
@@ -93,13 +78,7 @@ class Guard:
 
     def recent_faults(self, pids: Iterable[int], since: float, program: str | None = None) -> tuple[str, ...]:
         """What was found since then about these processes, or about the GPUs of the program, the worst first."""
-        wanted = frozenset(pids)
-        found = [
-            recent
-            for recent in self._recent
-            if recent.seen_at >= since and (recent.pids & wanted or program in recent.programs)
-        ]
-        return tuple(recent.text for recent in sorted(found, key=lambda recent: not recent.fault.leaves_out))
+        return self._incidents.explain(pids, since, program)
 
     def is_used_by(self, use: GpuUse, key: str) -> bool:
         """Whether a job may use a GPU that is listed; one that was started after the GPU was left out does not."""
@@ -169,7 +148,7 @@ class Guard:
     def on_host_fault(self, fault: Fault, text: str, now: float) -> list[Decision]:
         """No GPU can be used by a new process, whatever each of them says."""
         self.host_fault = f"{fault.meaning} ({text})" if text else fault.meaning
-        if not self._is_new(("", fault.key, "", 0), now, QUIET_NOTE_S):
+        if not self._incidents.is_new(("", fault.key, "", 0), now, QUIET_NOTE_S):
             return []
         decisions: list[Decision] = [Incident("", "", fault.key, self.host_fault, fault.follows, (), 1, not self.acts)]
         if fault.remedy is not None and self.acts:
@@ -283,14 +262,14 @@ class Guard:
         if fault.follows is not Follows.NOTE and not is_old:
             pids = {use.pid for use in affected if use.pid is not None} | ({pid} if pid is not None else set())
             words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
-            self._note_recent(_Recent(now, fault, words, frozenset(pids), names))
+            self._incidents.note(RecentFault(now, fault, words, frozenset(pids), names))
         of_program = (first.program, first.attempt) if first is not None and fault.is_programs else ("", 0)
         is_quiet = fault.is_state or (fault.follows is Follows.NOTE and not fault.key.startswith("xid-"))
-        if not self._is_new((key, fault.key, *of_program), now, QUIET_NOTE_S if is_quiet else INCIDENT_S):
+        if not self._incidents.is_new((key, fault.key, *of_program), now, QUIET_NOTE_S if is_quiet else INCIDENT_S):
             return []
         past = PastFault(at, fault.key, None if first is None else first.program, None if first is None else first.step)
-        is_wrong = fault.is_programs and self._is_repeated_elsewhere(key, past)
-        follows, remedy = (Follows.NOTE, None) if is_old else self._follows(fault, record, past, first)
+        others = None if first is None else self._other_records(first, record)
+        follows, remedy = (Follows.NOTE, None) if is_old else what_follows(fault, record, past, others)
         faults_kept = (*(old for old in record.faults if now - old.wall_at < WEEKS_S), past)[-MAX_FAULTS:]
         count = sum(old.fault == fault.key for old in faults_kept)
         record = replace(record, faults=faults_kept)
@@ -313,45 +292,11 @@ class Guard:
             return decisions
         words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
         decisions += [Restart(use.program, use.attempt, words, fault.answers) for use in affected if not use.is_ending]
-        if is_wrong and first is not None:
+        elsewhere = (other for uuid, other in self.records.gpus.items() if uuid != key)
+        if fault.is_programs and first is not None and is_repeated_elsewhere(elsewhere, past):
             why = f"{words}; the same error at step {past.step} on another GPU: the program is wrong, not the GPU"
             decisions.append(GiveUp(first.program, first.attempt, why))
         return decisions
-
-    def _follows(
-        self, fault: Fault, record: GpuRecord, past: PastFault, use: GpuUse | None
-    ) -> tuple[Follows, Remedy | None]:
-        """What follows, as what was seen of this GPU before may say more than the table."""
-        lately = [old for old in record.faults if old.fault == fault.key and past.wall_at - old.wall_at < DAY_S]
-        if fault.retries is not None and len(lately) >= fault.retries:
-            return Follows.LEAVE_OUT, Remedy.RESET
-        if not (fault.is_programs and use is not None):
-            return fault.follows, fault.remedy
-        steps = {old.step for old in (*lately, past) if old.program == past.program and old.step is not None}
-        seen_by_it = {other.uuid for other in self._chosen(use) if other.uuid != record.uuid}
-        is_elsewhere = any(
-            old.fault == fault.key and old.program == past.program
-            for uuid in seen_by_it
-            for old in self.records.gpus.get(uuid, GpuRecord(uuid)).faults
-        )
-        if seen_by_it and not is_elsewhere and len(steps) >= SUSPECT_STEPS:
-            return Follows.LEAVE_OUT, Remedy.INSPECT
-        return fault.follows, fault.remedy
-
-    def _is_repeated_elsewhere(self, key: str, past: PastFault) -> bool:
-        """Whether the program had the same fault at the same step on another GPU; steps are reported one late."""
-        if past.step is None or past.program is None:
-            return False
-        return any(
-            old.fault == past.fault
-            and old.program == past.program
-            and old.step is not None
-            and abs(old.step - past.step) <= 1
-            and past.wall_at - old.wall_at < DAY_S
-            for other, record in self.records.gpus.items()
-            if other != key
-            for old in record.faults
-        )
 
     def _affected(
         self, fault: Fault, key: str, uses: Sequence[GpuUse], pid: int | None, owner: str | None
@@ -367,31 +312,19 @@ class Guard:
     def _chosen(self, use: GpuUse) -> list[Gpu]:
         return chosen_gpus([Gpu(gpu.index, gpu.uuid) for gpu in self._devices()], use.visible)
 
+    def _other_records(self, use: GpuUse, record: GpuRecord) -> list[GpuRecord]:
+        uuids = {gpu.uuid for gpu in self._chosen(use) if gpu.uuid != record.uuid}
+        return [self.records.gpus.get(uuid, GpuRecord(uuid)) for uuid in uuids]
+
     def _devices(self) -> list[GpuHealth]:
         """All GPUs that are listed, or were."""
         there = {gpu.uuid for gpu in self._listed}
         return [*self._listed, *(gpu for uuid, gpu in self._health.items() if uuid not in there)]
 
-    def _is_new(self, incident: tuple[str, str, str, int], now: float, quiet_s: float) -> bool:
-        """Whether it is another incident; one lasts for as long as it is reported at least once in `quiet_s`."""
-        last_at = self._incidents.get(incident)
-        self._incidents[incident] = now
-        if len(self._incidents) > MAX_RECENT:
-            self._incidents = {name: at for name, at in self._incidents.items() if now - at < QUIET_NOTE_S}
-        return last_at is None or now - last_at >= quiet_s
-
-    def _note_recent(self, recent: _Recent) -> None:
-        lately = [old for old in self._recent if recent.seen_at - old.seen_at <= RECENT_S]
-        for old in lately:
-            if old.text == recent.text:
-                recent.pids |= old.pids
-                recent.programs |= old.programs
-        self._recent = [*(old for old in lately if old.text != recent.text), recent][-MAX_RECENT:]
-
     def _return(self, key: str, why: str) -> list[Decision]:
         record = self.records.gpus[key]
         self._store(key, replace(record, left_out=None))
-        self._incidents = {name: at for name, at in self._incidents.items() if name[0] != key}
+        self._incidents.forget(key)
         return [Returned(record.uuid or record.address, why)]
 
     def _key(self, address: str) -> str:
@@ -432,26 +365,3 @@ def _worse(before: LeftOut | None, now: LeftOut) -> LeftOut:
         is_asked=is_asked,
         programs=tuple(sorted({*before.programs, *now.programs})),
     )
-
-
-def describe(fault: Fault, detail: str = "") -> str:
-    """The fault in words, without the GPU: `Xid 79: it fell off the bus`."""
-    name = f"Xid {fault.key.removeprefix('xid-')}: {fault.meaning}" if fault.key.startswith("xid-") else fault.meaning
-    more = f" ({detail})" if detail and not fault.key.startswith("xid-") else ""
-    return f"{name}{more}"
-
-
-def last_fault(record: GpuRecord) -> tuple[float, str] | None:
-    """When the last fault of a GPU happened, and what it was, in words; None if there was none in weeks."""
-    if not record.faults:
-        return None
-    last = record.faults[-1]
-    number = last.fault.removeprefix("xid-")
-    return last.wall_at, f"Xid {number}" if number != last.fault else last.fault
-
-
-def gpu_words(records: Mapping[str, GpuRecord], uuid: str, address: str) -> str:
-    """A GPU for people: `GPU 1 (GPU-bbbb)`."""
-    record = records.get(uuid)
-    number = "" if record is None or record.index is None else f" {record.index}"
-    return f"GPU{number} ({uuid or address or 'no id'})"

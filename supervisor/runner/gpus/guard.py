@@ -18,9 +18,10 @@ from supervisor.core.failures.gpu_activity import GpuLoad
 from supervisor.core.gpus import faults
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
 from supervisor.core.gpus.faults import Follows
-from supervisor.core.gpus.guard import Guard, gpu_words
+from supervisor.core.gpus.guard import Guard
 from supervisor.core.gpus.health import VERSION_MISMATCH
 from supervisor.core.gpus.verdict import Gpu
+from supervisor.core.gpus.words import gpu_words
 from supervisor.core.gpus.xid import XidLine
 from supervisor.core.listeners.event_types import EventValue, PublishedEvent
 from supervisor.host.blocking_calls import BlockingCalls

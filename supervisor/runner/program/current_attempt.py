@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import describe_exit
-from supervisor.core.gpus.guard import RECENT_S
+from supervisor.core.gpus.incidents import RECENT_S
 from supervisor.core.gpus.verdict import RECHECK_S
 from supervisor.core.program import effects, events
 from supervisor.host.pipes.notify import NotifyMessage

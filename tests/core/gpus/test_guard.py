@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.gpus import faults
-from supervisor.core.gpus import guard as module
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
 from supervisor.core.gpus.faults import XIDS, Follows, Remedy
-from supervisor.core.gpus.guard import DAY_S, HOOK_WAIT_S, INCIDENT_S, Guard
+from supervisor.core.gpus.guard import HOOK_WAIT_S, Guard
 from supervisor.core.gpus.health import GpuHealth
-from supervisor.core.gpus.records import WEEKS_S, GpuRecord
+from supervisor.core.gpus.incidents import INCIDENT_S, MAX_RECENT
+from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord
+from supervisor.core.gpus.repeats import DAY_S
 from supervisor.core.gpus.xid import XidLine
 
 NOW = 1_800_000_000.0
@@ -428,7 +429,7 @@ def test_a_day_of_noise_on_healthy_gpus_does_nothing() -> None:
     assert {type(decision) for decision in seen} == {Incident}
     assert {decision.follows for decision in of(Incident, seen) if decision.programs} <= {Follows.NOTE}
     assert left_out(guard) == set() and not guard.has_hooks_to_run
-    assert all(len(record.faults) <= module.MAX_FAULTS for record in guard.records.gpus.values())
+    assert all(len(record.faults) <= MAX_FAULTS for record in guard.records.gpus.values())
 
 
 @pytest.mark.parametrize(
@@ -521,7 +522,7 @@ def test_whatever_happens_decisions_hold_together(steps: list[Any], acts: bool) 
             assert {type(found) for found in decisions} <= {Incident}
         ending = {(use.program, use.attempt) for use in uses if not use.is_ending}
         assert all((found.program, found.attempt) in ending for found in of(Restart, decisions))
-        assert all(len(record.faults) <= module.MAX_FAULTS for record in guard.records.gpus.values())
+        assert all(len(record.faults) <= MAX_FAULTS for record in guard.records.gpus.values())
         assert all(isinstance(record, GpuRecord) for record in guard.records.gpus.values())
 
 
@@ -530,4 +531,4 @@ def test_incidents_are_forgotten_in_time() -> None:
     for pid in range(2000):
         guard.on_line(line(31, pid=4711), [replace(JOB, attempt=pid)], NOW + pid * INCIDENT_S, owner="digits")
 
-    assert len(guard._incidents) <= module.MAX_RECENT + 100
+    assert len(guard._incidents._last_at) <= MAX_RECENT + 100

@@ -1,0 +1,45 @@
+"""What the same fault means when it happens again: of the same GPU, or of the same program on another one."""
+
+from collections.abc import Iterable, Sequence
+
+from supervisor.core.gpus.faults import Fault, Follows, Remedy
+from supervisor.core.gpus.records import GpuRecord, PastFault
+
+DAY_S = 86400.0
+SUSPECT_STEPS = 3  # a program's own kind of fault at so many steps, on one GPU of several, is the GPU's
+
+
+def what_follows(
+    fault: Fault, record: GpuRecord, past: PastFault, others: Sequence[GpuRecord] | None
+) -> tuple[Follows, Remedy | None]:
+    """What follows, as what was seen of this GPU before may say more than the table.
+
+    `others`: the other GPUs of the program that has the fault; None if no program is known.
+    """
+    lately = [old for old in record.faults if old.fault == fault.key and past.wall_at - old.wall_at < DAY_S]
+    if fault.retries is not None and len(lately) >= fault.retries:
+        return Follows.LEAVE_OUT, Remedy.RESET
+    if not (fault.is_programs and others):
+        return fault.follows, fault.remedy
+    steps = {old.step for old in (*lately, past) if old.program == past.program and old.step is not None}
+    is_elsewhere = any(
+        old.fault == fault.key and old.program == past.program for other in others for old in other.faults
+    )
+    if not is_elsewhere and len(steps) >= SUSPECT_STEPS:
+        return Follows.LEAVE_OUT, Remedy.INSPECT
+    return fault.follows, fault.remedy
+
+
+def is_repeated_elsewhere(others: Iterable[GpuRecord], past: PastFault) -> bool:
+    """Whether the program had the same fault at the same step on another GPU; steps are reported one late."""
+    if past.step is None or past.program is None:
+        return False
+    return any(
+        old.fault == past.fault
+        and old.program == past.program
+        and old.step is not None
+        and abs(old.step - past.step) <= 1
+        and past.wall_at - old.wall_at < DAY_S
+        for record in others
+        for old in record.faults
+    )
