@@ -54,7 +54,7 @@ class GangAgent:
         self._is_leaving = is_leaving
         address = f"{place.nodes[place.rank]}:{free_port(gang.worker_ports(secret, place)[place.rank])}"
         self._view = GangView(place, address, self._loop.time(), rendezvous_s)
-        self._link = GangLink(place, secret, address, self)
+        self._link = GangLink(place, secret, address, gang.link_port(place), self)
         self._joined = 0
         self._leaves_for_node = False
         self._has_told_failure = False
