@@ -76,12 +76,12 @@ def _conflicts(
         name: SectionReader(error.sections.get(config.section, replace(nowhere, name=config.section)), problems, [])
         for name, config in together.items()
     }
-    needed_names = {needed for config in together.values() for needed in config.depends_on}
+    needed_names = {needed for config in together.values() for needed in config.needed_names}
     sections = [f"program:{name.partition(':')[0]}" for name in needed_names]  # so none counts as a typing error
     section_relations.check_across_sections(error.config.supervisord, together, written, sections)
     groups = {name: config.group for name, config in together.items()}
     for name, program in whole.items():
-        for needed in program.depends_on:
+        for key, needed in section_relations.needed_by_key(program, written[name]):
             if not dependencies.resolve_name(needed, groups):
-                written[name].add_problem(f"depends_on names {needed!r:.80}, which can't be loaded", "depends_on")
+                written[name].add_problem(f"{key} names {needed!r:.80}, which can't be loaded", key)
     return problems

@@ -254,7 +254,7 @@ class RunBase(ReplayableLoop):
                 self._attempt.number,
                 self.step,
                 self._position.epoch,
-                self.total_steps,
+                self._expected_steps,
                 step_s,
                 metric_values(self._metrics),
                 checkpoints.interval_s,

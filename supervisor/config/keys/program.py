@@ -133,6 +133,12 @@ class ProgramConfig(HookKeys):
         "Only a start waits, not a restart.",
         shown="none",
     )
+    depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
+        (),
+        "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
+        "before this program starts: scripts that prepare something. As for depends_on, only a start waits.",
+        shown="none",
+    )
     autostart: Boolean = key(
         True,
         "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins.",
@@ -241,6 +247,11 @@ class ProgramConfig(HookKeys):
     stderr_journal: Boolean = key(False, "Like stdout_journal, for standard error.")
     stderr_events_enabled: Boolean = key(False, "Like stdout_events_enabled, for standard error.")
     stderr_capture_maxbytes: Bytes = key(0, "Like stdout_capture_maxbytes, for standard error.", shown="0")
+
+    @property
+    def needed_names(self) -> tuple[str, ...]:
+        """The programs or groups that it waits for before it starts."""
+        return self.depends_on + self.depends_on_end
 
     @property
     def ends_all_processes(self) -> bool:

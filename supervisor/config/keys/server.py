@@ -51,8 +51,8 @@ class InetServerConfig(SectionModel):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
     address: Annotated[tuple[str | None, int], parsed_by(texts.address)] = required(
-        "`HOST:PORT`; `*:PORT` or `PORT` alone means every interface. Except on the loopback interface (127.0.0.1, "
-        "::1, localhost), username and password must be set.",
+        "`HOST:PORT`; `*:PORT` or `PORT` alone means every interface. Without username and password, the port is "
+        "opened on the loopback interface only (127.0.0.1, or ::1), whatever stands here.",
         alias="port",
     )
     username: str | None = key(
