@@ -8,6 +8,7 @@ checkpoint leave no newer one behind, so the checkpoint becomes suspect and an o
 
 from supervisor.core.actions.base import Effects
 from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.failures.hang_evidence import usual_step_s
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import NEAR_STEPS
 from supervisor.core.program import account
@@ -17,6 +18,8 @@ from supervisor.core.program.facts import ProgramFacts
 
 _NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
 """The last state is on the disk, or must not be gone on from, or another host has the run."""
+
+NEAR_S = 1.0  # of steps, at most, are given up because the state may be the reason
 
 
 def copies_held(facts: ProgramFacts, event: CopiesHeld, now: float) -> Effects:
@@ -43,7 +46,10 @@ def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:
     if not cause.traits.blames_checkpoint or facts.salvaged is None or own_checkpoint(facts) != facts.salvaged:
         return False
     begun = current.start_step if current.saved_step is None else current.saved_step
-    return begun is None or (current.step or 0) - begun < NEAR_STEPS
+    if begun is None:
+        return True
+    steps = (current.step or 0) - begun
+    return steps < NEAR_STEPS and steps * (usual_step_s(facts.steps_s) or 0.0) < NEAR_S
 
 
 def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> Effects:
