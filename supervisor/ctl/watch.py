@@ -173,7 +173,7 @@ def _details(program: dict[str, Any]) -> str:
 
 def _newest_state(job: dict[str, Any]) -> str:
     """What a death would cost, if that is less than what came after the last checkpoint."""
-    if job["memory_step"] is None:
+    if (copied := job.get("memory_step")) is None:  # a daemon of an earlier version does not say
         return ""
     on_disk = f"{job['checkpoint']['step']:,}" if job["checkpoint"] else "none"
-    return f"newest: step {job['memory_step']:,} in memory, {on_disk} on disk"
+    return f"newest: step {copied:,} in memory, {on_disk} on disk"

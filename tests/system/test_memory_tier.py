@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor.protocol.checkpoints import selection
 from tests.reading import alive
 from tests.system.memory_jobs import FIT, OWN_LOOP, START_S, MemoryJob, die_at_random, figures, undisturbed
 from tests.waiting import stays, wait_until
@@ -222,6 +223,23 @@ def test_a_daemon_that_is_killed_while_its_writer_writes_leaves_whole_checkpoint
 
 def pid_steps(job: MemoryJob, pid: int) -> list[int]:
     return [step.number for step in job.steps if step.pid == pid]
+
+
+def test_a_worker_that_dies_while_its_daemon_ends_leaves_its_state(tmp_path: Path) -> None:
+    job = MemoryJob(tmp_path, STEPS)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        os.kill(pid, signal.SIGSTOP)  # it can't save
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        daemon.until(lambda: job.status()["state"] == "FLUSHING", "the daemon waits for the save")
+        os.kill(pid, signal.SIGKILL)
+        daemon.process.wait(START_S)
+
+    newest = next(iter(selection.committed_checkpoints(job.checkpoints)))
+    last = job.steps[-1]
+    copied_at = next(step.done_at for step in job.steps if step.number == newest.step)
+    assert last.done_at - copied_at <= MOST_AGAIN_S
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")

@@ -19,6 +19,9 @@ from supervisor.core.program.facts import ProgramFacts
 _NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
 """The last state is on the disk, or must not be gone on from, or another host has the run."""
 
+_SAVED_FIRST = frozenset({Cause.STOPPED, Cause.PREEMPTION})
+"""If it did, nothing newer is in memory; if it was killed instead, there is."""
+
 NEAR_S = 1.0  # of steps, at most, are given up because the state may be the reason
 
 
@@ -35,7 +38,8 @@ def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:
     """
     if not facts.current.in_memory:
         return []
-    if cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
+    is_saved = cause in _SAVED_FIRST and (facts.current.saved_step or 0) >= (facts.current.step or 0)
+    if is_saved or cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
         return [ReleaseMemory(facts.attempt)]
     return [SalvageMemory(facts.attempt, facts.mount)]
 

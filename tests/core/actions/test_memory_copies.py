@@ -88,6 +88,14 @@ def test_a_job_that_is_killed_while_it_stops_is_salvaged_too() -> None:
     assert (job.facts.ended.safe_step, job.facts.ended.unsaved) == (49, 1)
 
 
+def test_a_job_that_saved_before_it_stopped_leaves_nothing_to_write() -> None:
+    job = holding(50)
+    job.handle(StopRequested(), 12.0)
+    job.handle(CheckpointCommitted(1, 51), 12.5)
+
+    assert ReleaseMemory(1) in die(job, 13.0, code=int(WorkerExit.STOPPED))
+
+
 def test_after_completion_memory_is_let_go() -> None:
     job = holding()
     job.handle(DoneReported(1), 12.0)

@@ -1,6 +1,6 @@
 // What is said of a program: its state, whether it needs a person, why it died, how fast it is.
 
-import { counted, duration, moment } from "./dom.js";
+import { counted, duration, moment, whole } from "./dom.js";
 
 const SUPERVISORS_TIME = /^[A-Z][a-z]{2} \d{2} \d{2}:\d{2} [AP]M/; // how the description of a program that is down begins
 export const DOWN = new Set(["STOPPED", "EXITED", "FATAL", "UNKNOWN"]);
