@@ -33,7 +33,7 @@ class MemoryHolder:
     """The memory of the workers of one job.
 
     `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `records` say why there is
-    none; `post` takes the events; `start` begins what takes a while.
+    none; `post` takes the events; `start` begins what takes a while, `on_settled` is called when that is done.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class MemoryHolder:
         records: ProgramRecords,
         post: Callable[[events.Event], None],
         start: Callable[[Coroutine[Any, Any, None]], None],
+        on_settled: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
         self._config = config
@@ -54,6 +55,7 @@ class MemoryHolder:
         self._records = records
         self._post = post
         self._start = start
+        self._on_settled = on_settled
         self._log = log
         self._held: dict[int, HeldMemory] = {}
         self._waiting: _Salvage | None = None
@@ -103,6 +105,11 @@ class MemoryHolder:
         if held is not None:
             held.close()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether what a dead worker had in memory is being written."""
+        return not self._is_settled.is_set()
+
     async def settle(self) -> None:
         """Returns when what was begun is done; call it before a checkpoint is selected.
 
@@ -124,6 +131,7 @@ class MemoryHolder:
         finally:
             if self._waiting is waiting or self._waiting is None:
                 self._is_settled.set()
+                self._on_settled()
 
     async def _write(self, waiting: _Salvage) -> None:
         effect = waiting.effect
