@@ -34,6 +34,7 @@ JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfi
 PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
 LISTENER_KEYS = frozenset(ListenerConfig.ini_keys())
 NO_COMMAND = ("",)
+EMPTY_COMMAND = "command is empty, so it can't be started; write the program to run"
 NO_BYTES = ("0", "0b", "0kb", "0mb", "0gb")
 LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listeners get the events of their starts
 
@@ -228,7 +229,7 @@ def _computed(
     elif reader.texts.get("command") == "" and "checkpoint_dir" not in reader:
         del reader.texts["command"]
         computed["command"] = NO_COMMAND  # as in Supervisor, only this program can't be used, not the file
-        reader.add_remark("command is empty, so it can't be started; write the program to run", "command")
+        reader.add_remark(EMPTY_COMMAND, "command")
     _limit_retries(reader)
     _read_empty_paths(reader)
     if "stopasgroup" in reader.texts:
