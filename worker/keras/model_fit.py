@@ -30,6 +30,7 @@ from worker.keras.several_workers import (
     require_metrics_in_scope,
     require_same,
     require_same_data,
+    require_same_order,
 )
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
@@ -138,6 +139,8 @@ def _train(training: _Training, epochs: int) -> None:
     listed.on_train_begin()
     run.report_lost_state(state.begin_training(listed.callbacks))
     data.begin_training(resumed=state.is_restored)
+    if run.gang is not None:
+        require_same_data(run.gang, data)
     stopped = state.stopped
     while run.position.epoch < epochs and not stopped:
         if data.has_no_batch_left(run.position):
@@ -210,7 +213,7 @@ def _train_epoch(training: _Training) -> None:
     batches = callbacks.batches = data.open(start, model, callbacks.passes)
     _build(model, batches.spec, metrics=start.batch > 0)
     if gang is not None:
-        require_same_data(gang, data, start, callbacks.passes)
+        require_same_order(gang, data, start, callbacks.passes)
         require_metrics_in_scope(model, model.distribute_strategy)
     with _keeping_raw_weights(model.optimizer), keras_internals.without_symbolic_build(model), _explained_errors():
         model.fit(

@@ -33,7 +33,9 @@ _IN_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_tra
 def prepare_model(model: Any, strategy: tf.distribute.Strategy | None) -> None:
     """Raises ValueError for a model that several workers can't train. Mends what Keras does wrong for them."""
     workers = collectives.worker_count(strategy)
-    if strategy is None and (current_attempt().launch.member is not None or local_processes.find_local_processes()):
+    launch = current_attempt().launch
+    is_in_gang = launch.generation is not None and launch.strategy == "multiworker"
+    if strategy is None and (launch.member is not None or local_processes.find_local_processes() or is_in_gang):
         raise ValueError(
             f"cannot fit model {model.name!r} on several workers: it was created outside strategy.scope(), so each "
             f"would train it alone; build and compile it inside the scope of worker.strategy()"
@@ -79,8 +81,16 @@ def require_same(gang: Gang, values: Mapping[str, Any]) -> None:
         )
 
 
-def require_same_data(gang: Gang, data: FitData, position: Position, passes: PassLog) -> None:
-    """Raises ValueError unless all workers read the same batches in the same order from `position` on."""
+def require_same_data(gang: Gang, data: FitData) -> None:
+    """Raises ValueError unless all workers are given the same batches. Call it before any is read."""
+    require_same(gang, {"the data": data.fingerprint()})
+
+
+def require_same_order(gang: Gang, data: FitData, position: Position, passes: PassLog) -> None:
+    """Raises ValueError unless all workers read the epoch in the same order from `position` on.
+
+    Call it once the data are open.
+    """
     unseeded = [] if passes.data is None else find_unseeded(original_dataset(passes.data))
     if problems := [*data.find_problems(), *unseeded]:
         names = "; ".join(problem.name for problem in problems)
@@ -89,7 +99,9 @@ def require_same_data(gang: Gang, data: FitData, position: Position, passes: Pas
             f"because of {names}; {problems[0].remedy}"
         )
     saved, arrays = data.save(position)
-    require_same(gang, {"the data": [passes.to_json(), data.fingerprint(), saved, sorted(arrays.items())]})
+    order = {name: saved[name] for name in ("seed", "attributes") if name in saved}  # the rest is read meanwhile
+    log = {name: value for name, value in passes.to_json().items() if name != "rng"}  # its seeds are in `parts`
+    require_same(gang, {"the order of the data": [log, order, sorted(arrays.items())]})
 
 
 def _as_text(value: Any) -> str:

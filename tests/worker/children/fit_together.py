@@ -3,7 +3,8 @@
 Each row is a set of arguments of `fit`, in a folder of its own (FOLDER/ROW), where each worker writes a digest of all
 that it ends with. With --kill, the worker of that rank kills itself at a place: `batch 4` (the fourth step is
 computed), `validation 0`, `begin 1` and `end 1` (of an epoch), `save fsync ckpt.index` (in its first save).
-The row `loop` trains what `Examples` does, in a loop of its own. PAUSE: seconds that each step of `fit` takes longer.
+The row `loop` trains what `Examples` does, in a loop of its own; `refused` writes what `fit` says of arguments that it
+refuses, to FOLDER/refused-RANK. PAUSE: seconds that each step of `fit` takes longer.
 """
 
 import hashlib
@@ -30,7 +31,17 @@ import tensorflow as tf  # noqa: E402
 
 from tests.worker import power_calls  # noqa: E402
 from tests.worker.keras.test_fit import untuned  # noqa: E402
-from tests.worker.keras.test_fit_arguments import COUNT, SOURCES, X, Y, pairs, regression  # noqa: E402
+from tests.worker.keras.test_fit_arguments import (  # noqa: E402
+    COUNT,
+    SOURCES,
+    DrawsInThreads,
+    Sequence,
+    X,
+    Y,
+    pairs,
+    regression,
+)
+from tests.worker.keras.test_fit_arguments import unseeded as forever_unseeded  # noqa: E402
 from worker.state import extra_state  # noqa: E402
 from worker.state.replica_values import replica_copies  # noqa: E402
 
@@ -173,6 +184,80 @@ OTHERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def outside() -> Any:
+    """A model that no strategy has made."""
+    return regression()
+
+
+def counted_apart() -> Any:
+    apart = tf.keras.metrics.MeanAbsoluteError()
+    with strategy.scope():
+        return regression(metrics=[apart])
+
+
+def made(**options: Any) -> Any:
+    with strategy.scope():
+        return regression(**options)
+
+
+def unseeded() -> tf.data.Dataset:
+    tf.random.set_seed(None)
+    try:
+        return pairs().shuffle(9).batch(4)
+    finally:
+        tf.random.set_seed(1)
+
+
+def by_files() -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    return pairs().batch(4).with_options(options)
+
+
+def of_one_rank() -> Any:
+    """Batches that each worker makes for itself."""
+    yield from ((X[:4] + rank, Y[:4]) for _ in range(6))
+
+
+class Shuffled(Sequence):
+    """Has an order that depends on the worker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = np.random.default_rng(rank).permutation(COUNT)
+
+
+ARRAYS = {"x": X, "y": Y, "batch_size": 4}
+REFUSED: dict[str, Any] = {
+    "a model outside of the scope": lambda: {**ARRAYS, "model": outside()},
+    "a metric outside of the scope": lambda: {**ARRAYS, "model": counted_apart()},
+    "XLA": lambda: {**ARRAYS, "model": made(jit_compile=True)},
+    "files for each": lambda: {"x": by_files()},
+    "no seed": lambda: {"x": unseeded()},
+    "generators without a seed": lambda: {"x": forever_unseeded, "steps_per_epoch": 3},
+    "numbers drawn in threads": lambda: {"x": DrawsInThreads()},
+    "another seed": lambda: {**ARRAYS, "seed": rank},
+    "batches of its own": lambda: {"x": of_one_rank},
+    "rows of its own": lambda: {"x": Shuffled()},
+    "other epochs": lambda: {**ARRAYS, "epochs": 1 + rank},
+    "callbacks of the chief": lambda: {**ARRAYS, "callbacks": [] if rank else [callbacks.TerminateOnNaN()]},
+}
+
+
+def refuse(own: Path) -> dict[str, tuple[str, int]]:
+    """By name, what `fit` says of what it refuses, and how many steps it had trained."""
+    said = {}
+    for name, make in REFUSED.items():
+        given = make()
+        model = given.pop("model", None) or made()
+        tf.keras.utils.set_random_seed(given.pop("seed", 1))
+        try:
+            worker.keras.fit(model, **{"epochs": 1, **given}, verbose=0, directory=own / name)
+        except (TypeError, ValueError) as error:
+            said[name] = str(error), int(model.optimizer.iterations.numpy())
+    return said
+
+
 def fit(row: str, own: Path) -> list[Any]:
     """Trains a row; what it ends with besides variables."""
     with strategy.scope():
@@ -231,6 +316,9 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         power_calls.watch(watch, folder, before)
+    if rows == ["refused"]:
+        (folder / f"refused-{rank}").write_text(json.dumps(refuse(folder)))
+        return
     for row in (word.replace("_", " ") for word in rows):
         own = folder / row
         own.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """`fit` on several workers: the bits of a loop of its own, and those of an undisturbed run whoever is killed."""
 
+import json
 import os
 import signal
 import sys
@@ -94,6 +95,31 @@ def test_fit_ends_with_the_weights_of_a_loop_of_its_own(tmp_path: Path, workers:
     of_fit, of_loop = (ends(tmp_path, row, workers) for row in ("Examples", "loop"))
     assert [lines[0].split()[0] for lines in of_fit] == [lines[0].split()[0] for lines in of_loop]
     assert len({lines[0].split()[0] for lines in of_fit}) == 1, "all workers have the same"
+
+
+REFUSED = {
+    "a model outside of the scope": "created outside strategy.scope()",
+    "a metric outside of the scope": "metric 'mean_absolute_error' was created outside strategy.scope()",
+    "XLA": "with jit_compile=True",
+    "files for each": "with auto_shard_policy FILE",
+    "no seed": "because of the order of Dataset.shuffle(9), which has no seed; set deterministic = true",
+    "generators without a seed": "because of the batches of unseeded, which yields others",
+    "numbers drawn in threads": "because of random numbers of DrawsInThreads.__getitem__",
+    "another seed": "the order of the data differ between them",
+    "batches of its own": "the data differ between them",
+    "rows of its own": "the data differ between them",
+    "other epochs": "epochs differ between them",
+    "callbacks of the chief": "callbacks differ between them",
+}
+
+
+def test_what_can_not_hold_on_several_workers_is_refused_by_all_before_the_first_step(tmp_path: Path) -> None:
+    train(tmp_path, 2, ["refused"])
+
+    for rank in (0, 1):
+        said = json.loads((tmp_path / f"refused-{rank}").read_text())
+        assert {name: REFUSED[name] in text for name, (text, _) in said.items()} == dict.fromkeys(REFUSED, True), said
+        assert not any(steps for _, steps in said.values())
 
 
 @pytest.mark.parametrize(
