@@ -85,7 +85,7 @@ def average_logs_over_workers() -> None:
         return _averaged(values, strategy) if averages else reduce_alone(values, strategy, reduction)
 
     reduce_per_replica.averages_over_workers = True  # type: ignore[attr-defined]
-    _trainers.reduce_per_replica = reduce_per_replica
+    setattr(_trainers, "reduce_per_replica", reduce_per_replica)  # noqa: B010 - the type of a module has no names
 
 
 def _averaged(values: Any, strategy: tf.distribute.Strategy) -> Any:

@@ -47,8 +47,13 @@ def prepare_model(model: Any, strategy: tf.distribute.Strategy | None) -> None:
         _require_scope(model, [model.optimizer.iterations], "its optimizer", strategy)
     if model.jit_compile:
         raise ValueError(
-            f"cannot fit on {workers} workers with jit_compile=True: XLA does not compile the operations by which they "
-            f"exchange gradients; compile the model with jit_compile=False"
+            f"cannot fit on {workers} workers with jit_compile=True: on CPUs, XLA has none of the operations by which "
+            f"they exchange gradients, and on GPUs nobody has tried; compile the model with jit_compile=False"
+        )
+    if model.steps_per_execution > 1:
+        raise ValueError(
+            f"cannot fit on {workers} workers with steps_per_execution={model.steps_per_execution}: TensorFlow fails "
+            f"when they exchange gradients inside of Keras' loop of steps; compile the model with steps_per_execution=1"
         )
 
 

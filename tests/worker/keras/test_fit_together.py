@@ -27,7 +27,7 @@ ROWS = (
     "dataset in steps", "shuffled", "weighed dataset", "PyDataset", "PyDataset with workers", "PyDataset with noise",
     "validated on a shuffled dataset", "validated on a PyDataset", "generator", "endless generator", "generator object",
     "Examples", "of unknown length", "of unknown length in steps", "made for each epoch", "callbacks of Keras",
-    "stopped by one", "steps of its own", "averages and metrics", "several steps at once", "eager",
+    "stopped by one", "steps of its own", "averages and metrics", "eager",
     "validated now and then",
 )  # fmt: skip
 SOME = ("arrays", "callbacks of Keras")
@@ -101,6 +101,7 @@ REFUSED = {
     "a model outside of the scope": "created outside strategy.scope()",
     "a metric outside of the scope": "metric 'mean_absolute_error' was created outside strategy.scope()",
     "XLA": "with jit_compile=True",
+    "several steps at once": "with steps_per_execution=2",
     "files for each": "with auto_shard_policy FILE",
     "no seed": "because of the order of Dataset.shuffle(9), which has no seed; set deterministic = true",
     "generators without a seed": "because of the batches of unseeded, which yields others",
