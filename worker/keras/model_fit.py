@@ -159,9 +159,9 @@ def _common(
     """The arguments that all workers have to give alike, by name."""
     names = ("validation_batch_size", "validation_steps", "validation_freq")
     return {
-        "the variables of the model": [[variable.path, list(variable.shape)] for variable in model.variables],
+        "variables of the model": [[variable.path, list(variable.shape)] for variable in model.variables],
         "epochs": epochs,
-        "the numbers of batches in an epoch": per_epoch,
+        "number of batches in an epoch": per_epoch,
         "callbacks": [type(callback).__name__ for callback in callbacks],
         "validation_data": type(options["validation_data"]).__name__,
         **{name: options.get(name) for name in names},

@@ -21,8 +21,6 @@ from worker.data.collectives import Gang
 from worker.internals import keras_internals
 from worker.internals.tensorflow_internals import original_dataset
 from worker.keras.fit_data import FitData
-from worker.process import local_processes
-from worker.process.startup import current_attempt
 from worker.state.dataset_passes import PassLog
 from worker.state.state_file import Position
 
@@ -33,9 +31,7 @@ _IN_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_tra
 def prepare_model(model: Any, strategy: tf.distribute.Strategy | None) -> None:
     """Raises ValueError for a model that several workers can't train. Mends what Keras does wrong for them."""
     workers = collectives.worker_count(strategy)
-    launch = current_attempt().launch
-    is_in_gang = launch.generation is not None and launch.strategy == "multiworker"
-    if strategy is None and (launch.member is not None or local_processes.find_local_processes() or is_in_gang):
+    if strategy is None and collectives.processes_of_cluster() > 1:
         raise ValueError(
             f"cannot fit model {model.name!r} on several workers: it was created outside strategy.scope(), so each "
             f"would train it alone; build and compile it inside the scope of worker.strategy()"
@@ -60,16 +56,17 @@ def prepare_model(model: Any, strategy: tf.distribute.Strategy | None) -> None:
 def require_metrics_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises ValueError if a metric counts for its worker alone, so that each worker would log another value."""
     for metric in model.metrics:
-        _require_scope(model, metric.variables, f"metric {metric.name!r}", strategy)
+        _require_scope(model, metric.variables, "a metric", strategy)
 
 
 def _require_scope(model: Any, variables: Sequence[Any], what: str, strategy: tf.distribute.Strategy) -> None:
-    if all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables):
-        return
-    raise ValueError(
-        f"cannot fit model {model.name!r} on {collectives.worker_count(strategy)} workers: {what} was created outside "
-        f"strategy.scope(), so each worker would have its own; create it, and call model.compile, inside the scope"
-    )
+    for variable in variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ValueError(
+                f"cannot fit model {model.name!r} on {collectives.worker_count(strategy)} workers: {variable.path} of "
+                f"{what} was created outside strategy.scope(), so each worker would have its own; create {what} and "
+                f"call model.compile inside the scope"
+            )
 
 
 def require_same(gang: Gang, values: Mapping[str, Any]) -> None:
@@ -80,15 +77,15 @@ def require_same(gang: Gang, values: Mapping[str, Any]) -> None:
     names = [name for name, count in zip(values, differing, strict=True) if count]
     if names:
         raise ValueError(
-            f"cannot fit on {gang.size} workers: {', '.join(names)} differ between them, and each trains on a part of "
-            f"the same batches; run the same script with the same arguments in all, and seed what it draws "
+            f"cannot fit on {gang.size} workers: not all of them have the same {', '.join(names)}, and each trains on "
+            f"its part of the same batches; run the same script with the same arguments in all, and seed what it draws "
             f"(deterministic = true, or keras.utils.set_random_seed)"
         )
 
 
 def require_same_data(gang: Gang, data: FitData) -> None:
     """Raises ValueError unless all workers are given the same batches. Call it before any is read."""
-    require_same(gang, {"the data": data.fingerprint()})
+    require_same(gang, {"data": data.fingerprint()})
 
 
 def require_same_order(gang: Gang, data: FitData, position: Position, passes: PassLog) -> None:
@@ -106,7 +103,7 @@ def require_same_order(gang: Gang, data: FitData, position: Position, passes: Pa
     saved, arrays = data.save(position)
     order = {name: saved[name] for name in ("seed", "attributes") if name in saved}  # the rest is read meanwhile
     log = {name: value for name, value in passes.to_json().items() if name != "rng"}  # its seeds are in `parts`
-    require_same(gang, {"the order of the data": [log, order, sorted(arrays.items())]})
+    require_same(gang, {"order of the data": [log, order, sorted(arrays.items())]})
 
 
 def _as_text(value: Any) -> str:

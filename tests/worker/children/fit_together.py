@@ -196,6 +196,12 @@ def counted_apart() -> Any:
         return regression(metrics=[apart])
 
 
+def trained_apart() -> Any:
+    model = made()
+    model.compile(tf.keras.optimizers.Adam(), "mse")
+    return model
+
+
 def made(**options: Any) -> Any:
     with strategy.scope():
         return regression(**options)
@@ -224,6 +230,7 @@ ARRAYS = {"x": X, "y": Y, "batch_size": 4}
 REFUSED: dict[str, Any] = {
     "a model outside of the scope": lambda: {**ARRAYS, "model": outside()},
     "a metric outside of the scope": lambda: {**ARRAYS, "model": counted_apart()},
+    "an optimizer outside of the scope": lambda: {**ARRAYS, "model": trained_apart()},
     "XLA": lambda: {**ARRAYS, "model": made(jit_compile=True)},
     "several steps at once": lambda: {**ARRAYS, "model": made(steps_per_execution=2)},
     "files for each": lambda: {"x": by_files()},
@@ -265,8 +272,14 @@ def fit(row: str, own: Path) -> list[Any]:
     history = worker.keras.fit(
         model, **given, epochs=EPOCHS, callbacks=listed, verbose=0, directory=own / "ckpt", interval="2 steps"
     )
-    kept = [(type(one).__name__, {name: value for name, value in vars(one).items() if isinstance(value, int | float)})
-            for one in listed]  # fmt: skip
+    kept = [
+        (type(one).__name__, {name: value for name, value in vars(one).items() if isinstance(value, int | float)})
+        for one in listed
+        if not isinstance(one, callbacks.CSVLogger)  # it appends after a restart
+    ]
+    if rank == 0 and (own / "log.csv").exists():
+        names = sorted(path.name for path in own.glob("*.*") if path.suffix in (".h5", ".keras"))
+        kept.append(((own / "log.csv").read_text(), names))
     return [model, history.history, history.epoch, kept]
 
 
