@@ -95,6 +95,10 @@ class PyDatasetData(FitData):
     def find_problems(self) -> list[Finding]:
         return self._problems
 
+    def fingerprint(self) -> Any:
+        with self._ahead.undisturbed():
+            return _hash_batch(self._dataset[0])
+
     def save(self, position: Position) -> Any:
         saved, arrays = self._kept.kept
         known = self._ahead.draws and not self._parallel and position.batch > 0
@@ -192,6 +196,7 @@ class GeneratorData(FitData):
         self._read: dict[int, str] = {}  # a hash of the batches before each that is not trained on yet
         self._restored: Mapping[str, Any] | None = None
         self._name = getattr(data, "__qualname__", type(data).__name__).replace("<locals>.", "")
+        self._peeked: list[str] = []  # hashes of the first batches
         self._peek()
 
     def count_batches(self, position: Position) -> int | None:
@@ -243,6 +248,9 @@ class GeneratorData(FitData):
             del self._read[read]
         return super().position_after(start, batches)
 
+    def fingerprint(self) -> Any:
+        return self._peeked
+
     def save(self, position: Position) -> Any:
         read = self._read.get(position.batch)
         return {"draws": self._ahead.draws, "starts": self._starts, "first": self._first, "read": read}, {}
@@ -270,7 +278,8 @@ class GeneratorData(FitData):
             self._ahead.draws = states != self._ahead.states()
         with self._ahead.undisturbed():
             again = self._first_batches()
-        if [_hash_batch(batch) for batch in first] != [_hash_batch(batch) for batch in again]:
+        self._peeked = [_hash_batch(batch) for batch in first]
+        if self._peeked != [_hash_batch(batch) for batch in again]:
             self._problems.append(Finding(
                 f"the batches of {self._name}, which yields others when it is called again",
                 "make everything that it reads from inside the function, and give its random generators a seed",
