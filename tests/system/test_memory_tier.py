@@ -4,8 +4,10 @@ import contextlib
 import os
 import signal
 import statistics
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ import psutil
 import pytest
 
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.layout import parse_name
+from tests.places import ROOT
 from tests.reading import alive
+from tests.system.harness import Daemon
 from tests.system.memory_jobs import FIT, OWN_LOOP, START_S, MemoryJob, die_at_random, figures, undisturbed
 from tests.waiting import stays, wait_until
 
@@ -316,6 +321,50 @@ def test_a_standby_that_is_promoted_begins_from_what_was_in_memory(tmp_path: Pat
     assert digest == expected
     assert len(job.logged("checkpoint.salvaged")) == 2
     require_little_again(job, deaths=2)
+
+
+@pytest.mark.nightly  # as the one before, with a standby that waits for nothing but the checkpoint
+def test_a_hot_standby_begins_from_what_was_in_memory(tmp_path: Path) -> None:
+    """Two jobs with one daemon; one of them is killed twice."""
+    folders = {name: tmp_path / name for name in ("killed", "undisturbed")}
+    section = "[program:{name}]\nentrypoint=tests.children.remembering_entry:training\nreplicas=1\nstandby={standby}\n"
+    section += "memory_checkpoint=auto\ncheckpoint_dir={folder}/ckpt\ncheckpoint_interval=100000 steps\n"
+    section += 'environment=STEPS="6000",STEP_S="0.01",BESIDE="{folder}",PYTHONPATH="{root}"\n'
+    sections = ""
+    for name, folder in folders.items():
+        folder.mkdir()
+        standby = "hot" if name == "killed" else "off"
+        sections += section.format(name=name, folder=folder, standby=standby, root=ROOT)
+    (folders["undisturbed"] / "hurry").touch()
+    with Daemon(tmp_path, sections) as daemon:
+        for attempt in (1, 2):
+
+            def is_ready(attempt: int = attempt) -> dict[str, Any] | None:
+                job = dict(daemon.status("killed")["job"])
+                is_copied = job["attempt"] == attempt and job["memory_step"] and job["step"] > job["memory_step"]
+                return job if is_copied and job["standby"]["stage"] == "ready" else None
+
+            before = daemon.until(is_ready, "a copy is in memory, and a standby waits", START_S)
+            os.kill(daemon.status("killed")["pid"], signal.SIGKILL)
+            killed_at = time.monotonic()
+            restored = daemon.until(partial(_restored_by, daemon, attempt + 1), "the next one has restored")
+            print(f"restored {time.monotonic() - killed_at:.2f} s later")
+
+            assert daemon.status("killed")["pid"] == before["standby"]["pid"]
+            assert before["memory_step"] <= restored
+            assert (before["step"] - restored) * before["step_s"] <= MOST_AGAIN_S
+        (folders["killed"] / "hurry").touch()
+        for name in folders:
+            daemon.until_state(name, "SUCCEEDED", patience_s=START_S)
+
+    assert len({(folder / "hash").read_text() for folder in folders.values()}) == 1
+
+
+def _restored_by(daemon: Daemon, attempt: int) -> int | None:
+    """The step that this attempt has restored."""
+    job = daemon.status("killed")["job"]
+    name = parse_name(job["restored"]) if job["attempt"] == attempt and job["restored"] else None
+    return None if name is None else name.step
 
 
 def ready_standby(job: MemoryJob) -> int | None:
