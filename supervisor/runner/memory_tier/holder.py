@@ -14,6 +14,7 @@ from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import owner_ids
 from supervisor.runner.attempt.services import Services
@@ -141,6 +142,7 @@ class MemoryHolder:
             effect.attempt,
             effect.mount,
             self._job.checkpoint_make_room,
+            RetentionPolicy(self._job.checkpoint_keep, self._job.checkpoint_keep_every, self._job.checkpoint_keep_best),
         )
         try:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)
