@@ -73,7 +73,6 @@ def require_same(gang: Gang, values: Mapping[str, Any]) -> None:
     """Raises ValueError unless all workers pass the same values, by name. All call it at the same place."""
     mine = [zlib.crc32(json.dumps(value, sort_keys=True, default=_as_text).encode()) for value in values.values()]
     theirs = gang.from_chief(mine)
-    print("DEBUG", mine, theirs, values, flush=True)
     differing = gang.sum([int(one != other) for one, other in zip(mine, theirs, strict=True)])
     names = [name for name, count in zip(values, differing, strict=True) if count]
     if names:
