@@ -170,8 +170,8 @@ class _RestOfPyDataset(tf.keras.utils.PyDataset):  # type: ignore[misc]
         number = self._first + index
         place = number if self._order is None else int(self._order[number])
         if self._ahead is None:
-            return self._whole[place]
-        return self._ahead.reading(number, lambda: self._whole[place])
+            return _copied(self._whole[place])
+        return _copied(self._ahead.reading(number, lambda: self._whole[place]))
 
 
 class GeneratorData(FitData):
@@ -236,7 +236,7 @@ class GeneratorData(FitData):
             self._starts = self._ahead.states()
             batches = self._iterate(position.epoch)
         ending = LookAhead(self._hashing(batches, position), position.batch, self._ahead)
-        dataset = keras_data.read_generator(iter(ending), self._signature)
+        dataset = keras_data.read_generator(map(_copied, ending), self._signature)
         if self._class_weights is not None:
             dataset = dataset.map(self._class_weights)
         return EpochBatches(dataset, model, None, ending)
@@ -334,6 +334,15 @@ def _draws_unseeded(source: Any) -> bool:
     node = None if code is None else function_of(code) or generator_expression_of(code)
     unseeded = [call for call in calls(node) if not call.args and not call.keywords] if node else []
     return any(name_of_call(call) in _UNSEEDED for call in unseeded)
+
+
+def _copied(batch: Any) -> Any:
+    """The batch with arrays of its own.
+
+    TensorFlow 2.21 takes over the memory of NumPy's arrays, also of views and of those that the script keeps, and under
+    a strategy with several replicas it writes results into it.
+    """
+    return tf.nest.map_structure(lambda part: part.copy() if isinstance(part, np.ndarray) else part, batch)
 
 
 def _hash_batch(batch: Any) -> str:

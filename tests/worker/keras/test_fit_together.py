@@ -91,7 +91,12 @@ def ends(folder: Path, row: str, workers: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=NIGHTLY)])
 def test_fit_ends_with_the_weights_of_a_loop_of_its_own(tmp_path: Path, workers: int) -> None:
-    train(tmp_path, workers, ["Examples", "loop"])
+    """As with `workers =` of a job: the first process starts the others."""
+    launch = Launch(strategy="multiworker", workers=workers).to_environment()
+    environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "Examples", "loop"]
+    done = forked.run(command, env=environment, cwd=ROOT, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
 
     of_fit, of_loop = (ends(tmp_path, row, workers) for row in ("Examples", "loop"))
     assert [lines[0].split()[0] for lines in of_fit] == [lines[0].split()[0] for lines in of_loop]
