@@ -307,7 +307,7 @@ def test_a_suspended_host_costs_no_more(tmp_path: Path, expected: str) -> None:
 
 
 def test_a_standby_that_is_promoted_begins_from_what_was_in_memory(tmp_path: Path, expected: str) -> None:
-    job = MemoryJob(tmp_path, STEPS, keys="standby=warm\n")
+    job = MemoryJob(tmp_path, STEPS, keys="standby=warm\n", STEP_S=0.1)  # trains longer than a standby needs to start
     with job.daemon as daemon:
         for _ in range(2):
             pid = job.until_copied()

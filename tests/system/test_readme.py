@@ -7,7 +7,6 @@ says above it what it needs; a block that is neither run nor named fails the tes
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -50,8 +49,8 @@ runpy.run_path({trainer!r}, run_name="__main__")
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    folder = tmp_path / "srv" / "resnet"
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    folder = tmp_path_factory.mktemp("r") / "srv" / "resnet"  # short, as README's socket is in it
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(SCRIPT.format(trainer=str(CHILDREN / "trainer.py")))
     opened = Shell(folder, STEPS="100000")  # which the script reads
