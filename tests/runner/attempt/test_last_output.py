@@ -12,6 +12,7 @@ from supervisor.config import load_config
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.logs.files.positions import LogPosition
+from supervisor.runner.attempt import last_output
 from supervisor.runner.attempt.last_output import read_end
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.retiring import retire
@@ -22,6 +23,13 @@ from tests.waiting import wait_until_async
 pytestmark = pytest.mark.integration
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine's logger has the time that it needs: what is tested here is which line is quoted."""
+    monkeypatch.setattr(last_output, "LIMIT_S", PATIENCE_S)
+    monkeypatch.setattr(last_output, "LOGGER_START_LIMIT_S", PATIENCE_S)
 
 
 async def reason_of(
