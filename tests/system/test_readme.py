@@ -12,6 +12,7 @@ import pytest
 
 from tests.places import CHILDREN
 from tests.system.documented import ROOT, Shell, blocks
+from tests.waiting import wait_until
 
 README = ROOT / "README.md"
 SKIPPED = {
@@ -79,6 +80,8 @@ def test_every_command_works_in_the_order_in_which_it_stands(shell: Shell):
     for command in commands():
         if command == "supervisord --check-config":
             edit(shell)
+        if command.startswith("supervisorctl checkpoint"):  # a reader does not type that fast
+            wait_until(lambda: "RUNNING" in shell.run("supervisorctl status train")[1], "it trains")
         done.append(command)
         shell.do(command)
 
