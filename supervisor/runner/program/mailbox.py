@@ -17,7 +17,7 @@ from functools import partial
 from supervisor.core.diagnosis.evidence import Evidence
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
-from supervisor.core.program.events import DeadlinePassed, Event, WorkerExited
+from supervisor.core.program.events import CheckpointSelected, DeadlinePassed, Event, SelectionFailed, WorkerExited
 from supervisor.core.program.facts import State
 from supervisor.runner.attempt.background import BackgroundTasks
 
@@ -25,6 +25,9 @@ LATE_S = 0.1  # of a timer: after that, the event loop may not have looked at it
 
 Decide = Callable[[float], list[Effect]]
 """Gives the effects of an event that is handled now."""
+
+FOR_THE_PROCESS = (CheckpointSelected, SelectionFailed)
+"""Answers that only the process wanted: for one that is gone, they don't cut short the look at why it ended."""
 
 
 class Mailbox:
@@ -45,6 +48,7 @@ class Mailbox:
         self._tasks = tasks
         self._events: deque[tuple[Event, Decide]] = deque()
         self._waiting_exit: WorkerExited | None = None
+        self._behind_exit: list[Event] = []
         self._gpu_faults: Callable[[], tuple[str, ...]] = tuple
         self._is_handling = False
         self._is_closed = False
@@ -56,6 +60,9 @@ class Mailbox:
     def post(self, event: Event) -> None:
         """Something happened."""
         if self._is_closed:
+            return
+        if self._waiting_exit is not None and isinstance(event, FOR_THE_PROCESS):
+            self._behind_exit.append(event)
             return
         self._release_exit()
         self._put(event, partial(self._job.handle, event))
@@ -88,10 +95,12 @@ class Mailbox:
         exited, self._waiting_exit = self._waiting_exit, None
         if exited is None:
             return False
+        behind, self._behind_exit = self._behind_exit, []
         if faults := self._gpu_faults():
             evidence = exited.evidence or Evidence(stderr=exited.error_line or "")
             exited = replace(exited, evidence=replace(evidence, gpu=faults))
-        self.post(exited)
+        for event in (exited, *behind):
+            self.post(event)
         return True
 
     def close(self) -> None:

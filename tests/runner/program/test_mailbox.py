@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from supervisor.core.job import Job
-from supervisor.core.program.events import Event, StopRequested, WorkerExited
+from supervisor.core.program.events import Event, SelectionFailed, StopRequested, WorkerExited
 from supervisor.core.program.facts import Policy
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.program.mailbox import Mailbox
@@ -62,6 +62,32 @@ async def test_what_comes_while_an_exit_waits_is_handled_after_it():
     await read(line, "too late")
 
     assert handled == [FIRST, StopRequested()]
+
+
+async def test_an_answer_for_the_dead_process_does_not_take_the_line_from_its_exit():
+    """A job can die while the checkpoint that it is to begin from is selected."""
+    made, handled = mailbox()
+    line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    answer = SelectionFailed(1, "no disk", permanent=False)
+    made.post_exit(FIRST, given(line))
+
+    made.post(answer)
+    await asyncio.sleep(0)
+    await read(line, "ModuleNotFoundError")
+
+    assert handled == [replace(FIRST, error_line="ModuleNotFoundError"), answer]
+
+
+async def test_such_an_answer_keeps_its_place_before_what_cuts_the_wait_short():
+    made, handled = mailbox()
+    line: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    answer = SelectionFailed(1, "no disk", permanent=False)
+    made.post_exit(FIRST, given(line))
+
+    made.post(answer)
+    made.post(StopRequested())
+
+    assert handled == [FIRST, answer, StopRequested()]
 
 
 async def test_a_line_that_is_read_late_is_not_given_to_the_next_exit():
