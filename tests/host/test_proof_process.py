@@ -118,6 +118,7 @@ async def test_an_end_without_a_report_is_said_with_its_last_words(tmp_path: Pat
     assert left_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_replaces_its_program_when_it_is_looked_for_is_killed(tmp_path: Path) -> None:
     """In the middle of execve(2) it has neither environment nor arguments."""
     place = tmp_path / ".prove-0123456789abcdef"
