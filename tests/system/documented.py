@@ -66,11 +66,12 @@ class Shell:
 
     def end_daemon(self) -> None:
         """Ends the daemon of this folder, if one is left, also one that its commands no longer reach."""
-        self.run("supervisorctl shutdown")
         lock = self.folder / ".stepkeeper" / "lock"
         if not lock.exists():
             return
         with contextlib.suppress(psutil.NoSuchProcess):
             daemon = psutil.Process(int(lock.read_text()))
-            daemon.terminate()
+            status, _ = self.run("supervisorctl shutdown")
+            if status != 0:
+                daemon.terminate()
             daemon.wait(PATIENCE_S)

@@ -78,7 +78,7 @@ async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier
 
 
 async def _end(left: list[psutil.Process]) -> str:
-    workers = [process for process in left if _is_marked(process.pid)]
+    workers = [process for process in left if marks.read_mark(process.pid) is not None]
     how = await leftovers.end_leftovers(workers, PATIENCE_S, signal.SIGTERM)
     others = [
         process for process in left if process not in workers
@@ -88,10 +88,6 @@ async def _end(left: list[psutil.Process]) -> str:
             other.terminate()
     tree.kill_all((await asyncio.to_thread(psutil.wait_procs, others, LOGGER_TIMEOUT_S))[1])
     return how
-
-
-def _is_marked(pid: int) -> bool:
-    return marks.read_mark(pid) is not None
 
 
 def _query_job(unit: str) -> str | None:

@@ -5,7 +5,8 @@ ledger, hooks, event listeners, whoever waits for a start. So it has to be whole
 was not meant waits here until what it left behind is read: at most 0.5 s, 1 s while the logger starts
 (`runner/attempt/death_evidence.py`). Whatever happens meanwhile happened later and is not kept waiting; it releases the
 exit, without its evidence, and comes after it. A deadline does the same, and so does the end of the daemon: the next
-one could not know the exit status.
+one could not know the exit status. Only answers that the dead process wanted wait with its exit: a job can die while
+its checkpoint is selected.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ Decide = Callable[[float], list[Effect]]
 """Gives the effects of an event that is handled now."""
 
 FOR_THE_PROCESS = (CheckpointSelected, SelectionFailed)
-"""Answers that only the process wanted: for one that is gone, they don't cut short the look at why it ended."""
+"""Answers that only the process wanted; behind its exit nobody does."""
 
 
 class Mailbox:

@@ -88,6 +88,28 @@ async def test_program_removed_meanwhile_fails_alone(daemon: CommandContext):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("has_leftovers", [False, True])
+async def test_one_that_is_being_taken_over_gives_its_turn_up_only_if_processes_may_have_to_end(
+    daemon: CommandContext, has_leftovers: bool
+):
+    takeover = daemon.programs.runners["first"].takeover = TakeoverProgress(ChangeWaiters())
+    turn, _ = StartTurns(2)
+    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartRequest("first"), turn))
+    await asyncio.sleep(0)
+    assert not turn.is_ready  # nothing is known yet
+
+    takeover.has_leftovers = has_leftovers
+    takeover.advance(TakeoverStage.ADOPTION_SETTLED)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert turn.is_ready == has_leftovers
+
+    takeover.advance(TakeoverStage.STARTABLE)
+    turn.release()
+    await asyncio.wait_for(starting, PATIENCE_S)
+
+
+@pytest.mark.integration
 async def test_program_removed_while_it_waits_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
     first.takeover = TakeoverProgress(ChangeWaiters())
