@@ -151,11 +151,13 @@ class DaemonLifecycle:
     async def _start(self, parts: DaemonParts) -> None:
         """Starts or adopts the programs; a gang's once all its daemons are there."""
         environment = parts.services.environment
-        if parts.watches.gang is not None:
-            cluster = await parts.watches.gang.gather()
-            if cluster is None:
+        if (gang := parts.watches.gang) is not None:
+            if gang.resume():
+                await parts.programs.start_all()
+                await gang.rejoin()
                 return
-            environment[allocation.CLUSTER] = cluster
+            if await gang.gather() is None:
+                return
         elif self._settings.engine != "alone":
             from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone
 
