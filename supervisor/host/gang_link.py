@@ -29,8 +29,8 @@ from supervisor.protocol.gang import (
     GangMessage,
     Join,
     Over,
-    Ready,
     Refused,
+    WithoutWorker,
 )
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
@@ -297,9 +297,9 @@ class GangLink:
             self._listener.on_refused(message.reason)
         elif isinstance(message, Over) and rank != 0:
             raise ProtocolError(f"rank {rank} is not the chief, and ends a turn")
-        elif isinstance(message, Broken | Ready) and self._allocation.rank != 0:
+        elif isinstance(message, Broken | WithoutWorker) and self._allocation.rank != 0:
             raise ProtocolError("this is not the chief")
-        elif isinstance(message, Ready) and not self._is_address_of(rank, message.address):
+        elif isinstance(message, WithoutWorker) and not self._is_address_of(rank, message.address):
             raise ProtocolError(f"its address is {message.address:.80}")
         else:
             self._listener.on_message(rank, message)

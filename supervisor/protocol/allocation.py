@@ -18,7 +18,7 @@ MAX_NUMBER = 1 << 40
 GENERATION = "STEPKEEPER_GENERATION"
 SECRET = "STEPKEEPER_GANG_SECRET"  # noqa: S105 - its name
 KEPT = "STEPKEEPER_KEPT"
-"""Set by whoever starts a daemon again that was killed (`supervisor/slurm_node.py`)."""
+"""Set by whoever starts a daemon again that was killed."""
 NODES, RANK, RESTARTS = "STEPKEEPER_NODES", "STEPKEEPER_RANK", "STEPKEEPER_RESTARTS"
 """What the manifest of a JobSet sets: all pods' host names with commas between them, this one's place in the list, and
 how often the gang was started again."""

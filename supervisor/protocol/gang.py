@@ -92,7 +92,7 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WithoutWorker:
     """To the chief: no worker runs here. The next one will listen at `address`."""
 
     turn: int
@@ -107,7 +107,7 @@ class Leave:
     text: str
 
 
-GangMessage = Challenge | Join | Begin | Refused | Alive | Broken | Over | Ready | Leave
+GangMessage = Challenge | Join | Begin | Refused | Alive | Broken | Over | WithoutWorker | Leave
 MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
 """Encodes and decodes them; a line has room for a thousand ranks that listen elsewhere."""
 

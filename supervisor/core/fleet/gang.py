@@ -4,8 +4,8 @@ A generation is one start of all daemons, by the batch script. In it the chief (
 all that are there and have no worker start one together.
 
 A turn ends when a worker has ended on any node. If all daemons that are needed are there, the chief alone says that it
-is over (`Over`); each daemon ends its worker, says that it has none (`Ready`), and the next turn begins. No daemon
-ends, so only workers are started, for which processes wait that have imported everything (docs/standby.md).
+is over (`Over`); each daemon ends its worker, says that it has none (`WithoutWorker`), and the next turn begins. No
+daemon ends, so only workers are started, for which processes wait that have imported everything (docs/standby.md).
 
 A node fails if nothing is heard of it, or its daemon is gone and does not come back (where something starts it again,
 which is `can_return`: until then its worker trains on). If there are spare nodes, one takes its rank in the next turn
@@ -24,7 +24,7 @@ from itertools import islice
 
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, Ready
+from supervisor.protocol.gang import Broken, Over, WithoutWorker
 from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
@@ -34,7 +34,7 @@ LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 
 
-class Phase(Enum):
+class TurnPhase(Enum):
     """Where a daemon stands in the present turn."""
 
     GATHERING = "gathering"  # it has not begun: workers of the turn before are to end
@@ -69,7 +69,7 @@ class EndWorker:
 class Say:
     """To one node, or to all that are connected (None)."""
 
-    message: Broken | Over | Ready
+    message: Broken | Over | WithoutWorker
     node: int | None = None
 
 
@@ -104,7 +104,7 @@ class GangView:
     roster: Roster
     can_return: bool = False
     turn: int = 0
-    phase: Phase = Phase.GATHERING
+    phase: TurnPhase = TurnPhase.GATHERING
     addresses: tuple[str, ...] = ()
     """Of the workers of this turn, by rank, while it is TRAINING."""
     end: EndGeneration | None = None
@@ -126,11 +126,11 @@ class GangView:
     @property
     def trains(self) -> bool:
         """Whether this node has a rank in the present turn."""
-        return self.phase is not Phase.GATHERING and self.allocation.rank in self.roster.ranks
+        return self.phase is not TurnPhase.GATHERING and self.allocation.rank in self.roster.ranks
 
     def resume(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], now: float) -> None:
         """Before anything else: the turn in which this node's worker still trains, without its daemon until now."""
-        self.turn, self.addresses, self.phase = turn, addresses, Phase.TRAINING
+        self.turn, self.addresses, self.phase = turn, addresses, TurnPhase.TRAINING
         self.roster.ranks = nodes
         others = [node for node in nodes if node != CHIEF] if self.is_chief else [CHIEF]
         self._away_until = dict.fromkeys(others, now + AWAY_S)
@@ -144,7 +144,7 @@ class GangView:
         self.roster.came(node)
         if self.end is not None:
             return []
-        if self.phase is Phase.TRAINING and node in self.roster.ranks:
+        if self.phase is TurnPhase.TRAINING and node in self.roster.ranks:
             if trains and turn == self.turn and address == self._address_of(node):
                 return []
             return self._again(f"the worker of {self.allocation.describe(node)} ended with its daemon", now)
@@ -152,7 +152,7 @@ class GangView:
             return [Say(Over(self.turn, "another node has its rank"), node)]
         return self._is_ready(node, address, now)
 
-    def on_ready(self, node: int, message: Ready, now: float) -> list[GangEffect]:
+    def on_ready(self, node: int, message: WithoutWorker, now: float) -> list[GangEffect]:
         """To the chief: no worker runs there."""
         self.heard(node, now)
         if self.end is not None or message.turn != self.turn:
@@ -162,7 +162,7 @@ class GangView:
     def on_broken(self, node: int, message: Broken, now: float) -> list[GangEffect]:
         """To the chief: the worker there has ended."""
         self.heard(node, now)
-        is_now = self.phase is Phase.TRAINING and message.turn == self.turn and node in self.roster.ranks
+        is_now = self.phase is TurnPhase.TRAINING and message.turn == self.turn and node in self.roster.ranks
         if self.end is not None or not is_now:
             return []
         return self._again(f"{self.allocation.describe(node)}: {message.text}", now)
@@ -172,15 +172,15 @@ class GangView:
         self.heard(CHIEF, now)
         if self.end is not None or not self.turn <= message.turn:
             return []
-        self.turn, self.phase, self.began_at = message.turn, Phase.GATHERING, now
+        self.turn, self.phase, self.began_at = message.turn, TurnPhase.GATHERING, now
         return [EndWorker(message.text)]
 
     def begun(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], now: float) -> list[GangEffect]:
         """To the others: the chief has named the cluster."""
         self.heard(CHIEF, now)
-        if self.end is not None or (self.phase is not Phase.GATHERING and turn == self.turn):
+        if self.end is not None or (self.phase is not TurnPhase.GATHERING and turn == self.turn):
             return []
-        if self.phase is not Phase.GATHERING or turn != self.turn:
+        if self.phase is not TurnPhase.GATHERING or turn != self.turn:
             return self._over(StepExit.AGAIN, "the chief named a turn that is none")
         return self._begin(nodes, addresses)
 
@@ -195,7 +195,7 @@ class GangView:
         if self._is_spare(node):
             self._forget(node)
             return []
-        if status in _IN_ORDER and self.phase is not Phase.GATHERING:
+        if status in _IN_ORDER and self.phase is not TurnPhase.GATHERING:
             self._left.add(node)
             self._heard_at.pop(node, None)
             self._leave_by = self._leave_by or now + LEAVE_S
@@ -223,18 +223,18 @@ class GangView:
 
     def broken(self, text: str, now: float) -> list[GangEffect]:
         """The worker here has ended, and nobody asked for it."""
-        if self.end is not None or self.phase is not Phase.TRAINING or not self.trains:
+        if self.end is not None or self.phase is not TurnPhase.TRAINING or not self.trains:
             return []
         if self.is_chief:
             return self._again(f"{self.allocation.describe(CHIEF)}: {text}", now)
-        self.phase = Phase.BROKEN
+        self.phase = TurnPhase.BROKEN
         return [Say(Broken(self.turn, text))]
 
     def ready(self, address: str, now: float) -> list[GangEffect]:
         """No worker runs here; the next one will listen at `address`."""
-        if self.end is not None or self.phase is not Phase.GATHERING:
+        if self.end is not None or self.phase is not TurnPhase.GATHERING:
             return []
-        return self._is_ready(CHIEF, address, now) if self.is_chief else [Say(Ready(self.turn, address))]
+        return self._is_ready(CHIEF, address, now) if self.is_chief else [Say(WithoutWorker(self.turn, address))]
 
     # --- time ---
 
@@ -244,7 +244,7 @@ class GangView:
             return None
         limits = [at + SILENCE_S for at in islice(self._heard_at.values(), 1)]
         limits += self._away_until.values()
-        if self.phase is Phase.GATHERING:
+        if self.phase is TurnPhase.GATHERING:
             limits.append(self.began_at + self.rendezvous_s)
             if CHIEF in self._ready and self.roster.can_go_on(self._ready):
                 limits.append(self.began_at + GRACE_S)
@@ -265,7 +265,7 @@ class GangView:
             for node in away:
                 self._forget(node)
             return self._failed(away, f"{self._names(away)} was lost, and did not come back", now)
-        if self.phase is Phase.GATHERING:
+        if self.phase is TurnPhase.GATHERING:
             if now >= self.began_at + self.rendezvous_s:
                 return self._over(StepExit.NODE_MISSING, self._describe_missing())
             return self._begin_if_complete(now) if self.is_chief else []
@@ -277,7 +277,7 @@ class GangView:
     # --- what follows ---
 
     def _is_ready(self, node: int, address: str, now: float) -> list[GangEffect]:
-        if self.phase is Phase.TRAINING:
+        if self.phase is TurnPhase.TRAINING:
             return [TellCluster(node)] if self._is_spare(node) else []
         self._ready[node] = address
         return self._begin_if_complete(now)
@@ -288,7 +288,7 @@ class GangView:
         return self._begin(nodes, tuple(self._ready[node] for node in nodes))
 
     def _begin(self, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> list[GangEffect]:
-        self.phase, self.roster.ranks, self.addresses = Phase.TRAINING, nodes, addresses
+        self.phase, self.roster.ranks, self.addresses = TurnPhase.TRAINING, nodes, addresses
         self._ready.clear()
         return [BeginTraining(self.turn, nodes, addresses)]
 
@@ -297,7 +297,7 @@ class GangView:
         if self._leave_by is not None or self.turn + 1 >= MAX_TURNS:
             return self._over(StepExit.AGAIN, text)
         self.turn += 1
-        self.phase, self.began_at = Phase.GATHERING, now
+        self.phase, self.began_at = TurnPhase.GATHERING, now
         self._ready.clear()
         return [Say(Over(self.turn, text)), EndWorker(text)]
 
@@ -314,14 +314,14 @@ class GangView:
             return []
         if not self.roster.can_go_on(self._present):
             return self._over(StepExit.AGAIN, text)
-        return self._again(text, now) if self.phase is Phase.TRAINING else self._begin_if_complete(now)
+        return self._again(text, now) if self.phase is TurnPhase.TRAINING else self._begin_if_complete(now)
 
     @property
     def _present(self) -> Collection[int]:
         return {CHIEF, *self._heard_at, *self._away_until}
 
     def _is_spare(self, node: int) -> bool:
-        return self.phase is not Phase.GATHERING and node not in self.roster.ranks
+        return self.phase is not TurnPhase.GATHERING and node not in self.roster.ranks
 
     def _forget(self, node: int) -> None:
         self._heard_at.pop(node, None)

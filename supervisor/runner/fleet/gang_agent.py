@@ -22,9 +22,9 @@ from supervisor.core.fleet.gang import (
     EndWorker,
     GangEffect,
     GangView,
-    Phase,
     Say,
     TellCluster,
+    TurnPhase,
 )
 from supervisor.core.fleet.roster import Roster
 from supervisor.core.program import events
@@ -32,7 +32,7 @@ from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, durable, gang
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, Ready
+from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, WithoutWorker
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
@@ -182,7 +182,7 @@ class GangAgent:
         if self._is_leaving():
             return
         for runner in self._runners.values():
-            if self._view.phase is not Phase.TRAINING and runner.state in ENDED_BY_GANG:
+            if self._view.phase is not TurnPhase.TRAINING and runner.state in ENDED_BY_GANG:
                 runner.post(events.GangBroken(self._over_text))  # it was just starting when its turn ended
             elif runner.facts.launched and runner.state in (State.BACKOFF, State.STOPPED):
                 self._on_ended(runner)
@@ -205,7 +205,7 @@ class GangAgent:
 
     def _say_ready(self) -> None:
         """Once for each turn."""
-        if self._view.phase is Phase.GATHERING and self._reported_turn != self._view.turn:
+        if self._view.phase is TurnPhase.GATHERING and self._reported_turn != self._view.turn:
             self._reported_turn = self._view.turn
             self._address = self._free_address()
             self._execute(self._view.ready(self._address, self._loop.time()))
@@ -252,7 +252,7 @@ class GangAgent:
                 self._execute(self._view.on_broken(rank, message, now))
             case Over():
                 self._execute(self._view.on_over(message, now))
-            case Ready():
+            case WithoutWorker():
                 self._execute(self._view.on_ready(rank, message, now))
             case Leave():
                 if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it

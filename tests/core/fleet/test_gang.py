@@ -13,13 +13,13 @@ from supervisor.core.fleet.gang import (
     EndWorker,
     GangEffect,
     GangView,
-    Phase,
     Say,
     TellCluster,
+    TurnPhase,
 )
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, Ready
+from supervisor.protocol.gang import Broken, Over, WithoutWorker
 
 NODES = ("n1", "n2", "n3")
 
@@ -52,7 +52,7 @@ def spared(count: int = 4, wanted: int = 3) -> GangView:
     chief = view(0, nodes=tuple(f"n{number}" for number in range(1, count + 1)), wanted=wanted)
     for node in range(1, count):
         join(chief, node, 1.0)
-    assert chief.phase is Phase.TRAINING
+    assert chief.phase is TurnPhase.TRAINING
     return chief
 
 
@@ -152,7 +152,7 @@ def test_the_deadline_is_that_of_whoever_was_not_heard_for_longest(events: list[
             chief.joined(rank, 0, f"n{rank}:1", False, now)
         elif event == "hear" and rank in heard:
             chief.heard(rank, now)
-        elif event == "leave" and rank in heard and chief.phase is Phase.TRAINING:
+        elif event == "leave" and rank in heard and chief.phase is TurnPhase.TRAINING:
             chief.heard(rank, now)
             chief.left(rank, StepExit.DONE, "done", now)
             left.add(rank)
@@ -161,7 +161,7 @@ def test_the_deadline_is_that_of_whoever_was_not_heard_for_longest(events: list[
             continue
         heard[rank] = now
         limits = [at + SILENCE_S for other, at in heard.items() if other not in left]
-        limits += [] if chief.phase is Phase.TRAINING else [5.0]
+        limits += [] if chief.phase is TurnPhase.TRAINING else [5.0]
         assert chief.deadline() == min([*limits, *([leave_by] if leave_by is not None else [])])
 
 
@@ -170,8 +170,8 @@ def test_a_worker_that_ended_begins_a_turn_in_which_all_have_no_worker():
     effects = chief.on_broken(1, Broken(0, "its worker ended: SIGKILL"), 3.0)
     text = "rank 1 (n2): its worker ended: SIGKILL"
     assert effects == [Say(Over(1, text)), EndWorker(text)]
-    assert chief.on_ready(1, Ready(1, "n2:6001"), 3.1) == []
-    assert chief.on_ready(2, Ready(1, "n3:6002"), 3.2) == []
+    assert chief.on_ready(1, WithoutWorker(1, "n2:6001"), 3.1) == []
+    assert chief.on_ready(2, WithoutWorker(1, "n3:6002"), 3.2) == []
     begins = chief.ready("n1:6000", 3.3)
     assert begins == [BeginTraining(1, ALL, ("n1:6000", "n2:6001", "n3:6002"))]
 
@@ -180,7 +180,7 @@ def test_another_rank_ends_its_worker_and_says_so():
     other = view(1)
     other.begun(0, ALL, ADDRESSES, 1.0)
     assert other.on_over(Over(1, "why"), 2.0) == [EndWorker("why")]
-    assert other.ready("n2:6001", 2.1) == [Say(Ready(1, "n2:6001"))]
+    assert other.ready("n2:6001", 2.1) == [Say(WithoutWorker(1, "n2:6001"))]
     assert other.begun(1, ALL, ADDRESSES, 2.2) == [BeginTraining(1, ALL, ADDRESSES)]
 
 
@@ -189,8 +189,8 @@ def test_what_is_said_of_a_turn_before_changes_nothing():
     chief.on_broken(1, Broken(0, "x"), 3.0)
     chief.ready("n1:6000", 3.1)
     assert chief.on_broken(2, Broken(0, "x"), 3.2) == []
-    assert chief.on_ready(2, Ready(0, "n3:5002"), 3.3) == []
-    assert chief.turn == 1 and chief.phase is Phase.GATHERING
+    assert chief.on_ready(2, WithoutWorker(0, "n3:5002"), 3.3) == []
+    assert chief.turn == 1 and chief.phase is TurnPhase.GATHERING
 
 
 def test_after_so_many_turns_the_batch_script_looks_at_it():
@@ -198,7 +198,7 @@ def test_after_so_many_turns_the_batch_script_looks_at_it():
     for turn in range(MAX_TURNS - 1):
         assert chief.broken("x", 3.0)[0] == Say(Over(turn + 1, "rank 0 (n1): x"))
         for rank in (1, 2):
-            chief.on_ready(rank, Ready(turn + 1, f"n{rank + 1}:1"), 3.0)
+            chief.on_ready(rank, WithoutWorker(turn + 1, f"n{rank + 1}:1"), 3.0)
         chief.ready("n1:1", 3.0)
     (end,) = chief.broken("x", 3.0)
     assert end == EndGeneration(StepExit.AGAIN, "rank 0 (n1): x")
@@ -208,7 +208,7 @@ def test_a_daemon_that_comes_back_with_its_worker_costs_nothing():
     chief = complete(can_return=True)
     assert chief.lost(1, "closed", 3.0) == []
     assert join(chief, 1, 3.0 + AWAY_S - 1, trains=True) == []
-    assert chief.phase is Phase.TRAINING and chief.turn == 0
+    assert chief.phase is TurnPhase.TRAINING and chief.turn == 0
 
 
 def test_a_daemon_that_comes_back_without_its_worker_begins_a_turn():
@@ -231,7 +231,7 @@ def test_a_chief_that_comes_back_goes_on_with_all_that_train():
     chief = GangView(Allocation(7, 0, NODES, 0, 1), 50.0, 120.0, Roster(3, 3), can_return=True)
     chief.resume(2, ALL, ADDRESSES, 50.0)
     assert join(chief, 1, 51.0, turn=2, trains=True) == [] == join(chief, 2, 51.5, turn=2, trains=True)
-    assert chief.phase is Phase.TRAINING
+    assert chief.phase is TurnPhase.TRAINING
     assert chief.deadline() == 51.0 + SILENCE_S
 
 
@@ -241,9 +241,9 @@ def test_a_chief_that_comes_back_without_its_worker_has_all_end_theirs():
     chief.broken("its worker ended with its daemon", 50.0)
     chief.ready("n1:6000", 50.0)
     assert join(chief, 1, 51.0, turn=2, trains=True) == [Say(Over(3, "another node has its rank"), 1)]
-    chief.on_ready(1, Ready(3, "n2:6001"), 52.0)
+    chief.on_ready(1, WithoutWorker(3, "n2:6001"), 52.0)
     join(chief, 2, 52.0, turn=2, trains=True)
-    (begins,) = chief.on_ready(2, Ready(3, "n3:6002"), 52.0)
+    (begins,) = chief.on_ready(2, WithoutWorker(3, "n3:6002"), 52.0)
     assert begins == BeginTraining(3, ALL, ("n1:6000", "n2:6001", "n3:6002"))
 
 
@@ -255,8 +255,8 @@ def test_a_spare_node_takes_the_rank_of_one_that_is_silent():
     text = f"nothing was heard of rank 2 (n3) for {SILENCE_S:g} s"
     assert (drop, over, end) == (Disconnect(2), Say(Over(1, text)), EndWorker(text))
     chief.ready("n1:1", 12.0)
-    chief.on_ready(3, Ready(1, "n4:1"), 12.0)
-    (begins,) = chief.on_ready(1, Ready(1, "n2:1"), 12.0)
+    chief.on_ready(3, WithoutWorker(1, "n4:1"), 12.0)
+    (begins,) = chief.on_ready(1, WithoutWorker(1, "n2:1"), 12.0)
     assert begins == BeginTraining(1, (0, 1, 3), ("n1:1", "n2:1", "n4:1"))
 
 
@@ -264,14 +264,14 @@ def test_a_node_that_failed_is_the_spare_once_it_is_back():
     chief = spared()
     chief.lost(2, "closed", 3.0)
     chief.ready("n1:1", 3.0)
-    chief.on_ready(1, Ready(1, "n2:1"), 3.0)
-    chief.on_ready(3, Ready(1, "n4:1"), 3.0)
+    chief.on_ready(1, WithoutWorker(1, "n2:1"), 3.0)
+    chief.on_ready(3, WithoutWorker(1, "n4:1"), 3.0)
     assert join(chief, 2, 10.0) == [Say(Over(1, "another node has its rank"), 2)]
-    assert chief.on_ready(2, Ready(1, "n3:1"), 10.1) == [TellCluster(2)]
+    assert chief.on_ready(2, WithoutWorker(1, "n3:1"), 10.1) == [TellCluster(2)]
     chief.lost(1, "closed", 11.0)
     chief.ready("n1:1", 11.0)
-    chief.on_ready(3, Ready(2, "n4:1"), 11.0)
-    (begins,) = chief.on_ready(2, Ready(2, "n3:2"), 11.0)
+    chief.on_ready(3, WithoutWorker(2, "n4:1"), 11.0)
+    (begins,) = chief.on_ready(2, WithoutWorker(2, "n3:2"), 11.0)
     assert begins == BeginTraining(2, (0, 2, 3), ("n1:1", "n3:2", "n4:1"))
 
 
@@ -286,7 +286,7 @@ def test_the_loss_of_a_spare_node_disturbs_nobody():
     chief = spared()
     assert chief.lost(3, "closed", 3.0) == []
     assert chief.left(3, StepExit.AGAIN, "x", 3.0) == []
-    assert chief.phase is Phase.TRAINING
+    assert chief.phase is TurnPhase.TRAINING
 
 
 def test_a_spare_node_that_does_not_come_is_waited_for_shortly_and_only_if_it_is_needed():

@@ -17,13 +17,13 @@ from supervisor.core.fleet.gang import (
     EndWorker,
     GangEffect,
     GangView,
-    Phase,
     Say,
     TellCluster,
+    TurnPhase,
 )
 from supervisor.core.fleet.roster import Roster
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, Ready
+from supervisor.protocol.gang import Broken, Over, WithoutWorker
 
 SIZE, WANTED = 5, 3
 NODES = tuple(f"n{node}" for node in range(SIZE))
@@ -123,7 +123,7 @@ class World:
                 self.do(to, view.begun(message.turn, message.nodes, message.addresses, self.now))
             case Over():
                 self.do(to, view.on_over(message, self.now))
-            case Ready():
+            case WithoutWorker():
                 self.do(to, view.on_ready(source, message, self.now))
             case Broken():
                 self.do(to, view.on_broken(source, message, self.now))
@@ -139,7 +139,7 @@ class World:
     def lose(self, node: int, with_word: StepExit | None = None, keeps_worker: bool = False) -> None:
         """The daemon is gone."""
         daemon = self.daemons.pop(node)
-        if keeps_worker and daemon.worker is not None and daemon.view.phase is Phase.TRAINING:
+        if keeps_worker and daemon.worker is not None and daemon.view.phase is TurnPhase.TRAINING:
             self.orphans[node] = daemon.worker, daemon.view.roster.ranks, daemon.view.addresses
         others = [other for other in self.daemons if self.daemons[other].is_connected] if node == 0 else [0]
         self.over = self.over or (node == 0 and with_word is not None)
@@ -240,6 +240,6 @@ def test_no_two_turns_train_at_once_and_all_ranks_train_while_there_are_nodes(hi
             return
     chief = world.daemons[0].view
     if sum(not chief.roster.is_out(node) for node in world.daemons) >= WANTED:
-        assert chief.phase is Phase.TRAINING
+        assert chief.phase is TurnPhase.TRAINING
         trains = {node for node, daemon in world.daemons.items() if daemon.worker == chief.turn}
         assert trains == set(chief.roster.ranks)

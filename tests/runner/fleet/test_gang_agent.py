@@ -6,7 +6,8 @@ import pytest
 
 from supervisor.core.program.facts import State
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.runner.fleet.gang_agent import GangAgent, cluster_of_one
+from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
 
 PLACE = Allocation(7, 1, ("localhost", "127.0.0.1"), 0, 1)
 
@@ -20,15 +21,17 @@ class Daemon:
         self.runner = SimpleNamespace(
             state=state,
             name="train",
+            attempt=1,
+            standby=None,
+            post=lambda event: None,
             wanted=True,
             reason="terminated by SIGKILL",
             facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
             records=SimpleNamespace(process=SimpleNamespace(last_exit=SimpleNamespace(code=code))),
         )
         self.agent = GangAgent(
-            PLACE,
-            "s",
-            1.0,
+            GangPlace(PLACE),
+            GangSettings("s", 1.0, PLACE.size),
             {"train": self.runner},  # type: ignore[dict-item]
             self._leave,
             lambda: self.is_leaving,
@@ -41,8 +44,6 @@ class Daemon:
 @pytest.mark.parametrize(
     ("daemon", "status"),
     [
-        ({}, StepExit.AGAIN),
-        ({"state": State.BACKOFF}, StepExit.AGAIN),
         ({"code": 143}, StepExit.SAVED),
         ({"state": State.BACKOFF, "waits_for_host": True}, StepExit.NODE_LEAVES),
         ({"state": State.BACKOFF, "waits_for_storage": True}, StepExit.STORAGE_AWAY),
