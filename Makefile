@@ -52,7 +52,7 @@ lint: $(INSTALLED)  ## format, lint, types, import contracts
 check: lint docs  ## lint, types, the site of docs/, and all tests that start no process and take under five seconds: before every commit
 	$(BIN)/python -m pytest -n 2 $(BY_FILE) -q --fail-long-tests -m "not integration and not slow"
 
-docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; look: python -m http.server -d build/site
+docs: $(DOCS)  ## the site of docs/ in build/site, with its links checked; open build/site/index.html, no server is needed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -f website/mkdocs.yml
 	.venv-docs/bin/python -m tests.site build/site
 

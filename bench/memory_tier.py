@@ -106,8 +106,8 @@ def main() -> None:
     for size in arguments.sizes:
         with tempfile.TemporaryDirectory(prefix="memory-tier-") as folder:
             results[f"{size:g}"] = measured(size, arguments.pairs, arguments.period, Path(folder))
-    Console(width=160).print(table_of(results))
-    harness.write("memory_tier", results)
+        Console(width=160).print(table_of(results))
+        harness.write("memory_tier", results)
 
 
 if __name__ == "__main__":

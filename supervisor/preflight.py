@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.config import Config, JobConfig, ProgramConfig
+from supervisor.config.program import NO_COMMAND
 from supervisor.host.ledger.ledger import LedgerError, check_state_folder
 from supervisor.host.ledger.wanted_file import FILE, peek_wanted
 from supervisor.host.processes.credentials import find_credentials
@@ -76,6 +77,8 @@ def _command_remarks(
     name: str, program: ProgramConfig, environment: Mapping[str, str], daemon_folder: Path | None
 ) -> Iterator[str]:
     folder = program.directory or daemon_folder
+    if program.command == NO_COMMAND:
+        return  # the file's remarks say so
     try:
         find_command(program.command[0], environment, folder, name)
     except SpawnError as error:

@@ -1,18 +1,20 @@
 """What holds for all tests."""
 
+import asyncio
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.fast_clock import FastClockLoop
 from tests.fuzzing import CASES, QUICK
 
 pytest_plugins = ("tests.tiers", "tests.mirror.fixtures")
@@ -38,6 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if "fuzz" not in item.keywords]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if "fuzz" in item.keywords]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop of a test."""
+    is_fast = item.get_closest_marker("fast_clock") is not None
+    return {"fast clock": FastClockLoop} if is_fast else {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -99,6 +99,8 @@ def take_pages() -> None:
                         daemon.call("drill", name="digits", in_s=3600)
                     page.goto(f"http://127.0.0.1:{PORT}/#{address}")
                     page.wait_for_timeout(6500 if view in ("list", "job") else 2000)  # memory comes every five seconds
+                    if view == "job":  # a busy machine draws the second plot much later than the first
+                        page.locator(".panel:not(:has(.plot .trace)) .plot").wait_for(state="detached")
                     _save(page.screenshot(full_page=True), f"page-{view}-{screen}")
                     if view == "notices":
                         daemon.call("drill", name="digits", withdraw=True)

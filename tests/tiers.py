@@ -27,12 +27,13 @@ _WEIGHTS = {"slow": 10.0, "integration": 2.0, "tensorflow": 0.5}
 _IMPORTS_TENSORFLOW = frozenset(
     {
         "import tensorflow as tf",
+        "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator",
         "from tests.worker import training",
         "from tests.worker.power_jobs import KINDS, Kind",
         "from worker.devices.gpu_check import VISIBLE, asked_gpus, reason_in",
     }
 )
-"""Lines of a test file that imports TensorFlow."""
+"""Lines of a test file that imports TensorFlow, or what comes with it and takes as long."""
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
 """Python's audit events of a process that begins."""
 _OVER_LIMIT = "took_s"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-Found = TypeVar("Found")
+Outcome = TypeVar("Outcome")
 
 TIMEOUT_S = 60.0
 """For what takes well under a second; the machine may be busy."""
@@ -13,21 +13,21 @@ _INTERVAL_S = 0.01
 
 
 def wait_until(
-    condition: Callable[[], Found],
+    condition: Callable[[], Outcome],
     what: str = "the condition holds",
     timeout_s: float = TIMEOUT_S,
     details: Callable[[], object] = lambda: "",
-) -> Found:
+) -> Outcome:
     """Returns the first true value of `condition()`. Raises AssertionError after `timeout_s`, with `details()`.
 
     `what` completes the sentence "waited in vain until …". An exception in `condition` ends the wait.
     """
     deadline_at = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (outcome := condition()):
         if time.monotonic() > deadline_at:
             raise AssertionError(f"waited {timeout_s:g} s in vain until {what}\n{details()}".rstrip())
         time.sleep(_INTERVAL_S)
-    return found
+    return outcome
 
 
 def stays(condition: Callable[[], object], what: str, for_s: float) -> None:
@@ -39,9 +39,10 @@ def stays(condition: Callable[[], object], what: str, for_s: float) -> None:
 
 
 async def stays_async(condition: Callable[[], object], what: str, for_s: float) -> None:
-    """Does what `stays` does, while the event loop goes on."""
-    ends_at = time.monotonic() + for_s
-    while time.monotonic() < ends_at:
+    """Does what `stays` does, while the event loop goes on; the time is that of its clock."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + for_s
+    while loop.time() < ends_at:
         assert condition(), f"no longer: {what}"
         await asyncio.sleep(_INTERVAL_S)
 
@@ -53,12 +54,12 @@ async def turn_loop(turns: int = 20) -> None:
 
 
 async def wait_until_async(
-    condition: Callable[[], Found], what: str = "the condition holds", timeout_s: float = TIMEOUT_S
-) -> Found:
+    condition: Callable[[], Outcome], what: str = "the condition holds", timeout_s: float = TIMEOUT_S
+) -> Outcome:
     """Does what `wait_until` does, while the event loop goes on."""
     deadline_at = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (outcome := condition()):
         if time.monotonic() > deadline_at:
             raise AssertionError(f"waited {timeout_s:g} s in vain until {what}")
         await asyncio.sleep(_INTERVAL_S)
-    return found
+    return outcome

@@ -13,7 +13,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 LANGUAGES = {".py": "python", ".conf": "ini", ".sh": "sh", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 
@@ -40,6 +41,7 @@ def targets(markdown: str, path: str) -> list[str]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "api.md", content=api_page()))
+    files.append(File.generated(config, "assets/iframe-worker.js", abs_src_path=str(HERE / "iframe-worker.js")))
     pending = [repository_path(file.src_uri) for file in files.documentation_pages() if file.src_uri != "api.md"]
     seen = set(pending)
     while pending:

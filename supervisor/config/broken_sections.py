@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from supervisor.config import section_relations
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.load import Config, SectionsBroken, start_order
+from supervisor.config.program import EMPTY_COMMAND, NO_COMMAND
 from supervisor.config.schema.check import SectionReader
 from supervisor.core.fleet import dependencies
 from supervisor.ini.problems import Problem
@@ -61,6 +62,32 @@ def leave_out_broken(
     )
 
 
+def keep_commands(
+    config: Config, in_use: Mapping[str, ProgramConfig]
+) -> tuple[Config, tuple[Problem, ...], tuple[BrokenSection, ...]]:
+    """The configuration with the programs in use in the place of those whose command is empty now, and what is wrong.
+
+    Such a section is loaded, as in Supervisor, for the sake of all others; but it must not stop a program that runs.
+    """
+    kept = {
+        name: in_use[name]
+        for name, program in config.programs.items()
+        if program.command == NO_COMMAND and name in in_use and in_use[name].command != NO_COMMAND
+    }
+    if not kept:
+        return config, (), ()
+    sections = dict.fromkeys(config.programs[name].section for name in kept)
+    problems = {
+        section: next(remark for remark in config.warnings if remark.text.startswith(f"[{section}] {EMPTY_COMMAND}"))
+        for section in sections
+    }
+    programs = {name: kept.get(name, program) for name, program in config.programs.items()}
+    broken = tuple(
+        BrokenSection(section, (str(problem),), _names(kept, section)) for section, problem in problems.items()
+    )
+    return replace(config, programs=programs), tuple(problems.values()), broken
+
+
 def _names(programs: Mapping[str, ProgramConfig], section: str) -> tuple[str, ...]:
     return tuple(sorted(name for name, program in programs.items() if program.section == section))
 
@@ -76,12 +103,12 @@ def _conflicts(
         name: SectionReader(error.sections.get(config.section, replace(nowhere, name=config.section)), problems, [])
         for name, config in together.items()
     }
-    needed_names = {needed for config in together.values() for needed in config.depends_on}
+    needed_names = {needed for config in together.values() for needed in config.needed_names}
     sections = [f"program:{name.partition(':')[0]}" for name in needed_names]  # so none counts as a typing error
     section_relations.check_across_sections(error.config.supervisord, together, written, sections)
     groups = {name: config.group for name, config in together.items()}
     for name, program in whole.items():
-        for needed in program.depends_on:
+        for key, needed in section_relations.needed_by_key(program, written[name]):
             if not dependencies.resolve_name(needed, groups):
-                written[name].add_problem(f"depends_on names {needed!r:.80}, which can't be loaded", "depends_on")
+                written[name].add_problem(f"{key} names {needed!r:.80}, which can't be loaded", key)
     return problems

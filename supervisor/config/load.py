@@ -208,6 +208,8 @@ class _ConfigReader:
             for relation in (check, server_relations.check_login):
                 with contextlib.suppress(UnknownValue):
                     relation(server or reader.build_partial(model, {}), reader)
+            if isinstance(server, InetServerConfig):
+                server = server_relations.closed_to_others(server)
             if server is not None:
                 server_relations.check_duplicate_address(server, reader, built)
                 built.append((server, name))
@@ -225,10 +227,10 @@ class _ConfigReader:
 
     def _read_programs(self, daemon: SupervisordConfig) -> dict[str, ProgramConfig]:
         built: dict[str, ProgramConfig] = {}
-        surroundings = ProgramContext(daemon, self._placeholders(), self.environment)
         sections = self._sections_of_kind("program")
         self._apply_defaults(sections)
         groups = build_groups(self._sections_of_kind("group"), sections.keys(), self._placeholders())
+        surroundings = ProgramContext(daemon, self._placeholders(), self.environment, groups)
         for name, reader in sections.items():
             self._add_processes(
                 built, build_processes(name, groups.get(name, ProcessGroup(name)), reader, surroundings), reader

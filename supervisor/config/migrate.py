@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from supervisor.config import supervisor_keys
+from supervisor.config import dependent_startup, supervisor_keys
 from supervisor.config.load import check_config
 from supervisor.config.schema.quantities import octal
 from supervisor.config.schema.texts import environment as parse_environment
@@ -65,6 +65,11 @@ CHANGED: Mapping[tuple[str, str], str] = {
     ("program", "startretries"): _RETRIES,
     ("program", "autorestart"): _CRASHES,
     ("program", "autostart"): _WANTED,
+    ("program", dependent_startup.ENABLED): "as autostart = true: the daemon itself waits for what the program depends "
+    "on, and the listener supervisord-dependent-startup is not needed",
+    ("program", dependent_startup.WAIT_FOR): "as depends_on for `running`, depends_on_end for `exited`",
+    ("program", dependent_startup.INHERIT_PRIORITY): "what a program depends on starts before it, whatever its "
+    "priority",
     ("group", "priority"): _ORDER,
     ("inet_http_server", "password"): _HASHED,
     ("unix_http_server", "password"): _HASHED,
@@ -116,7 +121,13 @@ def explain_migration(path: Path, environment: Mapping[str, str]) -> list[Migrat
     looked = check_config(path, environment)
     judged = [MigratedLine(problem.location, MigrationOutcome.REFUSED, "", problem.text) for problem in looked.problems]
     judged += [
-        MigratedLine(warning.location, MigrationOutcome.NO_EFFECT, "", warning.text) for warning in looked.warnings
+        MigratedLine(
+            warning.location,
+            MigrationOutcome.CHANGED if warning.is_change else MigrationOutcome.NO_EFFECT,
+            "",
+            warning.text,
+        )
+        for warning in looked.warnings
     ]
     at, remarks = {line.location for line in judged}, set[str]()
     for section in source.sections.values():
@@ -166,7 +177,7 @@ def _changes(section: IniSection, kind: str, key: str, entry: IniKey, environmen
     """What is different about a key with this value."""
     value = _expanded(entry, environment)
     word = value.lower()
-    if key not in supervisor_keys.SUPERVISORS.get(kind, {key}):
+    if key not in supervisor_keys.SUPERVISORS.get(kind, {key}) | dependent_startup.KEYS:
         yield "is a key of stepkeeper's own, which Supervisor ignores: it has an effect here"
     always = CHANGED.get((kind, key))
     if always is not None and not (key == "autorestart" and word in FALSE):

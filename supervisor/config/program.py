@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import program_relations, supervisor_keys
+from supervisor.config import dependent_startup, program_relations, supervisor_keys
 from supervisor.config.environment_file import read_environment_file
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.groups import GroupConfig, ListenerConfig, ProcessesConfig
@@ -33,18 +33,10 @@ _NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
 JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfig.ini_keys())
 PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
 LISTENER_KEYS = frozenset(ListenerConfig.ini_keys())
+NO_COMMAND = ("",)
+EMPTY_COMMAND = "command is empty, so it can't be started; write the program to run"
 NO_BYTES = ("0", "0b", "0kb", "0mb", "0gb")
 LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listeners get the events of their starts
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramContext:
-    """What a program's section takes from the rest of the file. `placeholders`: those that every section may use;
-    `environment`: the daemon's."""
-
-    daemon: SupervisordConfig
-    placeholders: Mapping[str, str]
-    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +49,18 @@ class ProcessGroup:
     name: str
     priority: int | None = None
     is_pool: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramContext:
+    """What a program's section takes from the rest of the file. `placeholders`: those that every section may use;
+    `environment`: the daemon's; `groups`:
+    by program, those of [group:NAME]."""
+
+    daemon: SupervisordConfig
+    placeholders: Mapping[str, str]
+    environment: Mapping[str, str]
+    groups: Mapping[str, ProcessGroup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def build_processes(
     check_name(name, reader)
     special = LISTENER_KEYS if group.is_pool else JOB_KEYS
     elsewhere = {"[supervisord]": supervisor_keys.SUPERVISORS["supervisord"]}
-    reader.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), supervisor_keys.PROGRAM, elsewhere)
+    known = special | PROGRAM_KEYS | PROCESSES_KEYS | dependent_startup.KEYS
+    reader.report_unknown_keys(set(known), supervisor_keys.PROGRAM, elsewhere)
     program_relations.check_key_combinations(reader, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
     reader.expand_values(set(counted), context.placeholders)
@@ -102,6 +107,7 @@ def build_processes(
 
 def _build_process(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> ProgramConfig | None:
     from_file = _expand(place, reader, context)
+    dependent_startup.translate_keys(reader, {name: group.name for name, group in context.groups.items()})
     process = reader.texts.pop("process_name", place.program)
     if process != place.program:
         check_name(process, reader, "process_name")
@@ -140,7 +146,7 @@ def check_name(name: str, reader: SectionReader, key: str | None = None) -> None
 def _expand(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> dict[str, str]:
     """Fills the placeholders of all keys; gives the variables of the environment file."""
     special = LISTENER_KEYS if place.group.is_pool else JOB_KEYS
-    keys = set(special | PROGRAM_KEYS | {"process_name"})
+    keys = set(special | PROGRAM_KEYS | dependent_startup.KEYS | {"process_name"})
     known = {
         **context.placeholders,
         **program_placeholders(place.program, place.group.name, place.number, place.numprocs),
@@ -220,6 +226,10 @@ def _computed(
         computed["command"] = (job.python if job else "python", "-m", "worker", entrypoint)
     if job is not None:
         computed["startretries"] = JOB_STARTRETRIES
+    elif reader.texts.get("command") == "" and "checkpoint_dir" not in reader:
+        del reader.texts["command"]
+        computed["command"] = NO_COMMAND  # as in Supervisor, only this program can't be used, not the file
+        reader.add_remark(EMPTY_COMMAND, "command")
     _limit_retries(reader)
     _read_empty_paths(reader)
     if "stopasgroup" in reader.texts:
@@ -273,6 +283,9 @@ def build_groups(
         keys = set(GroupConfig.ini_keys())
         reader.report_unknown_keys(keys, {})
         reader.expand_values(keys, known)
+        if reader.texts.get("programs") == "":  # as a template leaves it that has found none
+            reader.add_remark("programs is empty, so there is no such group", "programs")
+            continue
         group = reader.build_model(GroupConfig, {})
         if name in programs and (group is None or name not in group.programs):
             reader.add_problem(

@@ -14,6 +14,7 @@ _WIDTH = 100
 _HEAD = """\
 ; Configuration of supervisord. A line that begins with ; is a comment; each key stands there with its default.
 ; Relative paths start from the folder of this file. %(ENV_HOME)s is an environment variable, %(here)s that folder.
+; Sizes are bytes or have KB, MB or GB; lengths of time are seconds or have a unit, as in 10 minutes.
 ; This file can be used as it is: supervisord -c FILE; then supervisorctl -c FILE status
 """
 _ACTIVE = {

@@ -2,9 +2,10 @@
 
 import os
 import pwd
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
+from supervisor.config import dependent_startup
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.program_relations import DAEMON_STREAMS, EVENTS_OF_OUTPUT, no_output
@@ -71,23 +72,31 @@ def _check_dependencies(
     groups = {name: program.group for name, program in programs.items()}
     wrong = sections - {*groups, *groups.values()}
     for name, program in programs.items():
-        for needed in program.depends_on:
+        for key, needed in needed_by_key(program, written[name]):
             if not dependencies.resolve_name(needed, groups) and needed.partition(":")[0] not in wrong:
                 near = nearest_word(needed, {*groups, *groups.values()})
                 hint = f"did you mean {near!r}?" if near else f"add a section [program:{needed:.80}]"
-                text = f"depends_on names {needed!r:.80}, which is neither a program nor a group; {hint}"
-                written[name].add_problem(text, "depends_on")
+                text = f"{key} names {needed!r:.80}, which is neither a program nor a group; {hint}"
+                written[name].add_problem(text, key)
     ring = dependencies.find_cycle(dependency_graph(programs))
     if ring is not None:
-        text = f"depends_on makes a cycle: {' needs '.join(ring)}; delete one of these dependencies"
-        written[ring[0]].add_problem(text, "depends_on")
+        first = ring[0]
+        key = next(key for key, _ in needed_by_key(programs[first], written[first]))
+        text = f"{key} makes a cycle: {' needs '.join(ring)}; delete one of these dependencies"
+        written[first].add_problem(text, key)
+
+
+def needed_by_key(program: ProgramConfig, written: SectionReader) -> Iterator[tuple[str, str]]:
+    """What it waits for before it starts, each with the key of the file that says so."""
+    for key, names in (("depends_on", program.depends_on), ("depends_on_end", program.depends_on_end)):
+        yield from ((dependent_startup.key_as_written(written.ini, key), name) for name in names)
 
 
 def dependency_graph(programs: Mapping[str, ProgramConfig]) -> dict[str, frozenset[str]]:
     """By program: the programs that it depends on."""
     groups = {name: program.group for name, program in programs.items()}
     return {
-        name: frozenset[str]().union(*(dependencies.resolve_name(needed, groups) for needed in program.depends_on))
+        name: frozenset[str]().union(*(dependencies.resolve_name(needed, groups) for needed in program.needed_names))
         for name, program in programs.items()
     }
 

@@ -28,16 +28,35 @@ def check_socket(server: UnixServerConfig, reader: SectionReader) -> None:
 
 
 def check_address(server: InetServerConfig, reader: SectionReader) -> None:
-    """Adds a problem for an address that other hosts reach without a password, a remark for one that all users do."""
-    if server.username is None and is_loopback(server.address[0]):
+    """Adds a remark for an address without a password."""
+    if server.username is not None or server.password is not None:
+        return
+    closed = closed_to_others(server)
+    if closed.address != server.address:
         reader.add_remark(
-            "every user of this host, and every job, can do anything with this daemon through port, as there is no "
-            "password; set username and password, or use [unix_http_server] instead",
+            f"port is open to other hosts, but there is no password, so the daemon listens on {closed.address[0]} "
+            f"only; set username and password to be reached from other hosts",
             "port",
+            is_change=True,
         )
-    elif server.username is None:
-        text = "port can be reached from other hosts; set username and password, or listen on 127.0.0.1 only"
-        reader.add_problem(text, "port")
+    reader.add_remark(
+        "every user of this host, and every job, can do anything with this daemon through port, as there is no "
+        "password; set username and password, or use [unix_http_server] instead",
+        "port",
+        is_change=True,
+    )
+
+
+def closed_to_others(server: InetServerConfig) -> InetServerConfig:
+    """The server on an address that only this host reaches, if it has no password.
+
+    Many a file for Supervisor has such a port, open to whoever reaches it, and Supervisor serves it.
+    """
+    host, port = server.address
+    if server.username is not None or is_loopback(host):
+        return server
+    loopback = "::1" if host is not None and ":" in host else "127.0.0.1"
+    return InetServerConfig.build({"port": (loopback, port)})
 
 
 def check_duplicate_address(

@@ -24,16 +24,10 @@ class Unsupported:
 _ON = ("true", "yes", "on", "1")
 _OFF = ("false", "no", "off", "0")
 
-_DEPENDS_ON = "write depends_on = PROGRAM, which needs no listener, and autostart = true"
-"""What stands for the keys of supervisord-dependent-startup, a listener that reads them from Supervisor's file."""
-
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(
         ("auto",), "programs are told the daemon's own socket in SUPERVISOR_SERVER_URL", is_ignorable=True
     ),
-    "dependent_startup": Unsupported(_OFF, _DEPENDS_ON),
-    "dependent_startup_wait_for": Unsupported((), _DEPENDS_ON),
-    "dependent_startup_inherit_priority": Unsupported(_OFF, _DEPENDS_ON),
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
     "nocleanup": Unsupported((*_ON, *_OFF), "logs are never deleted at a start; take the line out"),

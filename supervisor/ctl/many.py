@@ -31,18 +31,18 @@ _WORST = ("FATAL", "UNKNOWN", "BACKOFF", "EXITED", "STOPPED", "STOPPING", "START
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a host answered. `text`, `errors`: what the action printed; `found`: its object, if it printed one."""
+    """What a host answered. `text`, `errors`: what the action printed; `document`: its JSON, if it printed any."""
 
     host: Host
     status: ExitStatus
     text: str = ""
     errors: str = ""
-    found: dict[str, Any] | None = None
+    document: dict[str, Any] | None = None
 
     @property
     def error(self) -> str | None:
         """Why there is no result."""
-        return None if self.found is None else self.found.get("error")
+        return None if self.document is None else self.document.get("error")
 
 
 def refusal(action: str, arguments: Sequence[str], is_limited: bool) -> str | None:
@@ -78,10 +78,10 @@ def run_on_all(
             status = run_action(terminal, action, words)
         except Exception as error:  # noqa: BLE001 - a daemon of another version, or no daemon, must not hide the others
             text = f"the answer can't be understood: {error!r:.200}"
-            answers[host] = Answer(host, ExitStatus.UNKNOWN, text, found={"error": text} if is_json else None)
+            answers[host] = Answer(host, ExitStatus.UNKNOWN, text, document={"error": text} if is_json else None)
         else:
-            found = json.loads(out.getvalue()) if is_json else None
-            answers[host] = Answer(host, status, "" if is_json else out.getvalue(), err.getvalue(), found)
+            document = json.loads(out.getvalue()) if is_json else None
+            answers[host] = Answer(host, status, "" if is_json else out.getvalue(), err.getvalue(), document)
 
     threads = [threading.Thread(target=run, args=(host,), daemon=True) for host in hosts]
     for thread in threads:
@@ -91,7 +91,7 @@ def run_on_all(
         thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
     late = {"error": f"no answer within {within_s:g} s"}
     return [
-        answers.get(host) or Answer(host, ExitStatus.UNKNOWN, late["error"], found=late if as_object else None)
+        answers.get(host) or Answer(host, ExitStatus.UNKNOWN, late["error"], document=late if as_object else None)
         for host in hosts
     ]
 
@@ -117,9 +117,9 @@ def print_answers(terminal: Terminal, action: str, answers: Sequence[Answer]) ->
 
 def _object(answer: Answer) -> dict[str, Any]:
     where = {"host": answer.host.name, "url": answer.host.url, "exit_status": int(answer.status)}
-    if answer.found is None:
+    if answer.document is None:
         return {**where, "error": answer.text.strip() or None}
-    result = {key: value for key, value in answer.found.items() if key != "schema"}
+    result = {key: value for key, value in answer.document.items() if key != "schema"}
     return {**where, "error": answer.error, "result": None if answer.error is not None else result}
 
 
@@ -127,16 +127,18 @@ def _print_status(terminal: Terminal, answers: Sequence[Answer], width: int) -> 
     silent = [answer for answer in answers if answer.error is not None]
     for answer in silent:
         terminal.print_line(f"{answer.host.name:<{width}}  {'UNKNOWN':<10}{render.one_line(str(answer.error))}")
-    results = [(answer.host, answer.found) for answer in answers if answer.error is None and answer.found is not None]
-    for name in _unknown_everywhere([found for _, found in results]):
+    results = [
+        (answer.host, answer.document) for answer in answers if answer.error is None and answer.document is not None
+    ]
+    for name in _unknown_everywhere([document for _, document in results]):
         terminal.print_line(unknown_line(name))
-    programs = [(host, program) for host, found in results for program in found["programs"]]
+    programs = [(host, program) for host, document in results for program in document["programs"]]
     lines = render.status_lines([program for _, program in programs])
     ranked = sorted(zip(programs, lines, strict=True), key=lambda item: _rank(item[0][1]))
     for (host, _), line in ranked:
         terminal.print_line(f"{host.name:<{width}}  {line}")
-    for host, found in results:
-        for trouble in (found.get("ledger_error"), found.get("hooks_error")):
+    for host, document in results:
+        for trouble in (document.get("ledger_error"), document.get("hooks_error")):
             if trouble is not None:
                 terminal.print_trouble(f"{host.name}: {trouble}")
     down = sum(_rank(program) < len(_WORST) - 2 for _, program in programs)
@@ -146,9 +148,9 @@ def _print_status(terminal: Terminal, answers: Sequence[Answer], width: int) -> 
     )
 
 
-def _unknown_everywhere(results: Sequence[dict[str, Any]]) -> list[str]:
+def _unknown_everywhere(documents: Sequence[dict[str, Any]]) -> list[str]:
     """Names that no host knows."""
-    unknown = [{*found.get("unknown", ())} for found in results]
+    unknown = [{*document.get("unknown", ())} for document in documents]
     return sorted(set.intersection(*unknown)) if unknown else []
 
 

@@ -167,4 +167,13 @@ def _details(program: dict[str, Any]) -> str:
         return render.one_line(program["reason"])
     if program["wire_state"] == "STARTING":
         return render.one_line(program["description"]).removeprefix(f"pid {program['pid']}, ")
-    return " ".join(f"{name}={value:.4g}" for name, value in job["metrics"].items())
+    metrics = " ".join(f"{name}={value:.4g}" for name, value in job["metrics"].items())
+    return "; ".join(filter(None, [_newest_state(job), metrics]))
+
+
+def _newest_state(job: dict[str, Any]) -> str:
+    """What a death would cost, if that is less than what came after the last checkpoint."""
+    if (copied := job.get("memory_step")) is None:  # a daemon of an earlier version does not say
+        return ""
+    on_disk = f"{job['checkpoint']['step']:,}" if job["checkpoint"] else "none"
+    return f"newest: step {copied:,} in memory, {on_disk} on disk"

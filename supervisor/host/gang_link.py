@@ -71,11 +71,15 @@ class LinkListener(Protocol):
 
 
 class GangLink:
-    """This daemon's connections. Nothing here decides. `allocation`: its `rank` is the number of this node."""
+    """This daemon's connections. Nothing here decides.
 
-    def __init__(self, allocation: Allocation, secret: str, listener: LinkListener) -> None:
+    `allocation`: its `rank` is the number of this node. `port`: where the chief listens.
+    """
+
+    def __init__(self, allocation: Allocation, secret: str, port: int, listener: LinkListener) -> None:
         self._allocation = allocation
         self._secret = secret
+        self._port = port
         self._listener = listener
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joins: dict[int, Join] = {}
@@ -87,13 +91,12 @@ class GangLink:
 
     async def open(self) -> None:
         """Listens, or begins to connect. Raises OSError if the chief can't listen."""
-        port = gang.link_port(self._allocation)
         if self._allocation.rank == 0:
             self._server = await asyncio.start_server(
-                self._on_connection, None, port, limit=MAX_LINE_BYTES, backlog=BACKLOG
+                self._on_connection, None, self._port, limit=MAX_LINE_BYTES, backlog=BACKLOG
             )
         else:
-            self._start(self._reach_chief(self._allocation.nodes[0], port))
+            self._start(self._reach_chief(self._allocation.nodes[0], self._port))
         self._start(self._say_alive())
 
     def begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], to: int | None = None) -> None:

@@ -25,12 +25,14 @@ class Location:
 class Problem:
     """One thing that is wrong: what, why and what to do about it, in words.
 
-    `section`: the one that can't be loaded for it; None if it concerns more than that.
+    `section`: the one that can't be loaded for it; None if it concerns more than that. `is_change`: of a remark, that
+    the line has an effect, but not the one that it has in Supervisor.
     """
 
     location: Location
     text: str
     section: str | None = None
+    is_change: bool = False
 
     def __str__(self) -> str:
         return f"{self.location}: {self.text}"

@@ -1,6 +1,7 @@
-"""How much memory is left on the host, or under the control group (v2) that limits this process most."""
+"""How much memory is left on the host, or under the control group (v2) that limits this process most; what it holds."""
 
 import os
+import resource
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -24,6 +25,12 @@ def available_memory(groups: Path = CGROUPS, own: Path = OWN_CGROUP, host: Path 
         if left < available:
             available, total = left, limit
     return available, total
+
+
+def resident_bytes() -> int:
+    """What this process holds itself. Raises OSError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def _folders(groups: Path, own: Path) -> list[Path]:

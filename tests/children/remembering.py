@@ -1,25 +1,28 @@
 """A small TensorFlow job whose every step changes all of its state.
 
 STEPS steps of at least STEP_S seconds, MEGABYTES of state. Writes each step into the file `steps` in the folder BESIDE,
-and a hash of the last state into `hash`. If there is a file `die` there, it deletes that and dies in the middle of the
-step as the file says: `raise`, `exit`, `segv`, `abort`, `kill`, or `memory` (an error for a lack of it).
+and a hash of the last state into `hash`. Dies as a file there says (`dying.py`), in the copying itself if DIES_COPYING
+is set.
 """
 
 import hashlib
 import os
-import signal
 import time
 from pathlib import Path
 
 import tensorflow as tf
 
 import worker
+from tests.children.dying import DeathAtLine, die_if_told, rest_of_step
 
 STEPS = int(os.environ.get("STEPS", "100"))
 STEP_S = float(os.environ.get("STEP_S", "0.02"))
 ELEMENTS = int(float(os.environ.get("MEGABYTES", "1")) * (1 << 18))
 BESIDE = Path(os.environ["BESIDE"])
 
+at_line = DeathAtLine()
+if os.environ.get("DIES_COPYING"):
+    at_line.watch()
 weights = tf.Variable(tf.zeros([ELEMENTS]))
 moment = tf.Variable(0.5, dtype=tf.float64)
 generator = tf.random.Generator.from_seed(7)
@@ -30,17 +33,7 @@ def step() -> tf.Tensor:
     drawn = generator.uniform([], dtype=tf.float64)
     moment.assign(0.9 * moment + drawn)
     weights.assign_add(tf.fill(tf.shape(weights), tf.cast(moment, tf.float32)))
-    return moment
-
-
-def die(how: str) -> None:
-    if how == "raise":
-        raise RuntimeError("told to")
-    if how == "memory":
-        raise MemoryError("told to")
-    if how == "exit":
-        os._exit(3)
-    os.kill(os.getpid(), {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "kill": signal.SIGKILL}[how])
+    return moment + tf.cast(weights[0], tf.float64)
 
 
 state = tf.train.Checkpoint(weights=weights, moment=moment, generator=generator)
@@ -48,11 +41,8 @@ with worker.Run(state, total_steps=STEPS) as run, (BESIDE / "steps").open("a", b
     while not run.reached:
         began = time.monotonic()
         loss = step()
-        time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
-        if (BESIDE / "die").exists():
-            how = (BESIDE / "die").read_text()
-            (BESIDE / "die").unlink()
-            die(how)
+        rest_of_step(BESIDE, began, STEP_S)
+        die_if_told(BESIDE, at_line)
         steps.write(f"{run.step + 1} {os.getpid()} {time.time():.3f} {float(loss):.17g}\n")
         run.step_done(loss=loss)
 digest = hashlib.sha256(weights.numpy().tobytes() + moment.numpy().tobytes() + generator.state.numpy().tobytes())

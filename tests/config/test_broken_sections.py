@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import Config, ConfigError, load_config
-from supervisor.config.broken_sections import BrokenSection, leave_out_broken
+from supervisor.config.broken_sections import BrokenSection, keep_commands, leave_out_broken
 from supervisor.config.load import SectionsBroken
 
 GOOD = "[program:{}]\ncommand=/bin/true\n{}\n"
@@ -33,6 +33,17 @@ def test_program_of_a_broken_section_keeps_its_configuration_and_others_change(t
     assert {name: each.priority for name, each in config.programs.items()} == {"a": 1, "b": 3, "c": 999}
     assert (broken.section, broken.kept) == ("program:a", ("a",))
     assert "priority" in broken.problems[0]
+
+
+def test_an_empty_command_keeps_that_of_a_program_in_use_and_of_no_other(tmp_path: Path):
+    old = load_config(write(tmp_path, GOOD.format("a", "")), {})
+    new = load_config(write(tmp_path, "[program:a]\ncommand=\npriority=5\n[program:b]\ncommand=\n"), {})
+
+    config, problems, (broken,) = keep_commands(new, old.programs)
+
+    assert config.programs["a"] == old.programs["a"] and config.programs["b"].command == ("",)
+    assert (broken.section, broken.kept) == ("program:a", ("a",))
+    assert [f"{tmp_path}/test.conf:3: [program:a] command is empty" in str(problem) for problem in problems] == [True]
 
 
 def test_new_section_that_is_broken_adds_nothing(tmp_path: Path):

@@ -191,7 +191,6 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
         ("user = nobody-here", "user names the user 'nobody-here', who does not exist"),
         ("numprocs = -1", "numprocs is '-1', not a whole number from 0 to 10000"),
         ('directory = "/srv/web"', "the quotation marks would be part of the path"),
-        ("dependent_startup_wait_for = db:running", "write depends_on = PROGRAM, which needs no listener"),
         (
             "stdout_journal = true\nstdout_logfile = /dev/stdout\nstdout_logfile_maxbytes = 0",
             "stdout_journal needs the output of the program",
@@ -425,8 +424,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ("port = *:9001", "port can be reached from other hosts; set username and password"),
-        ("port = 10.0.0.1:9001", "port can be reached from other hosts"),
         ("port = 127.0.0.1:0", "port is '127.0.0.1:0'; write host:port, such as 127.0.0.1:9001"),
         ("port = nine", "port is 'nine'"),
         ("", "has no 'port'; add it"),
@@ -440,6 +437,47 @@ def test_a_wrong_tcp_server_is_refused(complaints, lines, text):
     (found,) = complaints(f"{DAEMON}[inet_http_server]\n{lines}\n")
 
     assert text in found
+
+
+OPEN_PORTS = {
+    "*:9001": ("127.0.0.1", 9001),
+    "9001": ("127.0.0.1", 9001),
+    "10.0.0.1:9001": ("127.0.0.1", 9001),
+    "host.example:9001": ("127.0.0.1", 9001),
+    "[::]:9001": ("::1", 9001),
+}
+
+
+@pytest.mark.parametrize("port", OPEN_PORTS)
+def test_a_port_without_a_password_is_opened_on_this_host_only(read, port):
+    config = read(f"{DAEMON}[inet_http_server]\nport = {port}\n")
+
+    assert [server.address for server in config.inet_http_servers] == [OPEN_PORTS[port]]
+    where, who = (remark.text for remark in config.warnings)
+    assert f"so the daemon listens on {OPEN_PORTS[port][0]} only; set username and password" in where
+    assert "every user of this host" in who
+
+
+def test_a_port_with_a_password_is_opened_where_it_is_configured(read):
+    config = read(f"{DAEMON}[inet_http_server]\nport = *:9001\nusername = a\npassword = b\n")
+
+    assert [server.address for server in config.inet_http_servers] == [(None, 9001)]
+    assert config.warnings == ()
+
+
+def test_an_empty_command_keeps_only_its_own_program_from_being_started(read):
+    config = read(f"{DAEMON}[program:a]\ncommand =\n[program:b]\ncommand = /bin/cat\n")
+
+    assert [*config.programs] == ["a", "b"]
+    assert [remark.text for remark in config.warnings] == [
+        "[program:a] command is empty, so it can't be started; write the program to run"
+    ]
+
+
+def test_an_empty_command_of_a_job_is_refused(complaints):
+    (problem,) = complaints(f"{DAEMON}[program:a]\ncommand =\ncheckpoint_dir = c\n")
+
+    assert "command is empty; write the program to run and its arguments" in problem
 
 
 @pytest.mark.parametrize(

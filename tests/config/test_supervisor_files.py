@@ -111,6 +111,13 @@ def test_a_program_twice_in_its_group_is_a_remark(read: Callable[..., Config]):
     assert [each.text for each in config.warnings] == ["[group:g] programs names 'x' twice, which is the same as once"]
 
 
+def test_a_group_without_programs_is_a_remark(read: Callable[..., Config]):
+    config = read("[supervisord]\n[group:x]\nprograms=\n[program:x]\ncommand=/bin/cat\n")
+
+    assert list(config.programs) == ["x"]
+    assert [each.text for each in config.warnings] == ["[group:x] programs is empty, so there is no such group"]
+
+
 def test_off_is_no_log_file(read: Callable[..., Config]):
     assert (
         read("[supervisord]\n[program:x]\ncommand=/bin/cat\nstdout_logfile=off\n").programs["x"].stdout_logfile is None

@@ -13,6 +13,7 @@ import pytest
 from supervisor.ctl.main import main
 from tests.ctl.conftest import CTL
 from tests.ctl.daemon_end import Fault, program
+from tests.waiting import wait_until
 
 
 @pytest.mark.integration
@@ -184,19 +185,20 @@ def test_a_full_queue_of_the_daemon_is_waited_for(tmp_path, capsys):
     with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as others:
         listener.bind(str(path))
         listener.listen(0)
-        full = False
-        while not full:
+        queued = 0
+        while True:
             other = others.enter_context(socket.socket(socket.AF_UNIX))
             other.setblocking(False)
-            full = other.connect_ex(str(path)) == errno.EAGAIN
+            if other.connect_ex(str(path)) == errno.EAGAIN:
+                break
+            queued += 1
         asking = threading.Thread(target=main, args=(["-s", f"unix://{path}", "pid"],))
         asking.start()
-        answered = b""
-        while b"POST" not in answered:
-            connection = others.enter_context(listener.accept()[0])
-            connection.settimeout(1)
-            with contextlib.suppress(TimeoutError):
-                answered = connection.recv(65536)
+        wait_until(lambda: sys._current_frames()[asking.ident].f_code.co_name == "connect", "it finds the queue full")
+        for _ in range(queued):
+            others.enter_context(listener.accept()[0])
+        connection = others.enter_context(listener.accept()[0])
+        assert b"POST" in connection.recv(65536)
         connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 22\r\n\r\n{"result": {"pid": 1}}')
         asking.join(20)
 

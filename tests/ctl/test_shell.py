@@ -273,6 +273,17 @@ def test_a_frame_tells_speed_time_left_and_the_age_of_the_checkpoint():
     assert third.strip() == "x: ERROR"
 
 
+def test_a_frame_names_the_newest_step_in_memory_beside_that_on_the_disk():
+    drawn = io.StringIO()
+    jobs = [program("a", job=job(memory_step=12_204)), program("b", job=job(memory_step=12_204, checkpoint=None))]
+
+    Console(file=drawn, width=150).print(watch.frame(jobs, [], 1_000.0))
+
+    first, second = drawn.getvalue().splitlines()[1:]
+    assert "newest: step 12,204 in memory, 200 on disk; loss=0.25" in first
+    assert "newest: step 12,204 in memory, none on disk; loss=0.25" in second
+
+
 def test_a_frame_fits_80_columns_and_shows_the_stage_of_a_start():
     long = program("resnet50:resnet50_long_name_03", job=job(step=1_234_567, total_steps=9_999_999, step_s=0.05))
     begun = program(

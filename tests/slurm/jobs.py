@@ -12,6 +12,7 @@ from tests.slurm.cluster import Cluster, SlurmJob
 from tests.system.harness import TRAINER
 
 TOGETHER = ROOT / "tests" / "worker" / "children" / "together.py"
+FIT_TOGETHER = TOGETHER.with_name("fit_together.py")
 SEEN = ROOT / "tests" / "slurm" / "seen.py"
 SCRIPT = ROOT / "deploy" / "slurm" / "train.sbatch"
 
@@ -102,12 +103,21 @@ class Gang(Submission):
     """Several nodes that train together with TensorFlow, and end with a digest of all that they hold."""
 
     def __init__(
-        self, cluster: Cluster, name: str, nodes: int = 2, steps: int = 40, pause: float = 0.1, keys: str = ""
+        self,
+        cluster: Cluster,
+        name: str,
+        nodes: int = 2,
+        steps: int = 40,
+        pause: float = 0.1,
+        keys: str = "",
+        command: str | None = None,
     ) -> None:
+        """`command`: the script and its arguments behind the folder of the job."""
         folder = cluster.shared / name
+        script, _, arguments = (command or f"{TOGETHER} {steps}").partition(" ")
         super().__init__(
             cluster, name, "rendezvous_timeout=60",
-            f"command={sys.executable} {TOGETHER} {folder} {steps}\nstrategy=multiworker\ndeterministic=true\n"
+            f"command={sys.executable} {script} {folder} {arguments}\nstrategy=multiworker\ndeterministic=true\n"
             f'checkpoint_interval=7 steps\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n{keys}',
         )  # fmt: skip
         self.nodes = nodes
@@ -134,6 +144,18 @@ class Gang(Submission):
         """Rank and first step of every worker that began to train."""
         found = re.findall(r"worker (\d) pid \d+ begins at (\d+)", self.printed(job))
         return [(int(rank), int(step)) for rank, step in found]
+
+
+class FittingGang(Gang):
+    """Several nodes that train with `worker.keras.fit`, with validation and Keras' callbacks."""
+
+    ROW = "callbacks of Keras"
+
+    def __init__(self, cluster: Cluster, name: str, pause: float = 0.1) -> None:
+        super().__init__(cluster, name, pause=pause, command=f"{FIT_TOGETHER} {self.ROW.replace(' ', '_')}")
+
+    def ends(self) -> list[str]:
+        return [(self.folder / self.ROW / f"end-{rank}").read_text() for rank in range(self.nodes)]
 
 
 class Seen(Submission):

@@ -5,7 +5,7 @@ import pytest
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.tensorbundle import verify
 from tests.slurm.cluster import Cluster, SlurmJob
-from tests.slurm.jobs import Gang, Seen, Submission
+from tests.slurm.jobs import FittingGang, Gang, Seen, Submission
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
@@ -66,6 +66,20 @@ def test_each_node_writes_its_share_and_one_is_killed(cluster: Cluster, undistur
     resumed_once(gang, job)
     newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
     assert verify.verify_bundle(newest / "ckpt").shards == 2
+
+
+@pytest.mark.minutes
+def test_fit_of_which_a_worker_is_killed(cluster: Cluster) -> None:
+    calm = FittingGang(cluster, "fit", pause=0.0)
+    end_of(calm, calm.begin())
+    gang = FittingGang(cluster, "fit-killed", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    assert cluster.nodes[1].kill(WORKER)
+    gang.set_pause(0.0)
+    end_of(gang, job)
+    assert gang.ends() == calm.ends()
+    resumed_once(gang, job)
 
 
 @pytest.mark.minutes

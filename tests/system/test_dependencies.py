@@ -48,6 +48,29 @@ def test_a_start_starts_what_it_needs(tmp_path: Path) -> None:
         assert [each["state"] for each in daemon.call("status")["programs"]] == ["RUNNING"] * 3
 
 
+def test_a_program_waits_for_the_end_of_one_that_prepares(tmp_path: Path) -> None:
+    goes = tmp_path / "goes"
+    prepare = (
+        f"[program:prepare]\ncommand=/bin/sh -c 'until test -e {goes}; do sleep 0.05; done; exit 3'\nstartsecs=0\n"
+        f"autorestart=false\n"
+    )
+    with Daemon(tmp_path, prepare + SLEEPER.format("web", "depends_on_end=prepare")) as daemon:
+        daemon.until_state("prepare", "RUNNING")
+        waiting = daemon.until(
+            lambda: (web := daemon.status("web"))["description"] == "waits for prepare (RUNNING)" and web, "web waits"
+        )
+        assert (waiting["wire_state"], waiting["pid"]) == ("STARTING", None)
+
+        goes.touch()
+
+        daemon.until_state("web", "RUNNING")
+        assert daemon.status("prepare")["state"] == "EXITED"
+        daemon.call("stop", name="web")
+        goes.unlink()
+        daemon.call("start", name="web")
+        assert daemon.status("prepare")["state"] == "EXITED"  # what has ended is not started for it again
+
+
 def test_dependent_waits_for_a_failed_program_until_it_is_stopped(tmp_path: Path) -> None:
     with Daemon(tmp_path, BROKEN + SLEEPER.format("b", "depends_on=broken")) as daemon:
         daemon.until_state("broken", "FAILED")

@@ -104,7 +104,7 @@ def test_job_whose_every_checkpoint_is_damaged_fails_with_the_list(tmp_path: Pat
         with pytest.raises(Refused) as again:
             daemon.call("start", name="count")
 
-        assert refused.value.code == again.value.code == "ABNORMAL_TERMINATION"
+        assert refused.value.code == again.value.code == "SPAWN_ERROR"
         assert all(name in refused.value.message and name in again.value.message for name in names)
         assert daemon.status("count")["state"] == "FAILED"
 

@@ -1,132 +1,385 @@
 """A worker dies in every way; the next one goes on from the state that it had in memory, bit for bit."""
 
+import contextlib
 import os
 import signal
-import subprocess
-import sys
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from tests.places import CHILDREN, ROOT
-from tests.reading import records
+from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.layout import parse_name
+from tests.places import ROOT
+from tests.reading import alive
 from tests.system.harness import Daemon
-from tests.waiting import wait_until
+from tests.system.memory_jobs import FIT, OWN_LOOP, START_S, MemoryJob, die_at_random, figures, undisturbed
+from tests.waiting import stays, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
-SCRIPT = CHILDREN / "remembering.py"
-STEP_S = 0.02
-MOST_LOST_S = 2.0
-COPY_EVERY_S = 1.0
-
-
-class Remembering:
-    """The job of `tests/children/remembering.py` under a daemon of its own."""
-
-    def __init__(self, folder: Path, steps: int, mode: str = "auto", keys: str = "") -> None:
-        self.folder = folder
-        self.environment = {"STEPS": str(steps), "STEP_S": str(STEP_S), "PYTHONPATH": str(ROOT), "BESIDE": str(folder)}
-        variables = ",".join(f'{name}="{value}"' for name, value in self.environment.items())
-        section = (
-            f"[program:job]\ncommand={sys.executable} {SCRIPT}\ncheckpoint_dir={folder}/ckpt\nstandby=off\n"
-            f"memory_checkpoint={mode}\nenvironment={variables}\n{keys}"
-        )
-        self.daemon = Daemon(folder, section)
-
-    @property
-    def steps(self) -> list[tuple[int, int]]:
-        """Each step that was done, with the pid of who did it."""
-        path = self.folder / "steps"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [(int(step), int(pid)) for step, pid, *_ in (line.split() for line in lines if line.count(" ") == 3)]
-
-    @property
-    def pid(self) -> int:
-        return self.daemon.status("job")["pid"]
-
-    def until_copied(self) -> int:
-        """Returns the worker's pid when it has had the time for a copy or two."""
-        self.daemon.until(lambda: self.daemon.status("job")["job"]["memory_step"], "a copy is in memory")
-        step = self.steps[-1][0]
-        wait_until(lambda: self.steps[-1][0] > step + 1.5 * COPY_EVERY_S / STEP_S, "it trains on")
-        return self.steps[-1][1]
-
-    def until_next(self, pid: int) -> None:
-        wait_until(lambda: self.steps[-1][1] != pid, "the next worker trains")
-
-    def until_done(self) -> str:
-        wait_until((self.folder / "hash").exists, "training is complete", 120.0)
-        return (self.folder / "hash").read_text()
-
-    @property
-    def lost(self) -> list[int]:
-        """Steps trained again, for each death."""
-        pairs = zip(self.steps, self.steps[1:], strict=False)
-        return [before - after + 1 for (before, mine), (after, other) in pairs if mine != other]
-
-    def logged(self, event: str) -> list[dict[str, object]]:
-        return [each for each in records(self.folder / "daemon.log") if each["event"] == event]
+STEPS = 900
+MOST_AGAIN_S, MEDIAN_AGAIN_S = 2.0, 1.0
+LIMIT_BYTES = 64 << 20
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of 600 steps that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    variables = {**os.environ, "STEPS": "600", "STEP_S": "0", "PYTHONPATH": str(ROOT), "BESIDE": str(folder)}
-    subprocess.run([sys.executable, SCRIPT], env=variables, cwd=folder, check=True, capture_output=True)
-    return (folder / "hash").read_text()
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of STEPS steps that nobody disturbs."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), STEPS)
 
 
-def test_every_kind_of_death_costs_at_most_two_seconds_of_steps_and_no_bit(tmp_path: Path, undisturbed: str) -> None:
-    job = Remembering(tmp_path, 600)
+def require_little_again(job: MemoryJob, deaths: int) -> None:
+    """That each death cost at most MOST_AGAIN_S of training, and half of them at most MEDIAN_AGAIN_S."""
+    costs = job.repeated
+    print(figures(costs))
+    assert len(costs) == deaths
+    assert max(cost.training_s for cost in costs) <= MOST_AGAIN_S, figures(costs)
+    assert statistics.median(cost.training_s for cost in costs) <= MEDIAN_AGAIN_S, figures(costs)
+
+
+def test_deaths_at_random_moments_cost_at_most_two_seconds_of_training_and_no_bit(
+    tmp_path: Path, expected: str
+) -> None:
+    job = MemoryJob(tmp_path, STEPS)
     with job.daemon:
-        for how in ("raise", "memory", "segv", "kill", "exit"):
-            pid = job.until_copied()
-            (tmp_path / "die").write_text(how)
-            job.until_next(pid)
+        die_at_random(job, deaths=6, seed=1, longest_s=2.5)
+        job.hurry()
         digest = job.until_done()
 
-    assert digest == undisturbed
-    assert len(job.lost) == 5
-    assert max(job.lost) * STEP_S <= MOST_LOST_S
-    assert len(job.logged("checkpoint.salvaged")) == 5
+    assert digest == expected
+    require_little_again(job, deaths=6)
 
 
-def test_the_next_daemon_takes_the_memory_over(tmp_path: Path, undisturbed: str) -> None:
-    job = Remembering(tmp_path, 600)
+@pytest.mark.nightly  # as the one before, at length: 200 moments of three jobs
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("name", "script", "deaths", "steps", "step_s", "megabytes", "standby"),
+    [
+        ("small", OWN_LOOP, 70, 10_500, 0.02, 1, "off"),
+        ("large", OWN_LOOP, 60, 4_500, 0.04, 64, "off"),
+        ("fit", FIT, 70, 10_500, 0.02, 1, "warm"),
+    ],
+)
+def test_no_moment_of_many_costs_more(
+    tmp_path: Path, name: str, script: Path, deaths: int, steps: int, step_s: float, megabytes: int, standby: str
+) -> None:
+    keys = f"standby={standby}\n"
+    job = MemoryJob(tmp_path / "killed", steps, script, keys, STEP_S=step_s, MEGABYTES=megabytes)
+    with memory_group() as eat, job.daemon:
+        others = [] if eat is None else [lambda pid: eat(job, pid)]
+        die_at_random(job, deaths, seed=len(name), longest_s=3.0, others=others)
+        job.hurry()
+        digest = job.until_done(600.0)
+
+    assert digest == undisturbed(tmp_path / "undisturbed", steps, script, MEGABYTES=megabytes)
+    require_little_again(job, deaths)
+
+
+@contextlib.contextmanager
+def memory_group() -> Iterator[Callable[[MemoryJob, int], None] | None]:
+    """What has the kernel kill a worker for a lack of memory; None where no control group of memory can be made."""
+    folder = Path("/sys/fs/cgroup/memory") / f"stepkeeper-test-{uuid.uuid4().hex[:8]}"
+    limit = "memory.limit_in_bytes"
+    if not folder.parent.exists():
+        folder, limit = folder.parents[1] / folder.name, "memory.max"
+    try:
+        folder.mkdir()
+        (folder / limit).write_text(str(LIMIT_BYTES))
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        yield None
+        return
+
+    def eat(job: MemoryJob, pid: int) -> None:
+        (folder / "cgroup.procs").write_text(str(pid))
+        job.order("eat")
+
+    try:
+        yield eat
+    finally:
+        wait_until(lambda: _is_removed(folder), "the group is empty")
+
+
+def _is_removed(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return not folder.exists()
+
+
+def test_the_kernels_kill_for_a_lack_of_memory_costs_no_more(tmp_path: Path, expected: str) -> None:
+    job = MemoryJob(tmp_path, STEPS)
+    with memory_group() as eat, job.daemon:
+        if eat is None:
+            pytest.skip("no control group of memory can be made here")
+        pid = job.until_copied()
+        eat(job, pid)
+        job.until_trains(but=pid)
+        history = job.daemon.call("history", name="job")["attempts"]
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == expected
+    assert history[0]["signal"] == signal.SIGKILL
+    require_little_again(job, deaths=1)
+
+
+def test_deaths_in_the_middle_of_copying_leave_the_copy_before(tmp_path: Path, expected: str) -> None:
+    """The worker is killed before a line of the code that copies: in the tensors, the small files, the hash, the
+    trailer. tests/host/memory_tier/test_death_while_copying.py does it before each instruction, without training."""
+    job = MemoryJob(tmp_path, STEPS, DIES_COPYING=1)
+    with job.daemon:
+        for line in (3, 40, 75, 110):
+            pid = job.until_copied()
+            job.order(f"copy {line}")
+            job.until_trains(but=pid)
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == expected
+    assert [cost.training_s <= MOST_AGAIN_S for cost in job.repeated] == [True] * 4, figures(job.repeated)
+
+
+def test_the_next_daemon_takes_the_memory_over(tmp_path: Path, expected: str) -> None:
+    job = MemoryJob(tmp_path, STEPS)
     with job.daemon as daemon:
         pid = job.until_copied()
         daemon.die()
         daemon.start()
         job.until_copied()
         os.kill(pid, signal.SIGKILL)
-        job.until_next(pid)
-        assert max(job.lost) * STEP_S <= MOST_LOST_S
+        job.until_trains(but=pid)
+        require_little_again(job, deaths=1)
 
         last = job.until_copied()
-        described = daemon.status("job")["description"]
+        described = job.status()["description"]
         daemon.die()
         os.kill(last, signal.SIGKILL)
-        wait_until(lambda: not psutil.pid_exists(last) or psutil.Process(last).status() == "zombie", "it is dead")
+        wait_until(lambda: not alive(last), "it is dead")
         daemon.start()
-        job.until_next(last)
+        job.until_trains(but=last)
+        job.hurry()
         digest = job.until_done()
 
-    assert digest == undisturbed, "both were killed: it went on from what is on the disk"
+    assert digest == expected, "both were killed: it went on from what is on the disk"
     assert len(job.logged("checkpoint.salvaged")) == 1
-    assert " in memory" in described
+    assert len(job.repeated) == 2
+    assert "newest: step " in described and " in memory, " in described
+    assert "copied every 1 s (" in described
+
+
+def writer_of(job: MemoryJob) -> int | None:
+    """The pid of the process that writes what was in memory, once it has begun to write."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes()
+            if b"host.memory_tier.salvage" in words and os.fsencode(job.checkpoints) in words:
+                return int(path.parent.name) if list(job.checkpoints.glob("*.partial")) else None
+    return None
+
+
+LARGE = {"MEGABYTES": 200, "STEP_S": 0.2}
+
+
+def test_a_writer_that_is_killed_is_followed_by_another_one(tmp_path: Path) -> None:
+    steps = 60
+    job = MemoryJob(tmp_path / "killed", steps, **LARGE)
+    with job.daemon:
+        pid = job.until_copied()
+        os.kill(pid, signal.SIGKILL)
+        os.kill(wait_until(lambda: writer_of(job), "it writes"), signal.SIGKILL)
+        job.until_trains(but=pid)
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == undisturbed(tmp_path / "undisturbed", steps, **LARGE)
+    assert len(job.logged("memory.not_salvaged")) == 1
+    assert len(job.logged("checkpoint.salvaged")) == 1
+    require_little_again(job, deaths=1)
+
+
+def test_a_daemon_that_is_killed_while_its_writer_writes_leaves_whole_checkpoints_alone(tmp_path: Path) -> None:
+    steps = 60
+    job = MemoryJob(tmp_path / "killed", steps, **LARGE)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        daemon.call("checkpoint", name="job")
+        saved = int(job.status()["job"]["checkpoint"]["step"])
+        job.until_copied()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: writer_of(job), "it writes")
+        daemon.stop(signal.SIGKILL)
+        wait_until(lambda: writer_of(job) is None, "the writer ends with the daemon, or is done")
+        daemon.start()
+        job.until_trains(but=pid)
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == undisturbed(tmp_path / "undisturbed", steps, **LARGE)
+    assert job.repeated[0].steps <= pid_steps(job, pid)[-1] - saved
+
+
+def pid_steps(job: MemoryJob, pid: int) -> list[int]:
+    return [step.number for step in job.steps if step.pid == pid]
+
+
+def test_a_worker_that_dies_while_its_daemon_ends_leaves_its_state(tmp_path: Path) -> None:
+    job = MemoryJob(tmp_path, STEPS)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        os.kill(pid, signal.SIGSTOP)  # it can't save
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        daemon.until(lambda: job.status()["state"] == "FLUSHING", "the daemon waits for the save")
+        os.kill(pid, signal.SIGKILL)
+        daemon.process.wait(START_S)
+
+    newest = next(iter(selection.committed_checkpoints(job.checkpoints)))
+    last = job.steps[-1]
+    copied_at = next(step.done_at for step in job.steps if step.number == newest.step)
+    assert last.done_at - copied_at <= MOST_AGAIN_S
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_costs_what_is_not_on_it_and_no_bit(tmp_path: Path, small_disk: Path) -> None:
+    keys = "standby=off\ncheckpoint_keep=2\n"
+    job = MemoryJob(tmp_path / "killed", STEPS, keys=keys, checkpoints=small_disk / "ckpt", MEGABYTES=0.03)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        daemon.call("checkpoint", name="job")
+        saved = int(job.status()["job"]["checkpoint"]["step"])
+        job.until_copied()
+        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        os.kill(pid, signal.SIGKILL)
+        other = job.until_trains(but=pid)
+        began = pid_steps(job, other)[0]
+        (small_disk / "filler").unlink()
+        job.until_copied()
+        os.kill(other, signal.SIGKILL)
+        job.until_trains(but=other)
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == undisturbed(tmp_path / "undisturbed", STEPS, MEGABYTES=0.03)
+    assert began == saved + 1
+    assert {str(record["why"]) for record in job.logged("memory.not_salvaged")} == {"No space left on device"}
+    assert job.repeated[1].training_s <= MOST_AGAIN_S
+
+
+def test_a_suspended_host_costs_no_more(tmp_path: Path, expected: str) -> None:
+    """All processes are stopped for a while and go on; then again, and the worker is dead before the daemon wakes."""
+    job = MemoryJob(tmp_path, STEPS)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        assert daemon.process is not None
+        host = psutil.Process(daemon.process.pid)
+        everything = [host, *host.children(recursive=True)]
+        for process in everything:
+            process.suspend()
+        stays(lambda: alive(pid), "all are suspended", 4.0)
+        for process in everything:
+            process.resume()
+        assert job.until_copied() == pid
+        for process in everything:
+            process.suspend()
+        last = job.last
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), "the worker is dead")
+        stays(lambda: job.last == last, "all others are suspended", 3.0)
+        for process in everything:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        job.until_trains(but=pid)
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == expected
+    require_little_again(job, deaths=1)
+
+
+def test_a_standby_that_is_promoted_begins_from_what_was_in_memory(tmp_path: Path, expected: str) -> None:
+    job = MemoryJob(tmp_path, STEPS, keys="standby=warm\n", STEP_S=0.1)  # trains longer than a standby needs to start
+    with job.daemon as daemon:
+        for _ in range(2):
+            pid = job.until_copied()
+            standby = daemon.until(lambda: ready_standby(job), "a standby waits", START_S)
+            job.until_copied()
+            os.kill(pid, signal.SIGKILL)
+            assert job.until_trains(but=pid) == standby
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == expected
+    assert len(job.logged("checkpoint.salvaged")) == 2
+    require_little_again(job, deaths=2)
+
+
+@pytest.mark.nightly  # as the one before, with a standby that waits for nothing but the checkpoint
+def test_a_hot_standby_begins_from_what_was_in_memory(tmp_path: Path) -> None:
+    """Two jobs with one daemon; one of them is killed twice."""
+    folders = {name: tmp_path / name for name in ("killed", "undisturbed")}
+    section = "[program:{name}]\nentrypoint=tests.children.remembering_entry:training\nreplicas=1\nstandby={standby}\n"
+    section += "memory_checkpoint=auto\ncheckpoint_dir={folder}/ckpt\ncheckpoint_interval=100000 steps\n"
+    section += 'environment=STEPS="6000",STEP_S="0.01",BESIDE="{folder}",PYTHONPATH="{root}"\n'
+    sections = ""
+    for name, folder in folders.items():
+        folder.mkdir()
+        standby = "hot" if name == "killed" else "off"
+        sections += section.format(name=name, folder=folder, standby=standby, root=ROOT)
+    (folders["undisturbed"] / "hurry").touch()
+    with Daemon(tmp_path, sections) as daemon:
+        for attempt in (1, 2):
+
+            def is_ready(attempt: int = attempt) -> dict[str, Any] | None:
+                job = dict(daemon.status("killed")["job"])
+                is_copied = job["attempt"] == attempt and job["memory_step"] and job["step"] > job["memory_step"]
+                return job if is_copied and job["standby"]["stage"] == "ready" else None
+
+            before = daemon.until(is_ready, "a copy is in memory, and a standby waits", START_S)
+            os.kill(daemon.status("killed")["pid"], signal.SIGKILL)
+            killed_at = time.monotonic()
+            restored = daemon.until(partial(_restored_by, daemon, attempt + 1), "the next one has restored")
+            print(f"restored {time.monotonic() - killed_at:.2f} s later")
+
+            assert daemon.status("killed")["pid"] == before["standby"]["pid"]
+            assert before["memory_step"] <= restored
+            assert (before["step"] - restored) * before["step_s"] <= MOST_AGAIN_S
+        (folders["killed"] / "hurry").touch()
+        for name in folders:
+            daemon.until_state(name, "SUCCEEDED", patience_s=START_S)
+
+    assert len({(folder / "hash").read_text() for folder in folders.values()}) == 1
+
+
+def _restored_by(daemon: Daemon, attempt: int) -> int | None:
+    """The step that this attempt has restored."""
+    job = daemon.status("killed")["job"]
+    name = parse_name(job["restored"]) if job["attempt"] == attempt and job["restored"] else None
+    return None if name is None else name.step
+
+
+def ready_standby(job: MemoryJob) -> int | None:
+    standby: dict[str, Any] = job.status()["job"]["standby"]
+    return int(standby["pid"]) if standby["stage"] == "ready" else None
 
 
 def test_a_job_that_keeps_dying_of_its_state_goes_back_behind_it(tmp_path: Path) -> None:
-    job, order = Remembering(tmp_path, 100_000), tmp_path / "die"
+    job, order = MemoryJob(tmp_path, 100_000), tmp_path / "die"
     with job.daemon as daemon:
         job.until_copied()
         daemon.call("checkpoint", name="job")
         job.until_copied()
         for _ in range(4):  # the first time, it leaves a state; then it dies in the first step from that
-            order.write_text("kill")
+            job.order("kill")
             wait_until(lambda: not order.exists(), "it has died")
         avoided = daemon.until(lambda: job.logged("checkpoint.avoided"), "its state is avoided")[0]
 

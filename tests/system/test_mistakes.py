@@ -44,6 +44,20 @@ def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path:
         assert daemon.status("count")["pid"] == pid
 
 
+def test_an_empty_command_fails_its_program_alone_and_reload_does_not_end_one_that_runs(tmp_path: Path):
+    with Daemon(tmp_path, "[program:a]\ncommand=\n[program:b]\ncommand=/bin/sleep 100000\n") as daemon:
+        pid = daemon.until_state("b", "RUNNING")["pid"]
+        assert "its command is empty" in daemon.until_state("a", "FAILED")["reason"]
+        with pytest.raises(Refused, match="NOT_EXECUTABLE: cannot start a: its command is empty"):
+            daemon.call("start", name="a")
+        daemon.write("[program:b]\ncommand=\n")
+
+        with pytest.raises(Refused, match="CANT_REREAD"):
+            daemon.call("reload")
+
+        assert daemon.status("b")["pid"] == pid
+
+
 def test_update_of_one_program_speaks_of_its_section_alone(tmp_path: Path):
     with Daemon(tmp_path, "[program:a]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until_state("a", "RUNNING")

@@ -22,6 +22,7 @@ from tests.system.harness import Daemon
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "tests" / "worker" / "children" / "together.py"
+FIT_SCRIPT = SCRIPT.with_name("fit_together.py")
 STEPS = 40
 PATIENCE_S = 240.0
 BEGINS = re.compile(r"worker (\d) pid (\d+) begins at (\d+)")
@@ -96,6 +97,30 @@ def test_killing_any_member_ends_with_the_same_bits(tmp_path: Path, undisturbed:
     assert ends(tmp_path) == undisturbed
     assert sum("worker 1 of 2 was terminated by SIGKILL" in each for each in ended) == 1
     assert sum("terminated by SIGKILL" in each for each in ended) == 2
+
+
+@pytest.mark.nightly  # test_fit_together.py kills the workers of a fit in each of its phases
+def test_fit_of_which_any_member_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    row = "callbacks of Keras"
+    command = [sys.executable, str(FIT_SCRIPT), str(tmp_path / "calm"), row.replace(" ", "_")]
+    launch = {**Launch(workers=2, strategy="multiworker").to_environment(), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S, check=True)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    text = program(folder, pause=0.5, every=2).replace(
+        f"{SCRIPT} {folder} {STEPS}", f"{FIT_SCRIPT} {folder} {command[-1]}"
+    )
+    with Daemon(tmp_path, text) as daemon:
+        pair = Pair(daemon)
+        for times, killed in enumerate((1, 0), 1):
+            both = pair.begun(times)
+            daemon.until_step("pair", both[0][1] + 4, PATIENCE_S)
+            os.kill(both[killed][0], signal.SIGKILL)
+        resumed = pair.begun(3)
+        daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
+
+    assert resumed[0][1] == resumed[1][1] > 0
+    assert ends(folder / row) == ends(tmp_path / "calm" / row)
 
 
 def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Path, undisturbed: list[str]) -> None:

@@ -187,5 +187,5 @@ def test_grandchild_that_left_the_session_goes_with_its_worker(tmp_path: Path):
         worker.kill()
 
         daemon.until(lambda: not alive(grandchild.pid), "the grandchild is gone")
-        daemon.until_step("count", 6)
+        daemon.until(lambda: daemon.until_step("count", 6)["pid"] != worker.pid, "the next worker trains")
         assert workers(daemon) == 1

@@ -246,7 +246,7 @@ class RunBase(ReplayableLoop):
 
     def _report_progress(self) -> bool:
         """Reports a step to the daemon, if it is time. Returns whether it did."""
-        checkpoints = self._checkpoints
+        checkpoints, copy = self._checkpoints, self._checkpoints.newest_copy
         return self._reports.send(
             self.step,
             checkpoints.paused_s,
@@ -254,13 +254,15 @@ class RunBase(ReplayableLoop):
                 self._attempt.number,
                 self.step,
                 self._position.epoch,
-                self.total_steps,
+                self._expected_steps,
                 step_s,
                 metric_values(self._metrics),
                 checkpoints.interval_s,
                 data_s=self._pop_data_wait_s(),
                 saving_s=checkpoints.saving_s,
-                memory_step=checkpoints.memory_step,
+                memory_step=None if copy is None else copy.step,
+                memory_interval_s=None if copy is None else copy.interval_s,
+                memory_cost_s=None if copy is None else copy.cost_s,
             ),
             is_last=self.reached,
         )

@@ -37,11 +37,7 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
     dataset = original_dataset(data)
     if not isinstance(dataset, tf.data.Dataset):
         return []
-    findings = [
-        Finding(f"the order of {_describe(node)}, which has no seed", _NO_SEED)
-        for node in parts_of_dataset(dataset)
-        if seeds_of(node) == (0, 0)
-    ]
+    findings = find_unseeded(dataset)
     if several_passes and int(tf.data.experimental.cardinality(dataset)) != tf.data.INFINITE_CARDINALITY:
         findings += [
             Finding(f"the order of {_describe(part.node)} in later passes: a pass may end before it is read", _SHAPE)
@@ -51,6 +47,15 @@ def find_in_dataset(data: Any, several_passes: bool = True) -> list[Finding]:
     for node in parts_of_dataset(dataset):
         findings += find_in_functions(functions_in(node))
     return findings
+
+
+def find_unseeded(dataset: tf.data.Dataset) -> list[Finding]:
+    """The parts of a dataset that have another order in each process."""
+    return [
+        Finding(f"the order of {_describe(node)}, which has no seed", _NO_SEED)
+        for node in parts_of_dataset(dataset)
+        if seeds_of(node) == (0, 0)
+    ]
 
 
 def find_made_in_epoch(data: Any, before_head: Any) -> list[Finding]:

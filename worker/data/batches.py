@@ -61,7 +61,7 @@ class _DatasetPerEpoch:
     def open(self, position: Position) -> Any:
         given = self._given(position.epoch)
         self._passes.begin(given, position.epoch)
-        dataset = _shared_by_rows(given)
+        dataset = shared_by_rows(given)
         if position.batch == 0:
             return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -101,7 +101,7 @@ def _sharding_policy(dataset: tf.data.Dataset) -> Any:
     return dataset.options().experimental_distribute.auto_shard_policy
 
 
-def _shared_by_rows(dataset: Any) -> Any:
+def shared_by_rows(dataset: Any) -> Any:
     """The dataset with the policy that processes divide each batch by rows, if it has no policy of its own."""
     if not isinstance(dataset, tf.data.Dataset) or _sharding_policy(dataset) is not _Sharding.AUTO:
         return dataset
@@ -112,7 +112,7 @@ def _shared_by_rows(dataset: Any) -> Any:
 
 def check_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
     """Raises ValueError if each of `workers` would read a dataset of its own, in which no common position exists."""
-    policy = _sharding_policy(_shared_by_rows(dataset))
+    policy = _sharding_policy(shared_by_rows(dataset))
     if workers > 1 and policy is not _Sharding.DATA:
         raise ValueError(
             f"cannot fit on {workers} workers with auto_shard_policy {policy.name}: each would read a dataset of its "

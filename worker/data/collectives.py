@@ -70,6 +70,11 @@ def worker_count(strategy: tf.distribute.Strategy | None) -> int:
     return len(_tasks(strategy.cluster_resolver)) or 1
 
 
+def processes_of_cluster() -> int:
+    """The number of processes that train together, as TF_CONFIG says, whatever the strategy; 0 without it."""
+    return len(_tasks(tf.distribute.cluster_resolver.TFConfigClusterResolver()))
+
+
 def jobs_of(strategy: tf.distribute.Strategy) -> list[tuple[str, int]]:
     """TensorFlow's jobs that train and how many workers each has, in the order of ranks."""
     tasks = [kind for kind, _ in _tasks(strategy.cluster_resolver)]

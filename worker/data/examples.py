@@ -74,10 +74,13 @@ class Examples:
         """Whether the remaining examples of the epoch do not fill a batch."""
         return self.count - self.consumed(position) < self.batch_size
 
+    def left(self, position: Position) -> int:
+        """The number of whole batches of the epoch that are left at `position`."""
+        return (self.count - self.consumed(position)) // self.batch_size
+
     def open(self, position: Position) -> tf.data.Dataset:
         """The batches from `position` on, without end. The batches before it may have had another size."""
-        first = self.consumed(position)
-        left = (self.count - first) // self.batch_size  # batches of this epoch
+        first, left = self.consumed(position), self.left(position)
 
         @_without_autograph
         def rows_of_batch(number: tf.Tensor) -> tf.Tensor:

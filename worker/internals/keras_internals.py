@@ -11,6 +11,7 @@ from worker.internals.required import require
 _attributes = require("keras.src.backend.common.global_state", "get_global_attribute")
 _seeds = require("keras.src.random.seed_generator", "global_seed_generator")
 _GLOBAL_GENERATOR = "global_seed_generator"  # Keras 3.15 has a constant with this text, 3.5 to 3.12 only the text
+_trainers = require("keras.src.backend.tensorflow.trainer", "reduce_per_replica", "_collective_all_reduce_multi_worker")
 _models = require("keras.src.models.model", "Model._flatten_layers", "Model._symbolic_build")
 
 
@@ -68,6 +69,40 @@ def without_symbolic_build(model: Any) -> Iterator[None]:
         yield
     finally:
         object.__delattr__(model, "_maybe_symbolic_build")
+
+
+def average_logs_over_workers() -> None:
+    """Has Keras average over all replicas what a step returns, if several workers train together.
+
+    It asks for a mean over the first axis, which the value of a metric does not have (keras issue 20585).
+    """
+    reduce_alone = _trainers.reduce_per_replica
+    if getattr(reduce_alone, "averages_over_workers", False):
+        return
+
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        averages = reduction in ("auto", "mean") and _trainers._collective_all_reduce_multi_worker(strategy)
+        return _averaged(values, strategy) if averages else reduce_alone(values, strategy, reduction)
+
+    reduce_per_replica.averages_over_workers = True  # type: ignore[attr-defined]
+    setattr(_trainers, "reduce_per_replica", reduce_per_replica)  # noqa: B010 - the type of a module has no names
+
+
+def _averaged(values: Any, strategy: tf.distribute.Strategy) -> Any:
+    """All in one collective operation for each type: of several small ones, each would wait for the others' workers."""
+    parts = tf.nest.flatten(values)
+    averages = list(parts)
+    for dtype in dict.fromkeys(_dtype_of(part) for part in parts):
+        numbers = [number for number, part in enumerate(parts) if _dtype_of(part) == dtype]
+        pairs = [(parts[number], parts[number]) for number in numbers]
+        reduced = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs)
+        for number, part in zip(numbers, reduced, strict=True):
+            averages[number] = strategy.experimental_local_results(part)[0]
+    return tf.nest.pack_sequence_as(values, averages)
+
+
+def _dtype_of(part: Any) -> Any:
+    return getattr(part, "dtype", None) or tf.convert_to_tensor(part).dtype
 
 
 METRICS_OF_FIT = "_metrics"

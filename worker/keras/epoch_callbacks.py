@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from worker.keras.fit_data import EpochBatches, FitData
 from worker.keras.run import FitRun
+from worker.keras.several_workers import agree_to_stop, may_stop_within_epochs
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.state.state_file import Position
@@ -38,6 +39,8 @@ class EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         self.passes = run.passes
         self._trained = model
         self._run = run
+        self._gang = run.gang
+        self._agrees_on_steps = run.gang is not None and may_stop_within_epochs(callbacks)
         self._state = state
         self._data = data
         self._validation = validation
@@ -73,6 +76,8 @@ class EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         batches = self._known_batches()
         self._computed = batch + 1 if batches is None else min(batch + 1, batches)
         super().on_train_batch_end(self.start.batch + batch, logs)
+        if self._gang is not None and self._agrees_on_steps:
+            agree_to_stop(self._gang, self._trained)
         self._logs = dict(logs or {})
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -110,6 +115,8 @@ class EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         if self._computed == 0 and self.start.batch > 0:
             logs = metrics_of(self._trained) | dict(logs or {})
         super().on_epoch_end(epoch, logs)
+        if self._gang is not None:
+            agree_to_stop(self._gang, self._trained)
         self._state.last_logs = dict(logs or {})
         end = self._data.position_after(self.start, self._computed)
         position = self._data.next_epoch(end, self._run.count_examples)

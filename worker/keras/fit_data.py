@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from worker.checks.findings import Finding
 from worker.data import collectives
-from worker.data.batches import as_batch_source, check_shared_by_rows
+from worker.data.batches import as_batch_source, check_shared_by_rows, shared_by_rows
 from worker.data.description import describe_data
 from worker.data.examples import Examples
 from worker.internals.keras_data import DataAdapter
@@ -34,7 +34,7 @@ class EpochBatches(DataAdapter):  # type: ignore[misc]
     """
 
     def __init__(self, dataset: tf.data.Dataset, model: Any, batches: int | None, end_of_data: Any = None) -> None:
-        self.iterator = iter(model.distribute_strategy.experimental_distribute_dataset(dataset))
+        self.iterator = iter(model.distribute_strategy.experimental_distribute_dataset(shared_by_rows(dataset)))
         self.spec = dataset.element_spec
         self.batches = batches
         self.end_of_data = end_of_data
@@ -126,6 +126,13 @@ class FitData:
         """What of this data can't be resumed exactly."""
         return []
 
+    def fingerprint(self) -> Any:
+        """Of the first batches, where the description of the data does not tell whether other processes read the same.
+
+        As JSON.
+        """
+        return None
+
     def save(self, position: Position) -> tuple[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]]:
         """What a checkpoint at `position` has to know of the data, as JSON and arrays."""
         del position
@@ -206,22 +213,14 @@ class DatasetData(FitData):
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(DISTRIBUTED_REFUSED)
         self._check_end(dataset)
-        workers = collectives.worker_count(model.distribute_strategy)
-        check_shared_by_rows(dataset, workers)
+        check_shared_by_rows(dataset, collectives.worker_count(model.distribute_strategy))
         passes.described = describe_data(self._data, passes.data, position.epoch, passes.last_described)
         dataset = _weighed(dataset, self._class_weights)
         count = _cardinality(dataset)
         if count >= 0 or self._endless:
             return EpochBatches(dataset, model, count if count >= 0 else None)
-        if workers == 1:
-            ending = EndOfData(dataset)
-            return EpochBatches(ending.dataset, model, None, ending)
-        if model.steps_per_execution > 1:
-            raise ValueError(
-                "cannot fit with steps_per_execution above 1 on several workers: the number of batches of an epoch is "
-                "not known; use 1, worker.Examples, or tf.data.experimental.assert_cardinality on the dataset"
-            )
-        return EpochBatches(dataset, model, None)
+        ending = EndOfData(dataset)
+        return EpochBatches(ending.dataset, model, None, ending)
 
     def roots(self) -> list[Any]:
         return [self._data]

@@ -23,6 +23,15 @@ from worker.keras.end_of_data import ExampleCounter
 from worker.keras.epoch_callbacks import EpochCallbacks, metrics_of
 from worker.keras.fit_data import FitData
 from worker.keras.run import FitRun
+from worker.keras.several_workers import (
+    agree_to_stop,
+    files_apart,
+    prepare_model,
+    require_metrics_in_scope,
+    require_same,
+    require_same_data,
+    require_same_order,
+)
 from worker.keras.state import FitState
 from worker.keras.validation import Validation
 from worker.progress.tensorboard import SUMMARY_EVERY
@@ -69,6 +78,7 @@ def fit(
     """
     _check(model, options)
     strategy = strategy or keras_internals.strategy_of(model)
+    prepare_model(model, strategy)
     given = DataArguments(
         x, y, sample_weight, batch_size, shuffle, class_weight, steps_per_epoch, validation_split, validation_data
     )
@@ -81,6 +91,7 @@ def fit(
     exempt = tuple(leave_out)
     state = FitState(model, exempt)
     validation = Validation(validation_data)
+    options["validation_data"] = validation.data
     tracked = tf.train.Checkpoint(
         model=model, fit=state, **({} if model.optimizer is None else {"optimizer": model.optimizer})
     )
@@ -90,11 +101,19 @@ def fit(
                   interval=interval, generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
                   summaries=summaries, summary_every=summary_every)  # fmt: skip
     run.attach(state, counter, data, validation, _roots(model, data, listed_callbacks))
-    with run, contextlib.nullcontext() if counter is None else counter.counting(model):
+    gang = run.gang
+    if gang is not None:
+        require_same(gang, _common(model, epochs, per_epoch, listed_callbacks, options))
+    with (
+        run,
+        contextlib.nullcontext() if counter is None else counter.counting(model),
+        files_apart(gang, listed_callbacks),
+    ):
         state.restore_data(data, validation)
+        is_shown = gang is None or gang.is_chief
         listed = tf.keras.callbacks.CallbackList(
             listed_callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
-            verbose=1 if verbose == "auto" else verbose,
+            verbose=0 if not is_shown else 1 if verbose == "auto" else verbose,
         )  # fmt: skip
         _train(_Training(model, data, validation, listed, run, state, options), epochs)
     return model.history
@@ -120,6 +139,8 @@ def _train(training: _Training, epochs: int) -> None:
     listed.on_train_begin()
     run.report_lost_state(state.begin_training(listed.callbacks))
     data.begin_training(resumed=state.is_restored)
+    if run.gang is not None:
+        require_same_data(run.gang, data)
     stopped = state.stopped
     while run.position.epoch < epochs and not stopped:
         if data.has_no_batch_left(run.position):
@@ -130,6 +151,21 @@ def _train(training: _Training, epochs: int) -> None:
     if model.optimizer is not None:
         model.optimizer.finalize_variable_values(model.trainable_variables)
     listed.on_train_end(state.last_logs)
+
+
+def _common(
+    model: Any, epochs: int, per_epoch: int | None, callbacks: Sequence[Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments that all workers have to give alike, by name."""
+    names = ("validation_batch_size", "validation_steps", "validation_freq")
+    return {
+        "variables of the model": [[variable.path, list(variable.shape)] for variable in model.variables],
+        "epochs": epochs,
+        "number of batches in an epoch": per_epoch,
+        "callbacks": [type(callback).__name__ for callback in callbacks],
+        "validation_data": type(options["validation_data"]).__name__,
+        **{name: options.get(name) for name in names},
+    }
 
 
 def _check(model: Any, options: Mapping[str, Any]) -> None:
@@ -170,11 +206,15 @@ def _train_epoch(training: _Training) -> None:
     callbacks = EpochCallbacks(
         model, training.listed.callbacks, training.run, training.state, data, training.validation
     )
+    gang = training.run.gang
     start = callbacks.start
     if start.batch == 0:
         data.begin_epoch()
     batches = callbacks.batches = data.open(start, model, callbacks.passes)
     _build(model, batches.spec, metrics=start.batch > 0)
+    if gang is not None:
+        require_same_order(gang, data, start, callbacks.passes)
+        require_metrics_in_scope(model, model.distribute_strategy)
     with _keeping_raw_weights(model.optimizer), keras_internals.without_symbolic_build(model), _explained_errors():
         model.fit(
             batches, initial_epoch=start.epoch, epochs=start.epoch + 1, callbacks=callbacks, verbose=0, shuffle=False,
@@ -232,7 +272,7 @@ def _end_epoch(training: _Training) -> None:
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
         inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
         training.validation.begin(epoch)
-        with run.evaluating():
+        with run.evaluating(), keras_internals.without_symbolic_build(model):
             results = model.evaluate(
                 inputs, labels, sample_weight=weights, verbose=0, return_dict=True,
                 steps=options.get("validation_steps"), batch_size=options.get("validation_batch_size"),
@@ -241,6 +281,8 @@ def _end_epoch(training: _Training) -> None:
         training.validation.end()
         logs |= {f"val_{name}": value for name, value in results.items()}
     training.listed.on_epoch_end(epoch, logs)
+    if run.gang is not None:
+        agree_to_stop(run.gang, model)
     training.state.last_logs = logs
     run.move_to(data.next_epoch(run.position, run.count_examples))
 

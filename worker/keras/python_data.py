@@ -95,6 +95,10 @@ class PyDatasetData(FitData):
     def find_problems(self) -> list[Finding]:
         return self._problems
 
+    def fingerprint(self) -> Any:
+        with self._ahead.undisturbed():
+            return _hash_batch(self._dataset[0])
+
     def save(self, position: Position) -> Any:
         saved, arrays = self._kept.kept
         known = self._ahead.draws and not self._parallel and position.batch > 0
@@ -166,8 +170,8 @@ class _RestOfPyDataset(tf.keras.utils.PyDataset):  # type: ignore[misc]
         number = self._first + index
         place = number if self._order is None else int(self._order[number])
         if self._ahead is None:
-            return self._whole[place]
-        return self._ahead.reading(number, lambda: self._whole[place])
+            return _copied(self._whole[place])
+        return _copied(self._ahead.reading(number, lambda: self._whole[place]))
 
 
 class GeneratorData(FitData):
@@ -192,6 +196,7 @@ class GeneratorData(FitData):
         self._read: dict[int, str] = {}  # a hash of the batches before each that is not trained on yet
         self._restored: Mapping[str, Any] | None = None
         self._name = getattr(data, "__qualname__", type(data).__name__).replace("<locals>.", "")
+        self._peeked: list[str] = []  # hashes of the first batches
         self._peek()
 
     def count_batches(self, position: Position) -> int | None:
@@ -231,7 +236,7 @@ class GeneratorData(FitData):
             self._starts = self._ahead.states()
             batches = self._iterate(position.epoch)
         ending = LookAhead(self._hashing(batches, position), position.batch, self._ahead)
-        dataset = keras_data.read_generator(iter(ending), self._signature)
+        dataset = keras_data.read_generator(map(_copied, ending), self._signature)
         if self._class_weights is not None:
             dataset = dataset.map(self._class_weights)
         return EpochBatches(dataset, model, None, ending)
@@ -242,6 +247,9 @@ class GeneratorData(FitData):
         for read in [read for read in list(self._read) if read < number]:
             del self._read[read]
         return super().position_after(start, batches)
+
+    def fingerprint(self) -> Any:
+        return self._peeked
 
     def save(self, position: Position) -> Any:
         read = self._read.get(position.batch)
@@ -270,7 +278,8 @@ class GeneratorData(FitData):
             self._ahead.draws = states != self._ahead.states()
         with self._ahead.undisturbed():
             again = self._first_batches()
-        if [_hash_batch(batch) for batch in first] != [_hash_batch(batch) for batch in again]:
+        self._peeked = [_hash_batch(batch) for batch in first]
+        if self._peeked != [_hash_batch(batch) for batch in again]:
             self._problems.append(Finding(
                 f"the batches of {self._name}, which yields others when it is called again",
                 "make everything that it reads from inside the function, and give its random generators a seed",
@@ -325,6 +334,15 @@ def _draws_unseeded(source: Any) -> bool:
     node = None if code is None else function_of(code) or generator_expression_of(code)
     unseeded = [call for call in calls(node) if not call.args and not call.keywords] if node else []
     return any(name_of_call(call) in _UNSEEDED for call in unseeded)
+
+
+def _copied(batch: Any) -> Any:
+    """The batch with arrays of its own.
+
+    TensorFlow 2.21 takes over the memory of NumPy's arrays, also of views and of those that the script keeps, and under
+    a strategy with several replicas it writes results into it.
+    """
+    return tf.nest.map_structure(lambda part: part.copy() if isinstance(part, np.ndarray) else part, batch)
 
 
 def _hash_batch(batch: Any) -> str:

@@ -10,6 +10,7 @@ from supervisor.protocol.wire.exits import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.findings import Finding
+from worker.data.collectives import Gang
 from worker.keras.end_of_data import ExampleCounter
 from worker.keras.fit_data import FitData
 from worker.keras.state import FitState
@@ -62,6 +63,11 @@ class FitRun(Run):
         self._counter = example_counter
         self._roots = roots
         self._reported_names: frozenset[str] = frozenset()  # attributes of callbacks that can't be saved
+
+    @property
+    def gang(self) -> Gang | None:
+        """The workers that train together; None if this process trains alone."""
+        return self._gang
 
     @property
     def position(self) -> Position:

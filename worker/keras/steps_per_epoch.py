@@ -79,6 +79,9 @@ class StepsPerEpoch(FitData):
     def find_problems(self) -> list[Finding]:
         return self._data.find_problems()
 
+    def fingerprint(self) -> Any:
+        return self._data.fingerprint()
+
     def save(self, position: Position) -> Any:
         return self._data.save(self._inner(position))
 

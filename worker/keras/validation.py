@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from worker.checks.dataset_checks import find_in_dataset
 from worker.checks.findings import Finding
+from worker.data.batches import shared_by_rows
 from worker.keras.kept_attributes import KeptAttributes
 from worker.state.dataset_passes import PassLog
 
@@ -20,7 +21,9 @@ class Validation:
     """What is saved of the validation data."""
 
     def __init__(self, data: Any) -> None:
-        self._dataset = data if isinstance(data, tf.data.Dataset) else None
+        self.data = shared_by_rows(data)
+        """What Keras gets. Several workers divide each batch of a dataset, as they do those that they train on."""
+        self._dataset = self.data if isinstance(data, tf.data.Dataset) else None
         self._attributes = KeptAttributes(data) if isinstance(data, tf.keras.utils.PyDataset) else None
         self._passes = PassLog()
 

@@ -40,6 +40,8 @@ class EpochLoop:
     def __init__(self, total_steps: int | None, state: RunState) -> None:
         self.step = 0
         self.total_steps = total_steps
+        self._expected_steps = total_steps
+        """How many steps there will be, as far as that is known: with the data's length, if each batch is a step."""
         self.state = state
         """Python values of the loop, by name, which each checkpoint holds."""
         self._own_generators: tuple[Any, ...] = ()  # the script's, of NumPy and Python
@@ -126,6 +128,11 @@ class EpochLoop:
             self._broke_off = False
         finally:
             self._in_epochs = False
+
+    def _expect_steps(self, left: int, per_epoch: int) -> None:
+        """Of this epoch, `left` batches are left, and later ones have `per_epoch`."""
+        if self.total_steps is None and self._in_epochs and self._last_epoch is not None:
+            self._expected_steps = self.step + left + (self._last_epoch - self._position.epoch) * per_epoch
 
     def _over_epochs(
         self,

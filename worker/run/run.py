@@ -24,6 +24,7 @@ from worker.checks.watch.kept_values import Kept
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
+from worker.data.examples import Examples
 from worker.data.resume_dataset import Batch
 from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.microbatch import parts_of
@@ -190,6 +191,8 @@ class Run(RunBase):
             self._checkpoints.save_final(self._step_boundary())
 
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
+        if isinstance(reader.data, Examples):
+            self._expect_steps(reader.data.left(self._position), reader.data.per_epoch)
         batches = ((batch, reader.consumed) for batch in self._report_waits(reader.rest_of_epoch()))
         for batch, consumed in self._with_replays(batches):
             if self._consumed is None and not self._is_replaying:

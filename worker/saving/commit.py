@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, removal, selection
-from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
+from supervisor.protocol.checkpoints import removal
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
-from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import print_message
 
@@ -97,26 +97,7 @@ class Retention:
 
     def apply_policy(self, newest: CheckpointName) -> None:
         """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
-        kept = [
-            checkpoint
-            for name in selection.committed_checkpoints(self._directory)
-            if (checkpoint := self._read_entry(name)) is not None
-        ]
-        for name in select_expendable(kept, self._policy):
-            if name != newest:
-                removal.delete_checkpoint(self._directory, name)
-                self._known.pop(name, None)
-
-    def _read_entry(self, name: CheckpointName) -> RetainedCheckpoint | None:
-        """What the policy needs to know; None for one that is damaged, which is evidence, or can't be read now: neither
-        is deleted here."""
-        if name not in self._known:
-            try:
-                content = manifest.read_manifest(self._directory / str(name))
-            except (ManifestError, OSError):
-                return None
-            self._known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics)
-        return self._known[name]
+        removal.delete_expendable(self._directory, self._policy, newest, self._known)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

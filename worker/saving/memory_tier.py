@@ -4,6 +4,7 @@ The copy is made between two steps, as for a save. A thread beside training comp
 hashes all. What this costs training is measured, and the next copy comes when it was at most COST_SHARE of the time.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from supervisor.protocol.available_memory import available_memory
+from supervisor.protocol.available_memory import available_memory, resident_bytes
 from supervisor.protocol.memory_tier.layout import Description, half_bytes
 from supervisor.protocol.wire.messages import MemoryCopies
 from worker.process.attempt import Attempt
@@ -21,7 +22,7 @@ from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
 INTERVAL_S = 1.0  # of lost work hardly anybody notices less
 COST_SHARE = 0.01  # of training time
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
-MEASURED = 3  # copies, before their cost is believed: the first ones find cold memory
+MEASURED = 3  # copies, before their cost is believed: the first ones find cold memory, and would put off the next
 JUDGED = 10  # copies, before they may be found too dear: a host may be busy for a minute
 MEMORY_SHARE = 4  # both copies take at most this part of the memory that is left: the rest is for training and its data
 SPARE = 1.0 / 16  # of a copy's size, as histories grow
@@ -55,12 +56,21 @@ class CopyCadence:
     @property
     def interval_s(self) -> float:
         """From the begin of a copy to the next one."""
-        return max(INTERVAL_S, self.cost_s / COST_SHARE)
+        return INTERVAL_S if self.copies < MEASURED else max(INTERVAL_S, self.cost_s / COST_SHARE)
 
     @property
     def is_worth_it(self) -> bool:
         """Whether copies come often enough."""
         return self.copies < JUDGED or self.interval_s <= LONGEST_S
+
+
+@dataclass(frozen=True, slots=True)
+class NewestCopy:
+    """The newest whole copy. `interval_s`: how far apart copies are now; `cost_s`: what one costs training."""
+
+    step: int
+    interval_s: float
+    cost_s: float
 
 
 def has_copies(attempt: Attempt) -> bool:
@@ -77,8 +87,7 @@ class MemoryTier(Generic[Boundary]):
     """The copies of one run. All of it but `_complete` and `_allocate` happens on the thread that trains."""
 
     def __init__(self, attempt: Attempt, copy_state: CopyState[Boundary]) -> None:
-        self.step: int | None = None
-        """Of the newest whole copy."""
+        self.newest: NewestCopy | None = None
         self._attempt = attempt
         self._copy_state = copy_state
         self._cadence = CopyCadence()
@@ -133,7 +142,7 @@ class MemoryTier(Generic[Boundary]):
 
     def _turn_off(self, why: str) -> None:
         """Gives the memory back, and says why."""
-        self._is_off, self.step = True, None
+        self._is_off, self.newest = True, None
         report_no_copies(self._attempt, why)
         for file in (self._file, self._next_file):
             if file is not None:
@@ -157,23 +166,40 @@ class MemoryTier(Generic[Boundary]):
         beside_s = (time.thread_time() - cpu_s) / (os.cpu_count() or 1)
         self._cadence.record_copy(stall_s + beside_s)
         self._due_at = began_at + self._cadence.interval_s
-        self.step = description.step
+        self.newest = NewestCopy(description.step, self._cadence.interval_s, self._cadence.cost_s)
         if self._next_file is not None:
             before, self._file, self._next_file = self._file, self._next_file, None
             message = MemoryCopies(self._attempt.number, os.getpid(), self._file.descriptor, self._file.size_bytes)
             self._attempt.reporter.send_message(message)
             if before is not None:
                 before.close()
+        if self._file is not None:
+            self._require_memory(self._file)
+
+    def _require_memory(self, file: MemoryFile) -> None:
+        """Copies end where memory has become short: training and its data come first."""
+        with contextlib.suppress(OSError, ValueError, KeyError):  # nobody says how much is left
+            if (left := self._memory_left()) < file.size_bytes:
+                self._problem = f"they take {_in_mb(file.size_bytes)}, and only {_in_mb(left)} of memory are left"
 
     def _allocate(self) -> None:
         """Makes a file that is large enough, if there is memory for it."""
         half = half_bytes(int(self._needed_bytes * (1 + SPARE)) + SPARE_BYTES)
         try:
-            available = available_memory()[0]
-            if 2 * half * MEMORY_SHARE > available:
-                sizes = f"two copies take {2 * half / 1e6:.0f} MB"
-                self._problem = f"{sizes}, more than a quarter of the {available / 1e6:.0f} MB of memory that are left"
+            left = self._memory_left()
+            if 2 * half * MEMORY_SHARE > left:
+                sizes = f"two copies take {_in_mb(2 * half)}"
+                self._problem = f"{sizes}, more than a quarter of the {_in_mb(left)} of memory that are left"
                 return
             self._next_file = MemoryFile(half)
         except (OSError, ValueError, KeyError, MemoryError) as error:
             self._problem = f"no memory for copies: {describe_error(error)}"
+
+    def _memory_left(self) -> int:
+        """Bytes that this process may still take. Raises OSError, ValueError or KeyError if nobody says."""
+        left, limit = available_memory()[0], self._attempt.launch.memory_limit
+        return left if limit is None else max(0, min(left, limit - resident_bytes()))
+
+
+def _in_mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"

@@ -17,7 +17,7 @@ from worker.saving.cadence import Cadence, StepPace, auto_interval_of
 from worker.saving.commit import NotFinite, SaveError
 from worker.saving.directory import OpenedDirectory
 from worker.saving.directory_lock import AttemptSuperseded
-from worker.saving.memory_tier import MemoryTier, has_copies, report_no_copies
+from worker.saving.memory_tier import MemoryTier, NewestCopy, has_copies, report_no_copies
 from worker.saving.page_cache import CachedCheckpoint
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
@@ -129,9 +129,9 @@ class SaveScheduler(Generic[F, T]):
         return self.stalled_s + self.replayed_s
 
     @property
-    def memory_step(self) -> int | None:
-        """The step of the newest state that outlives this process in memory; None if there is none."""
-        return None if self._memory is None else self._memory.step
+    def newest_copy(self) -> NewestCopy | None:
+        """The newest state that outlives this process in memory; None if there is none."""
+        return None if self._memory is None else self._memory.newest
 
     @property
     def saving_s(self) -> float | None:

@@ -41,8 +41,7 @@ class SupervisordConfig(HookKeys):
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
-        "Folder for the control pipes between the daemon and its workers. It may be on a tmpfs, because nothing in it "
-        "is needed after a reboot.",
+        "Folder for the control pipes between the daemon and its workers; it may be on a tmpfs.",
         shown="`run` in state_dir",
     )
     logfile: LogPath = key(
@@ -52,45 +51,42 @@ class SupervisordConfig(HookKeys):
         shown="`supervisord.log` in state_dir",
     )
     log_to_syslog: bool = internal("Whether logfile is `syslog`.", False)
-    logfile_maxbytes: Bytes = key(
-        LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which the log is rotated; 0 means never. As in Supervisor."
-    )
+    logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size at which the log is rotated; 0 means never. As in Supervisor.")
     logfile_backups: Count = key(
         LOG_BACKUPS,
-        "How many rotated logs are kept, `.1` being the newest. With the default size, they take at most 550 MB.",
+        "How many rotated logs are kept, `.1` being the newest: at most 550 MB with the default size.",
     )
     changes_logfile: LogPath = key(
         None,
-        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well. No "
-        "program can push those lines out by rotation. NONE for no such file.",
+        "Log of the changes that clients requested (`change.asked`), which are in the daemon's log as well; no "
+        "program's lines can push them out of this one by rotation. NONE for no such file.",
         shown="`changes.log` in state_dir",
     )
     changes_logfile_maxbytes: Bytes = key(
-        CHANGES_MAXBYTES, "Size in bytes at which this log is rotated; 0 means never. A line takes some 200 bytes."
+        CHANGES_MAXBYTES, "Size at which this log is rotated; 0 means never. A line takes some 200 bytes."
     )
     changes_logfile_backups: Count = key(
-        LOG_BACKUPS, "How many rotated logs of changes are kept. With the default size, they take at most 110 MB."
+        LOG_BACKUPS, "How many rotated logs of changes are kept: at most 110 MB with the default size."
     )
     loglevel: words.LogLevel = key(
         "info",
         "Lowest level that is logged: critical, error (a person must act), warn (the daemon recovered by itself), "
-        "info (a state changed) or debug. Supervisor's trace and blather mean debug. Changes that clients request are "
+        "info (a state changed) or debug (also Supervisor's trace and blather). Changes that clients request are "
         "logged at every level.",
     )
     log_format: words.LogFormat = key(
         "json",
-        "Format of the log's lines: `json`, or `supervisor` for the lines that monitoring made for Supervisor looks "
-        "for (`exited: x (exit status 1; not expected)`).",
+        "Format of the log's lines: `json`, or `supervisor` for those that monitoring of Supervisor looks for "
+        "(`exited: x (exit status 1; not expected)`).",
     )
     pidfile: LogPath = key(
         None,
-        "File to which the daemon writes its process id; NONE for no file.",
+        "File for the daemon's process id; NONE for no file.",
         shown="`supervisord.pid` in state_dir",
     )
     umask: Mode = key(
         0o022,
-        "File mode bits, in octal, that are removed from the daemon's files. By default, others may read but not "
-        "write them.",
+        "File mode bits removed from the daemon's files. By default, others may read but not write them.",
     )
     nodaemon: Boolean = key(
         False, "Whether to stay in the foreground, as systemd and containers need it. Same as the option -n."
@@ -98,8 +94,8 @@ class SupervisordConfig(HookKeys):
     silent: Boolean = key(False, "Whether to keep the log off standard error in the foreground. Same as the option -s.")
     minfds: Limit | None = key(
         None,
-        "Minimum limit of open files for the daemon and each program: a lower limit is raised to it, and if that is "
-        "not possible, the daemon does not start. Supervisor's default is 1024.",
+        "Minimum limit of open files for the daemon and each program. A lower limit is raised to it; if that is not "
+        "possible, the daemon does not start. Supervisor's default is 1024.",
         shown="none: the limit it was started with",
     )
     minprocs: Limit | None = key(
@@ -109,8 +105,8 @@ class SupervisordConfig(HookKeys):
     )
     identifier: str = key("supervisor", "Name of the daemon for Supervisor's clients. As in Supervisor.")
     childlogdir: FilePath = required(
-        "Folder for the logs of programs that don't name a file. By default it is beside the ledger; Supervisor puts "
-        "them into the temporary folder and deletes them at its next start.",
+        "Folder for the logs of programs that don't name a file. Supervisor puts them into the temporary folder and "
+        "deletes them at its next start.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
@@ -120,59 +116,57 @@ class SupervisordConfig(HookKeys):
     )
     directory: FilePath | None = key(
         None,
-        "Folder to which the daemon changes at its start, and in which programs then start by default.",
+        "Folder to which the daemon changes at its start, and in which programs start by default.",
         shown="none: it stays where it is",
     )
     environment: Variables = key(
         {},
-        'Variables for every program, as `KEY="value",OTHER="value"`. They can also be used as `%(ENV_KEY)s` '
-        "everywhere in the file.",
+        'Variables for every program: `KEY="value",OTHER="value"`. They can be used as `%(ENV_KEY)s` everywhere in '
+        "the file.",
         shown="empty",
     )
     hook_timeout: Timeout = key(
         30.0,
-        "Seconds that the command of a hook may take before it is killed. Hooks run one after the other, so a slow "
-        "one delays the next hook, but never supervision.",
+        "Seconds that the command of a hook may take before it is killed. Hooks run one after the other; none delays "
+        "supervision.",
     )
     history_attempts: Positive = key(
         1000,
-        "How many attempts of each program the ledger keeps, at least 20. A thousand take a few hundred KB, and cover "
-        "more than a year of a job that dies twice a day.",
+        "How many attempts of each program the ledger keeps, at least 20. A thousand take a few hundred KB.",
     )
     history_days: Positive = key(
         365,
-        "How many days the ledger keeps an attempt that is over. The last 20 attempts of each program are kept in any "
-        "case.",
+        "How many days the ledger keeps an attempt that is over; the last 20 of each program are kept in any case.",
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(words.notices)] = key(
         "auto",
-        "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud in which it "
-        "runs, without network requests; `off` uses none; or names of sources, separated by commas.",
+        "Sources of notices that this host is going away (docs/notices.md): `auto` recognises the cloud without "
+        "network requests; `off` uses none; or names of sources, separated by commas.",
         shown="auto",
     )
     notice_dir: FilePath = required(
         "Folder that the source `file` watches: a file in it announces that this host is going away, or withdraws "
-        "such a notice.",
+        "that.",
         shown="`notices` in state_dir",
     )
     notice_owners: Annotated[frozenset[int], parsed_by(texts.users)] = key(
         frozenset(),
-        "Users, separated by commas, whose files in notice_dir are trusted, in addition to root and the daemon's user.",
+        "Users, separated by commas, whose files in notice_dir are trusted besides root's and the daemon's user's.",
         shown="none",
     )
     azure_acknowledge: Boolean = key(
         False,
-        "Whether to tell Azure, once everything is on the disk, that it need not wait any longer. Off by default, "
-        "because Azure then takes the host at once.",
+        "Whether to tell Azure, once everything is on the disk, not to wait any longer; it then takes the host at "
+        "once.",
     )
     google_preemption_notice: Seconds = key(
         0.0,
-        "Seconds of warning with which a Google host was created: 120 if that was requested. The default is Google's.",
+        "Seconds of warning with which a Google host was created: 120 if that was requested.",
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after the deadline of a notice during which jobs that stopped for it still wait, as providers may "
-        "take a host somewhat late. If the host is still up after that, they start again.",
+        "Seconds for which jobs that stopped for a notice wait after its deadline, as providers may take a host "
+        "somewhat late. If the host is still up then, they start again.",
     )
     on_gpu_fault: words.OnGpuFault = key(
         "act",
@@ -183,27 +177,26 @@ class SupervisordConfig(HookKeys):
         "alone",
         "Who owns the hosts and starts this daemon again: `alone`, nobody; `slurm`, a Slurm job (docs/slurm.md); "
         "`jobset`, a Kubernetes JobSet (deploy/README.md). With the last two, the daemon stays in the foreground and "
-        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. Same as the "
-        "option --engine, which deploy/slurm/train.sbatch sets. Never guessed, because a daemon that somebody starts "
-        "by hand in an allocation has to keep running.",
+        "exits as with `exit_on = fatal, done`; under Slurm, it keeps its state on the node's own disk. Never "
+        "guessed, because a daemon that somebody starts by hand in an allocation has to keep running: the option "
+        "--engine, as deploy/slurm/train.sbatch sets it, does the same.",
     )
     rendezvous_timeout: Timeout = key(
         120.0,
-        "Seconds within which the daemons of all nodes have to meet before a gang starts; after that, the log names "
-        "those that are missing.",
+        "Seconds within which the daemons of all nodes have to meet before a gang starts; then the log names those "
+        "that are missing.",
     )
     exit_on: Annotated[tuple[ExitOn, ...], parsed_by(words.some_of(ExitOn))] = key(
         (),
         "When the daemon exits by itself, for containers and batch systems: `fatal`, as soon as a program has failed "
-        "(the others flush and stop; exit status 70); `done`, when every program has ended by itself (0, or 70 if one "
-        "ended unexpectedly); or both: `fatal, done`. If it is told to stop before everything is done, it exits with "
-        "143.",
+        "(the others flush and stop); `done`, when every program has ended by itself; or both: `fatal, done`. Its "
+        "exit status tells which.",
         shown="none",
     )
     power_timeout: Timeout = key(
         5.0,
-        "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it); then "
-        "the daemon exits. Short, because a power supply lasts no longer.",
+        "Seconds that jobs have to flush after SIGPWR (a power failure, or the host of a container stops it) before "
+        "the daemon exits. A power supply lasts no longer.",
     )
 
 

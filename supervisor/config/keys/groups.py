@@ -28,8 +28,8 @@ class ProcessesConfig(SectionModel):
 
     numprocs: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, MAX_NUMPROCS))] = key(
         1,
-        "How many processes to run (0: none), each with its own `%(process_num)s`. Each job needs a checkpoint_dir of "
-        "its own.",
+        "How many processes to run (0: none), each with its own `%(process_num)s` and, of a job, its own "
+        "checkpoint_dir.",
     )
     numprocs_start: Count = key(0, "Number of the first process.")
     process_name: str = key(
@@ -76,19 +76,18 @@ class ListenerConfig(SectionModel):
     """A program that is told what happens, on its standard input, and answers on its standard output."""
 
     events: Annotated[tuple[str, ...], parsed_by(_events)] = required(
-        "Event types that the listener gets, separated by commas. EVENT stands for all of them, PROCESS_STATE for "
-        "every change of a program's state."
+        "Event types that the listener gets, separated by commas. EVENT stands for all, PROCESS_STATE for every "
+        "change of a program's state."
     )
     buffer_size: Positive = key(
         BUFFER_SIZE,
         "How many events may wait while the listener's processes are busy or down. Beyond that, the oldest is "
-        "dropped; the log and `status` report it.",
+        "dropped, as the log and `status` report.",
     )
     result_handler: Annotated[str, parsed_by(_handler)] = key(
         DEFAULT_HANDLER,
-        "With this value, an event is finished if the answer is OK, and is sent again if not. The daemon loads no "
-        "code of others: with any other value, an event is sent again only after FAIL, and the text of the answer is "
-        "dropped.",
+        "With this value, an event is finished if the answer is OK, and sent again if not. With any other (whose code "
+        "the daemon does not load), it is sent again only after FAIL, and the text of the answer is dropped.",
     )
 
     @property

@@ -12,7 +12,6 @@ from supervisor.config.schema.section import (
 )
 
 Command = Annotated[tuple[str, ...] | None, parsed_by(texts.command)]
-SHOWN = "none; a program takes that of [supervisord]"
 
 
 @section_model
@@ -23,39 +22,38 @@ class HookKeys(SectionModel):
         None,
         "Command run when a program has failed and is not started again, with JSON on its standard input "
         "(docs/hooks.md).",
-        shown=SHOWN,
+        shown="none",
     )
     hook_relaunched: Command = key(
-        None, "Command run when a program is started again after it ended unexpectedly.", shown=SHOWN
+        None, "Run when a program is started again after it ended unexpectedly.", shown="none"
     )
     hook_refused: Command = key(
         None,
-        "Command run for each checkpoint that is refused: damaged, rolled back, or unfit for the program.",
-        shown=SHOWN,
+        "Run for each checkpoint that is refused: damaged, rolled back, or unfit for the program.",
+        shown="none",
     )
     hook_unsaved: Command = key(
         None,
-        "Command run when a job was to save before it ended (a stop, a shutdown, an update), and could not.",
-        shown=SHOWN,
+        "Run when a job was to save before it ended (a stop, a shutdown, an update), and could not.",
+        shown="none",
     )
     hook_replay_difference: Command = key(
         None,
-        "Command run when steps of a job that were trained a second time gave other bits (docs/replay.md).",
-        shown=SHOWN,
+        "Run when steps that were trained a second time gave other bits (docs/replay.md).",
+        shown="none",
     )
     hook_slower: Command = key(
         None,
-        "Command run when a job has trained a fifth slower than usual for five minutes (docs/hangs.md).",
-        shown=SHOWN,
+        "Run when a job has trained a fifth slower than usual for five minutes (docs/hangs.md).",
+        shown="none",
     )
-    hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
-    hook_notice: Command = key(None, "Command run when a program is told that the host is going away.", shown=SHOWN)
+    hook_done: Command = key(None, "Run when a job has finished training.", shown="none")
+    hook_notice: Command = key(None, "Run when a program is told that the host is going away.", shown="none")
 
     hook_gpu_fault: Command = key(
         None,
-        "Command run when a GPU is left out and has to be reset, or its host rebooted; once no job uses it any more "
-        "(docs/gpus.md).",
-        shown=SHOWN,
+        "Run when a GPU is left out and its reset or a reboot is due, once no job uses it any more (docs/gpus.md).",
+        shown="none",
     )
 
     def hooks(self) -> Mapping[str, tuple[str, ...] | None]:

@@ -42,40 +42,38 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints, on a disk that survives the host if training must. This key makes the "
-        "program a job: it flushes before it is stopped, and resumes from its newest whole checkpoint.",
+        "Folder of the job's checkpoints, on a disk that survives the host if training must. It makes the program a "
+        "job, which flushes before it is stopped and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
         None,
         "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
-        "the prefix of a checkpoint (`/srv/old/model.ckpt-1200`). It may have been written by "
-        "tf.train.CheckpointManager, TF1's Saver or another stepkeeper job. Nothing there is changed.",
+        "a prefix (`/srv/old/model.ckpt-1200`), by tf.train.CheckpointManager, TF1's Saver or another stepkeeper job. "
+        "Nothing there is changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     restore_from_jobs: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own name before it was "
-        "renamed; `*` means any job. Checkpoints of workers without a daemon, and those that initial_checkpoint "
-        "names, can always be restored.",
+        "Other jobs whose checkpoints in checkpoint_dir this job may restore, such as its own former name; `*` means "
+        "any. Those of workers without a daemon, and those that initial_checkpoint names, always can be.",
         shown="none: only its own",
     )
     export_dir: FilePath | None = key(
         None,
-        "Folder for the trained model as a SavedModel. At the end of training, and with `supervisorctl export`, it is "
-        "written to `export_dir/STEP/`, as TensorFlow Serving expects it. Training continues from checkpoints, not "
-        "from exports.",
+        "Folder for the trained model: a SavedModel in `export_dir/STEP/`, as TensorFlow Serving expects it, at the "
+        "end of training and with `supervisorctl export`. Training continues from checkpoints, not from exports.",
         shown="none: no export",
     )
     entrypoint: Annotated[str, parsed_by(texts.entrypoint)] | None = key(
         None,
-        "Function that trains, as `package.module:function`. Short for `command = python -m worker "
+        "Function that trains: `package.module:function`. Short for `command = python -m worker "
         "package.module:function`.",
         shown="none: the command is used",
     )
     python: Annotated[str, INTERPRETER] = key(
         sys.executable,
-        "Interpreter that runs the entrypoint: a path, or a name to search for. The job's environment may differ from "
+        "Interpreter that runs the entrypoint: a path, or a name to search for. It may be of another environment than "
         "the daemon's.",
         shown="the daemon's interpreter",
     )
@@ -86,19 +84,19 @@ class JobConfig(SectionModel):
     )
     replicas: Positive | None = key(
         None,
-        "How many devices to use, 1 or more. Where there is no GPU, this many logical CPU devices are created.",
+        "How many devices to use. Where there is no GPU, this many logical CPU devices are created.",
         shown="every GPU, or one CPU device",
     )
     replicas_min: Positive | None = key(
         None,
-        "Fewest devices to train on if GPUs are missing or broken, 1 or more (docs/strategies.md). With fewer, "
-        "training does not begin.",
+        "Fewest devices to train on if GPUs are missing or broken (docs/strategies.md); with fewer, training does not "
+        "begin.",
         shown="none: the job waits for a GPU that was there before and is gone or broken",
     )
     workers: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
-        "How many processes train together on this host with `strategy = multiworker`, 2 or more. The job's process "
-        "is the first of them and starts the others; they live and end together (docs/strategies.md).",
+        "How many processes, 2 or more, train together on this host with `strategy = multiworker`. The job's process "
+        "is the first and starts the others; they live and end together (docs/strategies.md).",
         shown="one process; with several hosts, `TF_CONFIG` says which one it is",
     )
     deterministic: Boolean = key(
@@ -109,56 +107,55 @@ class JobConfig(SectionModel):
     strict: Boolean = key(
         False,
         "Whether training ends where the worker names something that a restart would not bring back "
-        "(docs/exact-resume.md). If this is false, it is only named, because it may have no effect.",
+        "(docs/exact-resume.md). Otherwise it is only named, because it may have no effect.",
     )
     checkpoint_interval: Annotated[Interval | None, parsed_by(quantities.interval)] = key(
         None,
-        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
-        "training against how often the job fails (docs/saves.md). This is the most work that a crash can cost; a "
-        "stop or a notice flushes in any case.",
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto, which weighs what a save costs against "
+        "how often the job fails (docs/saves.md). This is the most work that a crash can cost; a stop or a notice "
+        "flushes in any case.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
         CHECKPOINT_INTERVAL_MIN,
-        "Shortest automatic interval, in seconds (or `1 minute`). Half a minute of lost work hardly matters, and the "
-        "disk has other users. The first two saves come this early, so that their cost can be measured.",
+        "Shortest automatic interval: half a minute of lost work hardly matters, and the disk has other users. The "
+        "first two saves come this early, to measure their cost.",
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
-        "Longest automatic interval, in seconds (or `30 minutes`): the most work that a crash may cost, however rare "
-        "crashes have been so far.",
+        "Longest automatic interval: the most work that a crash may cost, however rare crashes have been so far.",
     )
     memory_checkpoint: MemoryCheckpoint = key(
         "off",
-        "Whether the worker also copies its state into memory every second or so, where it outlives the worker "
+        "Whether the worker also copies its state, every second or so, into memory that outlives it "
         "(docs/memory-tier.md): `auto`, as far as 1 % of training time and a quarter of the free memory allow; `off`. "
         "When the worker dies, the newest copy becomes a checkpoint before the next attempt starts.",
     )
     checkpoint_make_room: Boolean = key(
         False,
-        "Whether a save that finds the disk full may delete older checkpoints before their time and try again: the "
-        "oldest first, but never the newest whole one or the newest attempt's. checkpoint_keep is then not honoured.",
+        "Whether a save that finds the disk full may delete older checkpoints early, despite checkpoint_keep, and try "
+        "again: the oldest first, never the newest whole one or the newest attempt's.",
     )
     save_shards: SaveShards = key(
         "never",
-        "Whether each of several workers writes its share of a checkpoint (docs/strategies.md): `auto` if the state is "
-        "large enough to gain from it, `always`, or `never`: the chief writes all.",
+        "Whether each of several workers writes its share of a checkpoint (docs/strategies.md): `auto`, if the state "
+        "is large enough to gain from it; `always`; `never`: the chief writes all.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
-        "How many of the newest checkpoints are kept, 1 or more. The newest may turn out to be damaged.",
+        "How many of the newest checkpoints are kept; the newest may turn out to be damaged.",
     )
     checkpoint_keep_every: Annotated[float, parsed_by(quantities.hours)] | None = key(
-        None, "In addition, one checkpoint is kept for each period of this length, such as `6 hours`.", shown="none"
+        None, "In addition, one checkpoint of each period of this length is kept, such as `6 hours`.", shown="none"
     )
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(texts.best_rule)] | None = key(
         None, "In addition, the best checkpoint by a metric is kept: `min loss` or `max accuracy`.", shown="none"
     )
     mirror: Annotated[str, parsed_by(store_url)] | None = key(
         None,
-        "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or "
-        "`file:///FOLDER` (make FOLDER/JOB at its first use); the job's name is added. A host without a checkpoint, or "
-        "with older ones only, begins from the newest in the store (docs/mirror.md). Needs the extra `mirror`.",
+        "Object store that gets a copy of the checkpoints: `s3://BUCKET/PREFIX`, `gs://`, `az://` or `file:///FOLDER` "
+        "(make FOLDER/JOB at its first use); the job's name is added. A host with older checkpoints or none begins "
+        "from the newest in the store (docs/mirror.md). Needs the extra `mirror`.",
         shown="none",
     )
     mirror_keep: Positive = key(
@@ -167,92 +164,90 @@ class JobConfig(SectionModel):
     )
     mirror_rate_limit: PositiveBytes | None = key(
         None,
-        "Bytes (`50MB`) that may be uploaded per second, so that uploads leave bandwidth for the data that training "
-        "reads. Not while a flush before a deadline waits for an upload (`durable = remote`).",
+        "Bytes (`50MB`) uploaded per second at most, so that training can read its data. Not while a flush before a "
+        "deadline waits for an upload (`durable = remote`).",
         shown="none",
     )
     durable: Durable = key(
         Durable.LOCAL,
-        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: `local`, the checkpoint is "
-        "on this host's disk; `remote`, it is in the mirror as well (docs/mirror.md).",
+        "What `supervisorctl checkpoint` and a flush before the host goes away wait for: the checkpoint is on this "
+        "host's disk (`local`), or also in the mirror (`remote`, docs/mirror.md).",
     )
     startup_timeout: Timeout = key(
         600.0,
-        "Seconds (or `10 minutes`) from the start to the first step, for import, restore and tracing. After that, the "
-        "worker is killed and started again. Generous, because tracing a large model takes minutes.",
+        "Seconds from the start to the first step, for import, restore and tracing, which takes minutes with a large "
+        "model. After that, the worker is killed and started again.",
     )
     flush_timeout: Timeout = key(
         120.0,
-        "Seconds (or `2 minutes`) that a worker has to finish its step and write a checkpoint before it is told to "
-        "exit. Spot hosts give 30 to 120 s in all.",
+        "Seconds that a worker has to finish its step and write a checkpoint before it is told to exit. Spot hosts "
+        "give 30 to 120 s in all.",
     )
     on_notice: OnNotice = key(
         OnNotice.STOP,
-        "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` exits, and "
-        "starts again if the host stays after all; `train` trains on until it is killed.",
+        "What the worker does after its last checkpoint before the host goes away: `stop` exits, and starts again if "
+        "the host stays after all; `train` trains on until it is killed.",
     )
     notice_margin: Seconds = key(
         1.0,
-        "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone. The "
-        "time for a save and a step is measured; this margin covers what the measurements don't.",
+        "Seconds between the expected end of the last checkpoint and the moment at which the host may be gone, for "
+        "what the measured times of a save and a step don't cover.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(quantities.learned_timeout)] = key(
         "auto",
-        "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
-        "saved, and it is killed and restarted. `auto` learns the limit: four times the longest pause from which the "
-        "job recovered (docs/hangs.md). `none` turns this off.",
+        "Seconds without a step after which a worker counts as hung: the stacks of its threads are saved, and it is "
+        "killed and restarted. `auto` learns the limit: four times the longest pause from which the job recovered "
+        "(docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
         600.0,
-        "Shortest limit of `hang_timeout = auto`, in seconds (or `10 minutes`); half of it for the start-up, three "
-        "times as much for an evaluation. As PyTorch has it for its collectives: ending a step that is only slow "
-        "costs more than an idle machine.",
+        "Shortest limit of `hang_timeout = auto`; half of it for the start-up, three times as much for an evaluation. "
+        "PyTorch's limit for its collectives: ending a step that is only slow costs more than an idle machine.",
     )
     hang_evidence: Annotated[float | None, parsed_by(quantities.timeout_or_none)] = key(
         60.0,
-        "Seconds (or `1 minute`) of silence, and at least 20 usual steps, after which the daemon looks at what the "
-        "job's processes do. One that provably hangs (no CPU time, no I/O, nothing that wakes it) is ended then "
-        "(docs/hangs.md); any other has until `hang_timeout`. `none`: only silence counts.",
+        "Seconds of silence, and at least 20 usual steps, after which the daemon looks at what the job's processes "
+        "do. One that provably hangs (no CPU time, no I/O, nothing that wakes it) is ended then (docs/hangs.md). "
+        "`none`: only silence counts.",
     )
     gpu_wait: Timeout = key(
         30.0,
-        "Seconds for which a start waits for GPU memory that the last attempt still holds; then it goes ahead anyway. "
-        "Needs NVIDIA's driver and the extra `nvml`.",
+        "Seconds that a start waits, at most, for GPU memory that the last attempt still holds. Needs NVIDIA's driver "
+        "and the extra `nvml`.",
     )
     standby: Annotated[StandbyKind, parsed_by(words.one_of(StandbyKind, {"false": "off", "none": "off"}))] = key(
         StandbyKind.AUTO,
-        "Process that is kept beside the worker and becomes the next attempt when the worker dies (docs/standby.md). "
-        "`warm` has done the imports, and a script is run up to its first use of `worker`; `auto` is the same where "
-        "memory allows, and runs no line of a script; `hot`, with an entrypoint only, has also built the model and run "
-        "its step, so it holds as much memory as the worker, on the devices as well; `off` keeps none.",
+        "Process beside the worker that becomes the next attempt when the worker dies (docs/standby.md). `warm` has "
+        "done the imports and run a script up to its first use of `worker`; `auto` is the same where memory allows, "
+        "and runs no line of a script; `hot`, with an entrypoint only, has also built the model and run its step, so "
+        "it holds as much memory as the worker, on the devices as well; `off` keeps none.",
     )
     on_nan: OnNan | None = key(
         None,
         "What to do when training diverges (docs/failures.md): `stop` fails the job; `rollback` resumes from an "
-        "earlier checkpoint, at most three times without a new best one; `skip` does the same and also leaves out the "
-        "batches in question; `off` does not check.",
+        "earlier checkpoint, at most three times without a new best one; `skip` also leaves out the batches in "
+        "question; `off` does not check.",
         shown="what the script says, else stop",
     )
     loss_spike: Annotated[float | None, parsed_by(quantities.loss_spike)] = key(
         None,
-        "How many deviations above its median over the last 100 steps a loss has to be to count as diverged, for "
-        "example 20. `off`: only a loss that is not finite counts.",
+        "How many deviations above its median over the last 100 steps a loss counts as diverged, for example 20. "
+        "`off`: only a loss that is not finite does.",
         shown="off",
     )
     replay: Annotated[float | None, parsed_by(quantities.replay)] = key(
         None,
-        "Most of training time, for example `1%`, in which steps are trained a second time from the same state to "
-        "compare the bits (docs/replay.md). Needs `deterministic = true`.",
+        "Most of training time, for example `1%`, in which steps are trained again from the same state to compare the "
+        "bits (docs/replay.md). Needs `deterministic = true`.",
         shown="off",
     )
     on_replay_difference: OnReplayDifference = key(
         "warn",
-        "What to do when steps that were trained a second time gave other bits: `warn` tells everybody and trains on "
-        "from the first result; `stop` fails the job.",
+        "What to do when they differ: `warn` tells everybody and trains on from the first result; `stop` fails the "
+        "job.",
     )
     on_oom: OnOom = key(
         OnOom.RESTART,
         "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch "
-        "into twice as many parts as before and adds up their gradients. The script must support this "
-        "(docs/failures.md).",
+        "into twice as many parts and adds up their gradients, if the script supports it (docs/failures.md).",
     )

@@ -50,8 +50,7 @@ class ProgramConfig(HookKeys):
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], parsed_by(texts.command)] = required(
-        "Program and arguments, split as a shell would split them; no shell runs. A name without a slash is searched "
-        "for in PATH. A job may have an entrypoint instead.",
+        "Program and arguments, split as a shell would; no shell runs. A name without a slash is searched for in PATH.",
         shown="required, except for a job with an entrypoint",
     )
     directory: FilePath | None = key(None, "Folder in which the program starts.", shown="none: the daemon's")
@@ -62,21 +61,21 @@ class ProgramConfig(HookKeys):
     )
     environment_file: Annotated[str, parsed_by(str)] | None = key(
         None,
-        "File of further variables, one `KEY=VALUE` a line, as for systemd's EnvironmentFile= and dotenv; "
-        "`environment` wins over it. With `-` before the path, the file may be missing. `update` applies changes in "
-        "it. If the daemon is root, the file must be as safe from other users as the configuration.",
+        "File of further variables; `environment` wins over it. With `-` before the path, the file may be missing. "
+        "`update` applies changes in it. If the daemon is root, the file must be as safe from other users as the "
+        "configuration.",
         shown="none",
     )
     user: User | None = key(
         None,
         "User (name or number) as whom the program runs; needs a daemon that is root. HOME, USER and LOGNAME become "
-        "that user's, unless they were set to something other than root's own. The rest of the environment stays the "
+        "that user's, unless they were set to something other than root's. The rest of the environment stays the "
         "daemon's, as in Supervisor: keep secrets out of it.",
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
         None,
-        "File mode bits, in octal, that are removed from the files that the program creates.",
+        "File mode bits removed from the files that the program creates.",
         shown="the daemon's",
     )
     limit_nofile: CountLimit | None = key(
@@ -88,102 +87,102 @@ class ProgramConfig(HookKeys):
         None, "How many processes its user may have when it starts another one, or `unlimited`.", shown="the daemon's"
     )
     limit_core: SizeLimit | None = key(
-        None, "Largest size of a core file in bytes (KB, MB, GB), 0 for none, or `unlimited`.", shown="the daemon's"
+        None, "Largest size of a core file, 0 for none, or `unlimited`.", shown="the daemon's"
     )
     limit_memlock: SizeLimit | None = key(
         None,
-        "Bytes (KB, MB, GB) of memory that it may lock, as InfiniBand needs, or `unlimited`.",
+        "Memory that it may lock, as InfiniBand needs, or `unlimited`.",
         shown="the daemon's",
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use, checked every second: above "
-        "the limit, a job flushes, and the program is restarted (cause memory-limit). If it meanwhile grows by "
-        "another half of the limit, it is killed; the kernel kills it a tenth above the limit where the daemon has "
-        "control groups of its own.",
+        "Resident memory that it and its child processes may use, checked every second. Above it, a job flushes, and "
+        'the program is restarted (more under "Limits and health").',
         shown="none",
     )
     cpu_limit: Cores | None = key(
         None,
-        "How many CPU cores it and its child processes may use, for example 1.5. The kernel enforces this where the "
-        "daemon has control groups of its own; elsewhere the log says that it is not enforced.",
+        "How many CPU cores it and its child processes may use, for example 1.5. Only the kernel enforces this, where "
+        "the daemon has control groups of its own.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
         "Command that exits with 0 if the program is healthy. It runs as the program's user, in its directory, with "
-        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy program (a job flushes first) is "
-        "restarted (cause unhealthy).",
+        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy program is restarted; a job flushes "
+        "first.",
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first one. As in Docker.")
     healthcheck_timeout: Timeout = key(30.0, "Seconds that a check may take before it counts as failed. As in Docker.")
-    healthcheck_retries: Positive = key(
-        3, "How many checks in a row must fail before the program is restarted. As in Docker."
-    )
+    healthcheck_retries: Positive = key(3, "How many checks in a row must fail. As in Docker.")
     oom_score_adjust: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 0, 1000))] | None = key(
         None,
-        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000. Never below 0, so that a "
-        "program is killed before the daemon.",
+        "How much the kernel prefers to kill it when memory runs out, from 0 to 1000: never less than the daemon.",
         shown="0, or the daemon's if that is higher",
     )
     priority: Priority = key(
         999,
-        "Programs with lower numbers start first and stop last: with the daemon, with `all`, and in groups. This is "
-        "only an order; depends_on waits, and wins.",
+        "Lower numbers start first and stop last: with the daemon, with `all`, and in groups. This is only an order; "
+        "depends_on waits, and wins.",
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that must be ready before this program starts: a plain program has "
-        "been up for its startsecs or has reported that it is ready (notify), a job trains, or either is done. Only a "
-        "start waits, not a restart.",
+        "Programs or groups, separated by commas, that must be ready before this program starts: a job trains, a "
+        "plain program has been up for its startsecs or has reported that it is ready (notify), or either is done. "
+        "Only a start waits, not a restart.",
+        shown="none",
+    )
+    depends_on_end: Annotated[tuple[str, ...], parsed_by(texts.name_list)] = key(
+        (),
+        "Programs or groups, separated by commas, that must have ended by themselves, with whatever exit status, "
+        "before this program starts: scripts that prepare something. As for depends_on, only a start waits.",
         shown="none",
     )
     autostart: Boolean = key(
         True,
-        "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins: a stopped program stays "
-        "stopped.",
+        "Whether to start it with the daemon. The last `supervisorctl start` or `stop` wins.",
     )
     autorestart: Annotated[AutoRestart, parsed_by(words.one_of(AutoRestart, _BOOLEANS))] = key(
         AutoRestart.UNEXPECTED,
-        "Whether to start it again when it ends by itself: true, false, or unexpected, which means only if the exit "
-        "code is not in exitcodes (for a job: if it did not report that training is done).",
+        "Whether to start it again when it ends by itself: true, false, or unexpected: if the exit code is not in "
+        "exitcodes (for a job: if it did not report that training is done).",
     )
     exitcodes: Annotated[frozenset[int], parsed_by(quantities.exit_codes)] = key(
-        frozenset({0}), "Exit codes, separated by commas, that are expected.", shown="0"
+        frozenset({0}), "Expected exit codes, separated by commas.", shown="0"
     )
     startsecs: Seconds = key(
-        1.0, "Seconds that it must stay up to count as started; if it ends earlier, that is a failed start. A job has "
-        "started when it trains."
-    )  # fmt: skip
+        1.0,
+        "Seconds that it must stay up to count as started; an earlier end is a failed start. A job has started when it "
+        "trains.",
+    )
     notify: Boolean = key(
         False,
-        "Whether the program itself reports when it is ready, instead of startsecs: it sends READY=1 to the socket "
-        "that NOTIFY_SOCKET names, as with systemd. Its STATUS= is shown (docs/programs.md). A job is ready when it "
+        "Whether the program reports when it is ready, instead of startsecs: it sends READY=1 to the socket that "
+        "NOTIFY_SOCKET names, as with systemd. Its STATUS= is shown (docs/programs.md). A job is ready when it "
         "trains.",
     )
     notify_timeout: Timeout = key(
         90.0,
-        "Seconds within which it must report that it is ready. Otherwise it is stopped, which is a failed start. As "
-        "in systemd.",
+        "Seconds within which it must report that; otherwise it is stopped, which is a failed start. As in systemd.",
     )
     startretries: Count = key(
         3,
-        "How many failed starts in a row are retried before the program is given up. For a job: how many restarts in "
-        "a row without a new checkpoint; more, because what it needs (a disk, a driver) may take longer to come back.",
+        "How many failed starts in a row are retried. For a job: how many restarts in a row without a new checkpoint; "
+        "more, because what it needs (a disk, a driver) may take longer to come back.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(texts.stop_signal)] = key(
-        signal.SIGTERM, "Signal that asks it to exit; a job flushes before it gets the signal.", shown="TERM"
+        signal.SIGTERM, "Signal that asks it to exit; a job flushes first.", shown="TERM"
     )
     stop_command: Annotated[tuple[str, ...], parsed_by(texts.command)] | None = key(
         None,
-        "Command that asks it to exit. It runs as the program's user, in its directory, with SUPERVISOR_PROGRAM_PID. "
-        "If the program still runs after the command, the signal follows. Both share stopwaitsecs.",
+        "Command that asks it to exit, run like healthcheck_command. If the program still runs after it, the signal "
+        "follows. Both share stopwaitsecs.",
         shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
-        10.0, "Seconds from the stop signal to SIGKILL; for a job, counted from the end of its flush. As in Supervisor."
+        10.0, "Seconds from the stop signal to SIGKILL; for a job, from the end of its flush. As in Supervisor."
     )
     stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
     killasgroup: Boolean = key(
@@ -194,45 +193,43 @@ class ProgramConfig(HookKeys):
     redirect_stderr: Boolean = key(False, "Whether standard error goes into the log of standard output.")
     stdout_logfile: LogPath = key(
         None,
-        "Log of standard output: a path, AUTO, or NONE for no log. `syslog` or `journal` sends the output only there, "
-        "without a file.",
+        "Log of standard output: a path, AUTO, or NONE for no log. `syslog` or `journal` sends the output only there.",
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
     stdout_logfile_maxbytes: Bytes = key(
-        LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which the log is rotated; 0 means never. As in Supervisor."
+        LOG_MAXBYTES, "Size at which the log is rotated; 0 means never. As in Supervisor."
     )
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs are kept. As in Supervisor.")
     stdout_logfile_compress: Boolean = key(
         False,
-        "Whether rotated logs are compressed, to `.1.gz` and so on, some time after the rotation. No program waits "
-        "for it (docs/logs.md).",
+        "Whether rotated logs are compressed, to `.1.gz` and so on, some time later (docs/logs.md).",
     )
     stdout_line_prefix: Annotated[str, parsed_by(texts.line_prefix)] = key(
         "",
-        "Text before each line in stdout_logfile, followed by a blank. It can contain `{time}`, `{program}`, "
-        "`{attempt}` and `{channel}`, as in `{time} {program}:`. Only the file gets it (docs/logs.md).",
+        "Text before each line in stdout_logfile (only there), as in `{time} {program}:`. It can contain `{time}`, "
+        "`{program}`, `{attempt}` and `{channel}` (docs/logs.md).",
         shown="none",
     )
     stdout_syslog: Boolean = key(
         False,
-        "Whether the lines of standard output also go to the system's log (/dev/log, facility user, level info), with "
-        "the program as their identifier. With `stdout_logfile = NONE`, they go only there.",
+        "Whether the lines also go to the system's log (/dev/log, facility user, level info), with the program as "
+        "their identifier.",
     )
     stdout_journal: Boolean = key(
         False,
-        "Whether the lines of standard output also go to systemd's journal, with fields: `journalctl PROGRAM=NAME`, "
-        "ATTEMPT=N, STEPKEEPER_STREAM=stdout.",
+        "Whether the lines also go to systemd's journal, with fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, "
+        "STEPKEEPER_STREAM=stdout.",
     )
     stdout_events_enabled: Boolean = key(
         False,
-        "Whether event listeners of PROCESS_LOG_STDOUT get everything that it prints there. What it prints while no "
-        "daemon runs is not sent.",
+        "Whether event listeners of PROCESS_LOG_STDOUT get what it prints there; not what it prints while no daemon "
+        "runs.",
     )
     stdout_capture_maxbytes: Bytes = key(
         0,
         "How many bytes of what it prints between `<!--XSUPERVISOR:BEGIN-->` and `<!--XSUPERVISOR:END-->` go to event "
-        "listeners of PROCESS_COMMUNICATION_STDOUT; of a longer text, its end. Nothing between these marks goes to "
-        "the log. 0: the marks have no meaning.",
+        "listeners of PROCESS_COMMUNICATION_STDOUT; of a longer text, its end. It does not go to the log. 0: the "
+        "marks have no meaning.",
         shown="0",
     )
     stderr_logfile: LogPath = key(
@@ -250,6 +247,11 @@ class ProgramConfig(HookKeys):
     stderr_journal: Boolean = key(False, "Like stdout_journal, for standard error.")
     stderr_events_enabled: Boolean = key(False, "Like stdout_events_enabled, for standard error.")
     stderr_capture_maxbytes: Bytes = key(0, "Like stdout_capture_maxbytes, for standard error.", shown="0")
+
+    @property
+    def needed_names(self) -> tuple[str, ...]:
+        """The programs or groups that it waits for before it starts."""
+        return self.depends_on + self.depends_on_end
 
     @property
     def ends_all_processes(self) -> bool:

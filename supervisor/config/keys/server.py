@@ -24,27 +24,23 @@ HOW_PASSWORDS_ARE_WRITTEN = (
 class UnixServerConfig(SectionModel):
     """The socket that supervisorctl talks to. Without the section the daemon can only be told things by signals."""
 
-    file: FilePath = required(
-        "Path of the socket, at most 98 bytes long: the system's limit is 107, and the name is 9 bytes longer while "
-        "the socket is being created."
-    )
+    file: FilePath = required("Path of the socket, at most 98 bytes long.")
     chmod: Mode = key(
         0o700,
-        "Mode of the socket, in octal: who may connect. By default only the daemon's user, because whoever can give "
-        "orders can run programs.",
+        "Mode of the socket: who may connect. By default only the daemon's user, because whoever can give orders can "
+        "run programs.",
     )
     owner: Annotated[tuple[int, int], parsed_by(texts.owner)] | None = key(
         None,
-        "Owner of the socket, as `user` or `user:group`; needs root. The owner may make changes; others whom the mode "
-        "lets connect may only look.",
+        "Owner of the socket, as `user` or `user:group`; needs root. The owner may make changes; others who may "
+        "connect may only look.",
         shown="the daemon's user",
         alias="chown",
     )
 
     username: str | None = key(
         None,
-        "User name that a client must give. Set it together with password. Whoever knows both and can connect may "
-        "make changes.",
+        "User name that a client must give; goes with password. Whoever knows both and can connect may make changes.",
         shown="none: the kernel says who connects",
     )
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
@@ -55,13 +51,13 @@ class InetServerConfig(SectionModel):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
     address: Annotated[tuple[str | None, int], parsed_by(texts.address)] = required(
-        "`HOST:PORT`; `*:PORT` or `PORT` alone means every interface. On any other than the loopback interface "
-        "(127.0.0.1, ::1, localhost), username and password must be set.",
+        "`HOST:PORT`; `*:PORT` or `PORT` alone means every interface. Without username and password, the port is "
+        "opened on the loopback interface only (127.0.0.1, or ::1), whatever stands here.",
         alias="port",
     )
     username: str | None = key(
         None,
-        "User name that a client must give. Set it together with password.",
+        "User name that a client must give; goes with password.",
         shown="none: everybody on this host may connect",
     )
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")

@@ -69,9 +69,12 @@ class SectionReader:
             self.bad_keys.add(key)
         self.problems.append(Problem(self.location(key), f"[{self.ini.name}] {text}", self.ini.name))
 
-    def add_remark(self, text: str, key: str) -> None:
-        """Adds what the user should know about a key, though the file can be used as it is."""
-        self.remarks.append(Problem(self.location(key), f"[{self.ini.name}] {text}"))
+    def add_remark(self, text: str, key: str, *, is_change: bool = False) -> None:
+        """Adds what the user should know about a key, though the file can be used as it is.
+
+        `is_change`: the line has an effect, which is not the one that it has in Supervisor.
+        """
+        self.remarks.append(Problem(self.location(key), f"[{self.ini.name}] {text}", is_change=is_change))
 
     def report_unknown_keys(
         self, known: set[str], unsupported: Mapping[str, Unsupported], elsewhere: Mapping[str, Set[str]] = NOWHERE

@@ -169,13 +169,7 @@ def _training(runner: Runner) -> list[str]:
     if runner.state in (State.RUNNING, State.FLUSHING):
         if training.step_s:
             parts.append(f"{_rate(1 / training.step_s)} steps/s")
-        if training.checkpoint is not None:
-            age = _h_mm_ss(time.monotonic() - runner.records.committed_at)
-            parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
-        if training.memory_step is not None:
-            parts.append(f"step {training.memory_step} in memory")
-        if training.memory_off is not None:
-            parts.append(f"no copies in memory: {training.memory_off}")
+        parts += _newest_state(runner)
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
         parts += [] if runner.facts.current.slowdown is None else [str(runner.facts.current.slowdown)]
@@ -190,6 +184,21 @@ def _training(runner: Runner) -> list[str]:
     parts += runner.records.storage_remarks
     if training.left_out:
         parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")
+    return parts
+
+
+def _newest_state(runner: Runner) -> list[str]:
+    """What would be restored if the worker died now, and what copies in memory cost, or why there are none."""
+    training, saved = runner.records.training, runner.records.training.checkpoint
+    age = f"({_h_mm_ss(time.monotonic() - runner.records.committed_at)} ago)"
+    if training.memory_step is None:
+        parts = [] if saved is None else [f"checkpoint {saved.step} {age}"]
+        return parts if training.memory_off is None else [*parts, f"no copies in memory: {training.memory_off}"]
+    on_disk = "none on disk" if saved is None else f"{saved.step:,} on disk {age}"
+    parts = [f"newest: step {training.memory_step:,} in memory, {on_disk}"]
+    if training.memory_interval_s is not None and training.memory_cost_s is not None:
+        cost = f"{1000 * training.memory_cost_s:.0f} ms each, {training.memory_bytes / 1e6:.0f} MB"
+        parts.append(f"copied every {training.memory_interval_s:.0f} s ({cost})")
     return parts
 
 

@@ -165,7 +165,9 @@ def _start_error(context: CommandContext, runner: Runner) -> CommandError:
         return CommandError(code or Code.SPAWN_ERROR, reason)
     if runner.state is State.BACKOFF and (runner.facts.waits_for_storage or runner.facts.waits_for_host):
         return CommandError(Code.WAITING, reason)
-    return CommandError(Code.ABNORMAL_TERMINATION, "; ".join([reason, *advice(runner)]))
+    is_failed = waits_for is None and runner.state in (State.BACKOFF, State.FAILED)
+    code = Code.SPAWN_ERROR if is_failed else Code.ABNORMAL_TERMINATION  # the words that Supervisor has for these
+    return CommandError(code, "; ".join([reason, *advice(runner)]))
 
 
 def _mirror_silence(runner: Runner) -> str | None:

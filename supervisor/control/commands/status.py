@@ -93,6 +93,9 @@ class JobStatus:
     traceback: tuple[str, ...]
     interval_s: float | None
     memory_step: int | None
+    memory_interval_s: float | None
+    memory_cost_s: float | None
+    memory_bytes: int
     memory_off: str | None
     changed: tuple[str, ...]
     proof: ProofStatus | None

@@ -169,7 +169,7 @@ async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: S
     try:
         await with_faults(start_stop.start(context, StartRequest(name, wait), turn))
     except RpcFault as fault:
-        if fault.code is FaultCode.ABNORMAL_TERMINATION and runner.state in (State.BACKOFF, State.FAILED):
+        if fault.code is FaultCode.SPAWN_ERROR:
             raise RpcFault(FaultCode.SPAWN_ERROR, f"{name}: {runner.reason}") from fault
         raise
 

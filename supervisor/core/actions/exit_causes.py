@@ -245,10 +245,10 @@ def as_its_storage_failed(facts: ProgramFacts, event: WorkerExited) -> str:
 
 def as_its_gpu_failed(facts: ProgramFacts, event: WorkerExited) -> str:
     """The faults of its GPUs, and how it ended; in its own words, if these say something else."""
-    found = event.evidence.gpu[:NAMED_FAULTS] if event.evidence is not None else ()
+    faults = event.evidence.gpu[:NAMED_FAULTS] if event.evidence is not None else ()
     is_same = event.diagnosis is None or event.diagnosis.source in (Source.GPU, Source.KERNEL, Source.STATUS)
     how = restart.describe_exit(event.code, event.signal) if is_same else as_it_ended(facts, event)
-    return "; ".join((*found, how))
+    return "; ".join((*faults, how))
 
 
 def without_training(facts: ProgramFacts, event: WorkerExited) -> str:

@@ -20,12 +20,12 @@ OWN_WORDS = (Cause.SETUP, Cause.BUSY, Cause.DIVERGENCE, Cause.BAD_CHECKPOINT, Ca
 
 def explain(facts: ProgramFacts, event: WorkerExited) -> WorkerExited:
     """The exit with its diagnosis, of what was found and what the core knows."""
-    found = event.evidence or Evidence(stderr=event.error_line or "")
+    traces = event.evidence or Evidence(stderr=event.error_line or "")
     evidence = replace(
-        found,
+        traces,
         code=event.code,
         signal=event.signal,
-        oom=event.oom or found.oom,
+        oom=event.oom or traces.oom,
         reported=facts.current.reported_error,
         decided=None if facts.current.decided_end is None else facts.current.decided_end[1],
     )

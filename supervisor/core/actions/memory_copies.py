@@ -8,6 +8,7 @@ checkpoint leave no newer one behind, so the checkpoint becomes suspect and an o
 
 from supervisor.core.actions.base import Effects
 from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.failures.hang_evidence import usual_step_s
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import NEAR_STEPS
 from supervisor.core.program import account
@@ -17,6 +18,11 @@ from supervisor.core.program.facts import ProgramFacts
 
 _NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
 """The last state is on the disk, or must not be gone on from, or another host has the run."""
+
+_SAVED_FIRST = frozenset({Cause.STOPPED, Cause.PREEMPTION})
+"""If it did, nothing newer is in memory; if it was killed instead, there is."""
+
+NEAR_S = 1.0  # of steps, at most, are given up because the state may be the reason
 
 
 def copies_held(facts: ProgramFacts, event: CopiesHeld, now: float) -> Effects:
@@ -32,7 +38,8 @@ def settle_memory(facts: ProgramFacts, cause: Cause) -> Effects:
     """
     if not facts.current.in_memory:
         return []
-    if cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
+    is_saved = cause in _SAVED_FIRST and (facts.current.saved_step or 0) >= (facts.current.step or 0)
+    if is_saved or cause in _NOT_NEEDED or facts.begin_at is not None or _died_of_salvaged(facts, cause):
         return [ReleaseMemory(facts.attempt)]
     return [SalvageMemory(facts.attempt, facts.mount)]
 
@@ -43,7 +50,10 @@ def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:
     if not cause.traits.blames_checkpoint or facts.salvaged is None or own_checkpoint(facts) != facts.salvaged:
         return False
     begun = current.start_step if current.saved_step is None else current.saved_step
-    return begun is None or (current.step or 0) - begun < NEAR_STEPS
+    if begun is None:
+        return True
+    steps = (current.step or 0) - begun
+    return steps < NEAR_STEPS and steps * (usual_step_s(facts.steps_s) or 0.0) < NEAR_S
 
 
 def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> Effects:

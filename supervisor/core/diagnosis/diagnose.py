@@ -226,7 +226,7 @@ def _by_exception(evidence: Evidence, output: Output, exception: RaisedException
         if rule is not None:
             break
     if (rule is not None and rule.is_vague) or (rule is None and _names_gpu(exception)):
-        above, its_line = _first_match([each for each in TEXT_RULES if each.is_anywhere], output.lines)
+        above, its_line = _first_match([candidate for candidate in TEXT_RULES if candidate.is_anywhere], output.lines)
         if above is not None and not above.is_vague:
             rule, line, source = above, its_line, Source.STDERR
     if rule is not None and line is not None:

@@ -50,8 +50,9 @@ def judge_activity(looks: Sequence[Sequence[GpuLoad] | None]) -> GpuActivity | N
         or any(look.keys() != samples[0].keys() for look in samples)
     ):
         return None
-    each = {_activity([look[uuid] for look in samples]) for uuid in samples[0]}
-    return next(activity for activity in (GpuActivity.BUSY, GpuActivity.SPINNING, GpuActivity.IDLE) if activity in each)
+    activities = {_activity([look[uuid] for look in samples]) for uuid in samples[0]}
+    by_rank = (GpuActivity.BUSY, GpuActivity.SPINNING, GpuActivity.IDLE)
+    return next(activity for activity in by_rank if activity in activities)
 
 
 def _activity(loads: Sequence[GpuLoad]) -> GpuActivity:

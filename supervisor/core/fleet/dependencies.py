@@ -1,4 +1,4 @@
-"""Which programs depend on which others (`depends_on`), and when those are ready."""
+"""Which programs depend on which others (`depends_on`, `depends_on_end`), and when those are ready."""
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -9,6 +9,7 @@ Graph = Mapping[str, frozenset[str]]
 """By program: the programs that it depends on."""
 
 _READY = frozenset({State.RUNNING, State.FLUSHING, State.SUCCEEDED})
+_ENDED = frozenset({State.SUCCEEDED, State.EXITED})
 _OVER = frozenset({State.STOPPED, State.EXITED, State.FAILED})
 
 
@@ -58,8 +59,16 @@ def is_ready(state: State, was_done: bool) -> bool:
     return state in _READY or (state is State.STOPPED and was_done)
 
 
+def has_ended(state: State, was_done: bool) -> bool:
+    """Whether those that wait for its end may start: a plain program or a job has ended by itself, well or not.
+
+    `was_done`: it had succeeded before this daemon started.
+    """
+    return state in _ENDED or (state is State.STOPPED and was_done)
+
+
 def is_hopeless(state: State, will_start: bool) -> bool:
-    """Whether only a person can make it ready. `will_start`: it is wanted, and not given up."""
+    """Whether only a person can make it ready, which it is not. `will_start`: it is wanted, and not given up."""
     return state in _OVER and not (will_start and state is State.STOPPED)
 
 

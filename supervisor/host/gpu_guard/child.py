@@ -143,12 +143,12 @@ class _Follower:
             self._source.close()
             self._source, self._source_at = None, time.monotonic() + SOURCE_AGAIN_S
             records = []
-        found = False
+        has_new_fault = False
         for record in records:
             self._after = max(self._after or 0, record.number) or self._after
-            found = self._report(record) or found
+            has_new_fault = self._report(record) or has_new_fault
         self._is_backlog = False
-        if found and self._asker.questions.empty():
+        if has_new_fault and self._asker.questions.empty():
             self._asker.questions.put(None)  # what the driver wants done about it, now
 
     def _report(self, record: KernelRecord) -> bool:

@@ -12,6 +12,8 @@ ADDRESS = Path("/dev/log")
 
 USER = 1  # the facility that Supervisor, and every program that names none, uses
 INFO = 6
+SEND_TIMEOUT_S = 1.0  # a log daemon that hangs must not hold up the logging thread for long
+PAUSE_S = 10.0  # after a timeout, so that not every record waits
 TAG_CHARACTERS = 64  # RFC 3164 allows 32, the log daemons of today accept more
 
 PRIORITIES: Mapping[int, int] = {
@@ -69,13 +71,10 @@ def describe_failure(error: OSError, address: Path) -> str:
 class SyslogHandler(logging.Handler):
     """Sends the daemon's own log records, with the tag `tag`; drops what the log daemon does not accept."""
 
-    SEND_TIMEOUT_S = 1.0  # a log daemon that hangs must not hold up the logging thread for long
-    PAUSE_S = 10.0  # after a timeout, so that not every record waits
-
-    def __init__(self, tag: str, address: Path = ADDRESS) -> None:
+    def __init__(self, tag: str, address: Path = ADDRESS, timeout_s: float = SEND_TIMEOUT_S) -> None:
         super().__init__()
         self._tag = identifier(tag)
-        self._socket = DatagramSocket(address, self.SEND_TIMEOUT_S)
+        self._socket = DatagramSocket(address, timeout_s)
         self._not_before = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -86,7 +85,7 @@ class SyslogHandler(logging.Handler):
             text = self.format(record).encode(errors="backslashreplace")
             self._socket.send(datagram(self._tag, text, record.created, severity, os.getpid()))
         except TimeoutError:
-            self._not_before = time.monotonic() + self.PAUSE_S
+            self._not_before = time.monotonic() + PAUSE_S
         except OSError:
             return  # nobody listens; somebody may listen at the next record
         except Exception:  # noqa: BLE001 - a record that can't be formatted must not end the thread; as in logging's own handlers

@@ -6,6 +6,7 @@ the checkpoint exists once it is renamed; whatever ends the process before that 
 next worker deletes.
 """
 
+import contextlib
 import errno
 import mmap
 import os
@@ -27,6 +28,7 @@ from supervisor.protocol.checkpoints import removal
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, highest_attempt
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.memory_tier.layout import BundlePlace, Description, NoCopy, newest_first, prove
 from supervisor.protocol.tensorbundle import crc32c, entry, sstable
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
@@ -42,13 +44,15 @@ MAX_TEXT = 2000  # characters of an error
 @dataclass(frozen=True, slots=True)
 class SalvageRequest:
     """What is to be written where. `attempt`: the one whose worker is dead. `mount`: the file system that the directory
-    was on, in words, None if that is not known. `make_room`: whether a full disk may cost older checkpoints."""
+    was on, in words, None if that is not known. `make_room`: whether a full disk may cost older checkpoints.
+    `retention`: which ones stay afterwards, None: all; a job that keeps dying may never come to a save of its own."""
 
     directory: Path
     job: str
     attempt: int
     mount: str | None = None
     make_room: bool = False
+    retention: RetentionPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,9 @@ def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:
             reasons.append(f"it is of attempt {description.attempt} of {description.job:.100}")
             continue
         size_bytes = write_checkpoint(half, description, request)
+        if request.retention is not None:
+            with contextlib.suppress(OSError):  # the worker's own next save tries again
+                removal.delete_expendable(request.directory, request.retention, description.name, {})
         save_s = time.monotonic() - began_at
         return Salvaged(str(description.name), description.step, size_bytes, save_s, description.created_wall_at)
     raise NoCopy(f"no copy in memory is whole: {'; '.join(reasons) or 'none was complete'}")

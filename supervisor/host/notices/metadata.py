@@ -5,8 +5,7 @@ a new connection for each request, so that it never waits for a dead one.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from json import dumps
 from urllib.parse import urlencode, urlsplit
@@ -136,10 +135,9 @@ class MetadataToken:
     `prefix`: how the provider's two headers begin, for instance `X-aws-ec2-metadata-token`.
     """
 
-    def __init__(self, metadata: MetadataClient, prefix: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, metadata: MetadataClient, prefix: str) -> None:
         self._metadata = metadata
         self._prefix = prefix
-        self._clock = clock
         self._token = ""
         self._renew_at = 0.0
         self._lock = asyncio.Lock()
@@ -156,12 +154,12 @@ class MetadataToken:
 
     async def _current(self) -> str:
         async with self._lock:
-            if not self._token or self._clock() >= self._renew_at:
+            if not self._token or asyncio.get_running_loop().time() >= self._renew_at:
                 await self._renew()
             return self._token
 
     async def _renew(self) -> None:
-        requested_at = self._clock()
+        requested_at = asyncio.get_running_loop().time()
         response = await self._metadata.put("/latest/api/token", {f"{self._prefix}-ttl-seconds": str(TOKEN_TTL_S)})
         if response.status != 200:
             raise MetadataError(f"no token: {status_error(response)}")

@@ -49,6 +49,9 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
 
     Raises SpawnError if the directory or the command does not exist, or the command can't be executed.
     """
+    if not command:
+        text = f"cannot start {program}: its command is empty; write the program to run into `command`"
+        raise SpawnError(text, permanent=True, kind=SpawnErrorKind.NOT_EXECUTABLE)
     if directory is not None:
         _require_directory(directory, program)
     present: list[Path] = []

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints.directory import committed_checkpoints, move_to_abandoned
-from supervisor.protocol.checkpoints.manifest import ManifestError, verify_checkpoint
+from supervisor.protocol.checkpoints.manifest import ManifestError, read_manifest, verify_checkpoint
 from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
@@ -55,6 +56,28 @@ def begin_at(directory: Path, step: int) -> tuple[str, ...]:
     moved = tuple(str(name) for name in names if name > chosen)
     move_to_abandoned(directory, moved)
     return moved
+
+
+def delete_expendable(
+    directory: Path, policy: RetentionPolicy, newest: CheckpointName, known: dict[CheckpointName, RetainedCheckpoint]
+) -> None:
+    """Deletes what the policy does not keep, but never `newest`; nor what is damaged, which is evidence, or can't be
+    read now. Raises OSError.
+
+    `known`: what was read before, and is remembered for the next call.
+    """
+    names = committed_checkpoints(directory)
+    for name in names:
+        if name not in known:
+            try:
+                content = read_manifest(directory / str(name))
+            except (ManifestError, OSError):
+                continue
+            known[name] = RetainedCheckpoint(name, content.created_wall_at, content.metrics)
+    for name in select_expendable([known[name] for name in names if name in known], policy):
+        if name != newest:
+            delete_checkpoint(directory, name)
+            del known[name]
 
 
 def delete_partials(directory: Path) -> list[str]:

@@ -133,6 +133,7 @@ class Launch:
     checkpoint_make_room: bool = False
     save_shards: SaveShards = "never"
     memory_checkpoint: MemoryCheckpoint = "off"
+    memory_limit: int | None = None
     checkpoint_keep: int = CHECKPOINT_KEEP
     checkpoint_keep_every: float | None = None
     checkpoint_keep_best: tuple[Literal["min", "max"], str] | None = None

@@ -190,7 +190,8 @@ class Progress:
     `interval_s`: seconds between periodic saves, if the worker chooses them itself. `data_s`: how long the loop waited
     for its input since the last progress. `section`: what the loop does from now on (core/failures/hang_detection.py),
     None for its steps. `saving_s`: for how long a save has been written beside training. `memory_step`: the step of the
-    newest state that outlives the worker in memory.
+    newest state that outlives the worker in memory. `memory_interval_s`: seconds between two such copies;
+    `memory_cost_s`: what one costs training.
     """
 
     rate: ClassVar[Rate] = Rate(200, 2000)
@@ -206,6 +207,8 @@ class Progress:
     section: Word | None = None
     saving_s: Seconds | None = None
     memory_step: Step | None = None
+    memory_interval_s: Seconds | None = None
+    memory_cost_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

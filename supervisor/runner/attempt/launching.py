@@ -197,6 +197,7 @@ def launch_of(
     return launch.Launch(
         **{name: getattr(job, name) for name in _SETTINGS_OF_JOB},
         job=config.name,
+        memory_limit=config.memory_limit,
         control=control,
         between_failures_s=between_failures_s,
         microbatches=microbatches,

@@ -105,7 +105,7 @@ class GangAgent:
         roster = Roster(self.allocation.size, settings.wanted)
         can_return = settings.turn_file is not None
         self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster, can_return)
-        self._link = GangLink(self.allocation, settings.secret, self)
+        self._link = GangLink(self.allocation, settings.secret, gang.link_port(self.allocation), self)
         self._address = self._free_address()
         self._joined = 0
         self._leaves_for_node = False

@@ -46,19 +46,18 @@ class DependencyGates:
 
     def needed_and_down(self, runner: Runner) -> list[Runner]:
         """What it needs, near or far, that nothing will start but an operator; the farthest first."""
-        if not runner.config.depends_on:
+        if not runner.config.needed_names:
             return []
         graph = self.graph()
-        needed = [self._runners[name] for name in dependencies.all_needed(graph, runner.name)]
-        down = [other for other in needed if not self._is_ready(other) and self._is_down(other)]
-        return sorted(down, key=lambda other: len(dependencies.all_needed(graph, other.name)))
+        down = {other.name: other for other in self._unready_anywhere(runner, graph) if self._is_down(other)}
+        return sorted(down.values(), key=lambda other: len(dependencies.all_needed(graph, other.name)))
 
     def is_hopeless(self, runner: Runner) -> bool:
         """Whether it waits for something that only a person can start."""
-        needed = [self._runners[name] for name in dependencies.all_needed(self.graph(), runner.name)]
-        return any(
-            dependencies.is_hopeless(other.state, other.wanted) for other in needed if not self._is_ready(other)
-        ) or any(state is None for waiter in (runner, *needed) for _, state in self._unready(waiter))
+        graph = self.graph()
+        if any(dependencies.is_hopeless(other.state, other.wanted) for other in self._unready_anywhere(runner, graph)):
+            return True
+        return any(None in self._unready(waiter).values() for waiter in self._with_needed(runner, graph))
 
     def recheck_soon(self) -> None:
         """Something is different: who waits is looked at soon, once for many changes."""
@@ -78,13 +77,28 @@ class DependencyGates:
                 self._waiting.discard(name)
                 runner.post(events.StartRequested(runner.takeover.is_resuming))
 
-    def _unready(self, runner: Runner) -> list[tuple[str, State | None]]:
-        unready: list[tuple[str, State | None]] = []
-        for name in runner.config.depends_on:
-            meant = [self._runners[name]] if name in self._runners else self._group(name)
-            unready += [(other.name, other.state) for other in meant if not self._is_ready(other)]
-            if not meant:
-                unready.append((name, None))
+    def _with_needed(self, runner: Runner, graph: dependencies.Graph) -> list[Runner]:
+        """The program, and what it needs, near or far."""
+        return [runner, *(self._runners[name] for name in dependencies.all_needed(graph, runner.name))]
+
+    def _unready_anywhere(self, runner: Runner, graph: dependencies.Graph) -> list[Runner]:
+        """What is not as it, or something that it needs, waits for it to be; a program may be there several times."""
+        waiters = self._with_needed(runner, graph)
+        return [other for waiter in waiters for other in self._unready(waiter).values() if other is not None]
+
+    def _unready(self, runner: Runner) -> dict[str, Runner | None]:
+        """What it waits for, by name; None for a name that is not in use."""
+        unready: dict[str, Runner | None] = {}
+        conditions = (
+            (dependencies.is_ready, runner.config.depends_on),
+            (dependencies.has_ended, runner.config.depends_on_end),
+        )
+        for is_met, names in conditions:
+            for name in names:
+                meant = [self._runners[name]] if name in self._runners else self._group(name)
+                unready |= {other.name: other for other in meant if not is_met(other.state, other.takeover.was_done)}
+                if not meant:
+                    unready[name] = None
         return unready
 
     def _group(self, name: str) -> list[Runner]:
@@ -93,11 +107,8 @@ class DependencyGates:
 
     def describe_wait(self, runner: Runner) -> str:
         """What it waits for now."""
-        return dependencies.describe_unready(self._unready(runner))
-
-    @staticmethod
-    def _is_ready(runner: Runner) -> bool:
-        return dependencies.is_ready(runner.state, runner.takeover.was_done)
+        unready = self._unready(runner).items()
+        return dependencies.describe_unready((name, other.state if other else None) for name, other in unready)
 
     @staticmethod
     def _is_down(runner: Runner) -> bool:

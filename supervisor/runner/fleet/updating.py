@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from supervisor.config import Config, ProgramConfig
-from supervisor.config.broken_sections import BrokenSection, leave_out_broken
+from supervisor.config import Config, ConfigError, ProgramConfig
+from supervisor.config.broken_sections import BrokenSection, keep_commands, leave_out_broken
 from supervisor.config.load import SectionsBroken, start_order
 from supervisor.core.listeners import event_types
 from supervisor.core.program.facts import ALIVE, State
@@ -112,16 +112,20 @@ class Updating:
         file, and was not before, is logged, too.
         """
         broken: tuple[BrokenSection, ...] = ()
+        in_use = {name: member.config for name, member in self._runners.items()}
         try:
             config = await asyncio.to_thread(self._read)
         except SectionsBroken as error:
             if is_whole:
                 raise
-            in_use = {name: member.config for name, member in self._runners.items()}
             config, broken = await asyncio.to_thread(leave_out_broken, error, in_use)
             log.error(
                 "configuration.partly_refused", error=str(error), sections=[section.section for section in broken]
             )
+        config, problems, without_command = keep_commands(config, in_use)
+        if problems and is_whole:
+            raise ConfigError(problems)
+        broken += without_command
         self._configured = config.programs
         known = frozenset(self._warnings)
         remarks = tuple(str(warning) for warning in config.warnings if warning not in known)

@@ -14,6 +14,7 @@ from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import owner_ids
 from supervisor.runner.attempt.services import Services
@@ -33,7 +34,7 @@ class MemoryHolder:
     """The memory of the workers of one job.
 
     `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `records` say why there is
-    none; `post` takes the events; `start` begins what takes a while.
+    none; `post` takes the events; `start` begins what takes a while, `on_settled` is called when that is done.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class MemoryHolder:
         records: ProgramRecords,
         post: Callable[[events.Event], None],
         start: Callable[[Coroutine[Any, Any, None]], None],
+        on_settled: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
         self._config = config
@@ -54,6 +56,7 @@ class MemoryHolder:
         self._records = records
         self._post = post
         self._start = start
+        self._on_settled = on_settled
         self._log = log
         self._held: dict[int, HeldMemory] = {}
         self._waiting: _Salvage | None = None
@@ -103,6 +106,11 @@ class MemoryHolder:
         if held is not None:
             held.close()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether what a dead worker had in memory is being written."""
+        return not self._is_settled.is_set()
+
     async def settle(self) -> None:
         """Returns when what was begun is done; call it before a checkpoint is selected.
 
@@ -124,6 +132,7 @@ class MemoryHolder:
         finally:
             if self._waiting is waiting or self._waiting is None:
                 self._is_settled.set()
+                self._on_settled()
 
     async def _write(self, waiting: _Salvage) -> None:
         effect = waiting.effect
@@ -133,6 +142,7 @@ class MemoryHolder:
             effect.attempt,
             effect.mount,
             self._job.checkpoint_make_room,
+            RetentionPolicy(self._job.checkpoint_keep, self._job.checkpoint_keep_every, self._job.checkpoint_keep_best),
         )
         try:
             result = await self._services.checkpoints.salvage(waiting.held, request, self._config.user)

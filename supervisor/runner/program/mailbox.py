@@ -89,8 +89,8 @@ class Mailbox:
         if exited is None:
             return False
         if faults := self._gpu_faults():
-            found = exited.evidence or Evidence(stderr=exited.error_line or "")
-            exited = replace(exited, evidence=replace(found, gpu=faults))
+            evidence = exited.evidence or Evidence(stderr=exited.error_line or "")
+            exited = replace(exited, evidence=replace(evidence, gpu=faults))
         self.post(exited)
         return True
 

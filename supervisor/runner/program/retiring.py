@@ -19,6 +19,8 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False) -> None
     await runner.takeover.until(TakeoverStage.STARTABLE)
     runner.post(events.ProgramClosed(reason, host_leaves))
     await runner.wait_until(lambda: True if _is_gone(runner) else None)
+    if (memory := runner.memory) is not None:  # of a worker that ended before it had saved
+        await runner.wait_until(lambda: True if not memory.is_writing or runner.is_hurried else None)
     if (mirror := runner.mirror) is not None:
         if mirror.is_awaited and not mirror.is_finished:
             await _wait_for_mirror(runner, mirror)

@@ -97,10 +97,19 @@ class Runner:
                 HookNotifier(config, self._job, services.hook_commands, services.hooks),
             ],
         )
-        memory = None
+        self.memory: MemoryHolder | None = None
+        """What the job's workers keep in memory; None for a program that is no job."""
         if config.job is not None:
-            memory = MemoryHolder(
-                config, config.job, services, self._observers, self.records, self.post, tasks.start, log
+            self.memory = MemoryHolder(
+                config,
+                config.job,
+                services,
+                self._observers,
+                self.records,
+                self.post,
+                tasks.start,
+                self._changes.wake,
+                log,
             )
         self.current = CurrentAttempt(
             config,
@@ -110,18 +119,18 @@ class Runner:
             self.records,
             self.requests,
             self.standby,
-            memory,
+            self.memory,
             tasks,
             log,
         )
         """The live side of the present attempt."""
         selector = None
-        if config.job is not None and memory is not None:
+        if config.job is not None and self.memory is not None:
             selector = CheckpointSelector(
-                config, config.job, services, self._observers, self.records, self.post, log, memory, self.mirror
+                config, config.job, services, self._observers, self.records, self.post, log, self.memory, self.mirror
             )
         self._executor = EffectExecutor(
-            config, services, self.post, self.records, self.current, selector, self.mirror, memory, tasks, log
+            config, services, self.post, self.records, self.current, selector, self.mirror, self.memory, tasks, log
         )
 
     # --- what others may see and ask ---------------------------------------------------------------------------------

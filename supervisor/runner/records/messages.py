@@ -48,9 +48,9 @@ class MessageRecorder(ProgramObserver):
                 self._log.error("training.not_saved", attempt=lost.attempt, **steps, why=lost.why)
         if isinstance(event, SilenceObserved) and (verdict := facts.current.silence) is not None:
             section, ended_at = str(facts.hang_detector.section), event.evidence.ended_at
-            found: dict[str, str | float] = {"verdict": verdict.word, "why": verdict.why, "section": section}
-            found |= {"silent_s": round(ended_at - facts.current.progressed_at, 1)}
-            self._log.info("silence.judged", attempt=event.attempt, step=facts.current.step, **found)
+            judgement: dict[str, str | float] = {"verdict": verdict.word, "why": verdict.why, "section": section}
+            judgement |= {"silent_s": round(ended_at - facts.current.progressed_at, 1)}
+            self._log.info("silence.judged", attempt=event.attempt, step=facts.current.step, **judgement)
         if isinstance(event, SpeedChanged) and event.attempt == facts.attempt:
             self._record_speed(event)
         if not isinstance(event, CheckpointSelected) or event.attempt != facts.attempt:

@@ -30,7 +30,8 @@ class TrainingStatus(ProgramObserver):
     would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with. `replicas`:
     over how many devices it trains; `gpus_left_out`: what is wrong with those that it does without; `gpus_missing`:
     that its library sees none, and why. `is_imported`: its libraries are loaded. `memory_step`: of the newest copy of
-    its state in memory; `memory_off`: why there are no copies.
+    its state in memory; `memory_interval_s`, `memory_cost_s`: how often it is copied, and what one copy costs training;
+    `memory_bytes`: what the copies take; `memory_off`: why there are none.
     """
 
     step: int | None = None
@@ -44,6 +45,9 @@ class TrainingStatus(ProgramObserver):
     traceback: tuple[str, ...] = ()
     interval_s: float | None = None
     memory_step: int | None = None
+    memory_interval_s: float | None = None
+    memory_cost_s: float | None = None
+    memory_bytes: int = 0
     memory_off: str | None = None
     changed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -56,7 +60,8 @@ class TrainingStatus(ProgramObserver):
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
         self.interval_s = self.replicas = self.gpus_missing = None
-        self.memory_step = self.memory_off = None
+        self.memory_step = self.memory_interval_s = self.memory_cost_s = self.memory_off = None
+        self.memory_bytes = 0
         self.is_imported = False
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
@@ -80,9 +85,10 @@ class TrainingStatus(ProgramObserver):
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps
                 self.metrics, self.interval_s = message.metrics, message.interval_s
-                self.memory_step = message.memory_step
+                self.memory_step, self.memory_interval_s = message.memory_step, message.memory_interval_s
+                self.memory_cost_s = message.memory_cost_s
             case messages.MemoryCopies():
-                self.memory_off = message.why_not
+                self.memory_off, self.memory_bytes = message.why_not, message.size_bytes
             case messages.Committed():
                 self.step, self.save_error = None if self.step is None else max(message.step, self.step), None
                 self.left_out = message.left_out or self.left_out

@@ -77,7 +77,7 @@ def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
     me = {"uid": os.geteuid(), "peer_pid": os.getpid()}
     assert stopped == {"command": "stop", "program": "sleeper", "result": "OK", **me}
     assert broken.pop("reason").startswith("1 failure (")
-    assert broken == {"command": "start", "program": "broken", "result": "ABNORMAL_TERMINATION", **me}
+    assert broken == {"command": "start", "program": "broken", "result": "SPAWN_ERROR", **me}
 
 
 @pytest.mark.integration

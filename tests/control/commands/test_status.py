@@ -1,5 +1,6 @@
 """What `status` says of a job: the stage of its start, its place in a gang."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -59,6 +60,30 @@ async def test_start_of_a_job_says_how_far_it_is(runner: Callable[..., Runner], 
     assert stage() == "restored step-0000000400.a1, tracing"
     training.reset_for_attempt()
     assert stage() == "importing"
+
+
+async def test_a_job_says_what_is_newest_in_memory_and_on_the_disk_and_what_copies_cost(
+    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Runner, "state", State.RUNNING)
+    job = runner()
+    training = job.records.training
+    training.on_message(messages.Restored(1, 0, None, 0.1), 0.0)
+
+    training.on_message(messages.MemoryCopies(1, 7, 5, 805_000_000), 0.0)
+    copied = {"memory_step": 1204, "memory_interval_s": 4.1, "memory_cost_s": 0.041}
+    training.on_message(messages.Progress(1, 1250, **copied), 0.0)
+    assert ", newest: step 1,204 in memory, none on disk, copied every 4 s (41 ms each, 805 MB)" in full_description(
+        job
+    )
+
+    job.records.committed_at = time.monotonic() - 20.5
+    training.on_message(messages.Committed(1, 1100, "step-0000001100.a1", 400_000_000, 2.0, 0.1), 0.0)
+    assert ", newest: step 1,204 in memory, 1,100 on disk (0:00:20 ago), copied every 4 s" in full_description(job)
+
+    training.on_message(messages.MemoryCopies(1, 7, None, 0, "memory is short"), 0.0)
+    training.on_message(messages.Progress(1, 1260), 0.0)
+    assert ", checkpoint 1100 (0:00:20 ago), no copies in memory: memory is short" in full_description(job)
 
 
 async def test_a_rank_says_which_of_how_many_nodes_it_is(

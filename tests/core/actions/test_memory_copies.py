@@ -5,7 +5,7 @@ import pytest
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import DEATHS, NEAR_STEPS
 from supervisor.core.job import Job
-from supervisor.core.program.effects import RecordEnd, ReleaseMemory, SalvageMemory, SelectCheckpoint, SendGo
+from supervisor.core.program.effects import Effect, RecordEnd, ReleaseMemory, SalvageMemory, SelectCheckpoint, SendGo
 from supervisor.core.program.events import (
     BeginAtRequested,
     CheckpointCommitted,
@@ -86,6 +86,14 @@ def test_a_job_that_is_killed_while_it_stops_is_salvaged_too() -> None:
     salvaged(job, 1, 49, 14.0)
     assert job.facts.ended is not None
     assert (job.facts.ended.safe_step, job.facts.ended.unsaved) == (49, 1)
+
+
+def test_a_job_that_saved_before_it_stopped_leaves_nothing_to_write() -> None:
+    job = holding(50)
+    job.handle(StopRequested(), 12.0)
+    job.handle(CheckpointCommitted(1, 51), 12.5)
+
+    assert ReleaseMemory(1) in die(job, 13.0, code=int(WorkerExit.STOPPED))
 
 
 def test_after_completion_memory_is_let_go() -> None:
@@ -177,6 +185,19 @@ def test_a_death_long_after_the_restore_of_a_salvaged_state_leaves_another_one()
     job.handle(StepsDone(attempt, 49 + NEAR_STEPS), 14.0)
 
     assert SalvageMemory(attempt, None) in die(job, 15.0)
+
+
+@pytest.mark.parametrize(("steps", "leaves"), [(0, ReleaseMemory), (1, ReleaseMemory), (3, SalvageMemory)])
+def test_a_death_near_a_salvaged_state_gives_up_no_more_than_a_second_of_slow_steps(
+    steps: int, leaves: type[Effect]
+) -> None:
+    job = holding(50)
+    die(job, 12.0)
+    attempt = begin(job, salvaged(job, 1, 49, 12.5), 49, 13.0)
+    for step in range(1, steps + 1):
+        job.handle(StepsDone(attempt, 49 + step, 0.5), 13.0 + 0.5 * step)
+
+    assert [effect for effect in die(job, 20.0) if isinstance(effect, leaves)]
 
 
 def test_a_death_right_after_the_restore_of_what_a_worker_saved_itself_leaves_a_state() -> None:

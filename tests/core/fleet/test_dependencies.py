@@ -63,6 +63,14 @@ def test_running_training_or_finished_program_is_ready():
     assert not dependencies.is_ready(State.FAILED, was_done=True)
 
 
+def test_what_has_to_end_is_ready_once_it_has_ended_by_itself():
+    ready = {state for state in State if dependencies.has_ended(state, was_done=False)}
+
+    assert ready == {State.SUCCEEDED, State.EXITED}
+    assert dependencies.has_ended(State.STOPPED, was_done=True)
+    assert not dependencies.has_ended(State.RUNNING, was_done=True)
+
+
 def test_only_what_is_over_and_will_not_start_is_hopeless():
     assert not dependencies.is_hopeless(State.STOPPED, will_start=True)
     assert dependencies.is_hopeless(State.STOPPED, will_start=False)

@@ -231,7 +231,7 @@ def test_record_that_cannot_be_formatted_does_not_end_the_log(tmp_path: Path, ca
 
 def test_the_daemons_own_records_go_there_too_and_a_log_that_hangs_delays_little(tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        handler = syslog.SyslogHandler("super visor", tmp_path / "log")
+        handler = syslog.SyslogHandler("super visor", tmp_path / "log", timeout_s=0.05)
         handler.emit(logging.LogRecord("x", logging.ERROR, "f", 1, "what %s\nmore", ("happened",), None))
         line = end.recv(65536)
         handler.setLevel(logging.INFO)

@@ -15,6 +15,7 @@ from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest, salvage
 from supervisor.protocol import layout as names
 from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.checkpoints.selection import select_checkpoint
 from supervisor.protocol.memory_tier import layout
 from supervisor.protocol.memory_tier.layout import BundlePlace, Description, FilePlace, TensorPlace
@@ -134,6 +135,15 @@ def test_nothing_is_written_of_what_is_not_proven_or_not_newer(
     assert result.errno is None
     assert why in result.text
     assert job.committed == before
+
+
+def test_older_ones_are_deleted_as_the_job_says(job: Job) -> None:
+    policy = RetentionPolicy(checkpoint_keep=2, checkpoint_keep_best=("min", "loss"))
+    for step, loss in ((10, 0.1), (11, 0.5), (12, 0.4), (13, 0.3)):
+        job.copy(step, metrics={"loss": loss})
+        assert isinstance(job.salvage(retention=policy), Salvaged)
+
+    assert job.committed == ["step-0000000010.a3", "step-0000000012.a3", "step-0000000013.a3"]
 
 
 def test_a_directory_on_another_file_system_than_before_is_not_written_to(job: Job) -> None:

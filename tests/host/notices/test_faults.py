@@ -16,6 +16,8 @@ from supervisor.host.notices.source import NoticeSource
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 TIMEOUT_S = 0.12
 TIMES = PollTimes(TIMEOUT_S, retry_cap_s=0.05, every_s=0.02)
 

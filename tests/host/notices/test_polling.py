@@ -13,6 +13,8 @@ from supervisor.host.notices.polling import EndpointErrors, PolledEndpoint, Poll
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 
 async def test_response_longer_than_the_limit_is_an_error(server: MetadataServer) -> None:
     await server.raise_fault(Fault.HUGE)

@@ -24,6 +24,8 @@ from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
 
+pytestmark = pytest.mark.fast_clock
+
 
 class Heard:
     """A channel, the worker's end of its pipes, and what came through."""
@@ -312,7 +314,7 @@ async def test_a_pipe_that_is_flooded_is_left_full_for_a_while(tmp_path: Path) -
             with suppress(BlockingIOError):
                 while True:
                     written += os.write(end.says, line * (4096 // len(line))) // len(line)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
 
         in_pipe_and_last_read = (fcntl.fcntl(end.says, fcntl.F_GETPIPE_SZ) + channel_module.READ_BYTES) // len(line)
         allowed = channel_module.LINES_AT_ONCE + channel_module.LINES_A_SECOND * (loop.time() - began)

@@ -172,8 +172,8 @@ def test_settings_of_a_job_have_the_names_and_defaults_of_its_keys() -> None:
     keys = {each.name: each.default for each in fields(JobConfig) if each.name in ours}
 
     assert ours.keys() - keys.keys() == {
-        "job", "control", "microbatches", "between_failures_s", "waits_for", "member", "generation", "leaves_with",
-        "protocol",
+        "job", "control", "memory_limit", "microbatches", "between_failures_s", "waits_for", "member", "generation",
+        "leaves_with", "protocol",
     }  # fmt: skip
     del ours["checkpoint_dir"], keys["checkpoint_dir"]  # makes a program a job, so that it is required
     del ours["standby"], keys["standby"]  # what the worker is told is what this process is to be

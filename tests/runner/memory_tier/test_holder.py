@@ -34,7 +34,18 @@ class Daemon(ProgramObserver):
         self.events: list[Event] = []
         self.said: list[FromWorker] = []
         start = BackgroundTasks(log).start
-        self.holder = MemoryHolder(config, config.job, services, self, self.records, self.events.append, start, log)
+        self.settled: list[bool] = []
+        self.holder = MemoryHolder(
+            config,
+            config.job,
+            services,
+            self,
+            self.records,
+            self.events.append,
+            start,
+            lambda: self.settled.append(self.holder.is_writing),
+            log,
+        )
         self.job = Job(folder / "ckpt")
 
     def on_message(self, message: FromWorker, now: float) -> None:
@@ -71,8 +82,10 @@ async def test_it_is_told_everywhere_as_a_commit_of_the_dead_attempt(daemon: Dae
     daemon.name_memory()
 
     daemon.holder.salvage(SalvageMemory(3))
+    assert daemon.holder.is_writing
     await daemon.holder.settle()
 
+    assert daemon.settled == [False]
     assert daemon.events == [CopiesHeld(3, True), MemorySalvaged(3, 10, "step-0000000010.a3", 1.5e9)]
     (committed,) = daemon.said
     assert isinstance(committed, Committed)

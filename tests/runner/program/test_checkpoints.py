@@ -29,7 +29,9 @@ def selector_of(
     assert config.job is not None
     records = ProgramRecords(config, services.ledger, services.save_durations, log)
     job, observers = config.job, observer or ProgramObserver()
-    memory = MemoryHolder(config, job, services, observers, records, post, BackgroundTasks(log).start, log)
+    memory = MemoryHolder(
+        config, job, services, observers, records, post, BackgroundTasks(log).start, lambda: None, log
+    )
     return CheckpointSelector(config, job, services, observers, records, post, log, memory)
 
 

@@ -332,6 +332,32 @@ def test_data_that_come_back_are_not_named(name: str, tmp_path: Path) -> None:
     trained(tmp_path, SOURCES[name], strict=True, epochs=1)
 
 
+class Kept(Sequence):
+    """Gives batches that it keeps."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        super().__init__()
+        self.batches = batches
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batches[index]
+
+
+@pytest.mark.parametrize("kind", ["generator", "PyDataset"])
+def test_arrays_that_python_code_yields_and_keeps_stay_as_they_are(kind: str, two_replicas: Any) -> None:
+    """TensorFlow would write results of replicas into them."""
+    batches = [(X[first : first + 4].copy(), Y[first : first + 4].copy()) for first in range(0, COUNT, 4)]
+    before = [(x.copy(), y.copy()) for x, y in batches]
+    data = Kept(batches) if kind == "PyDataset" else lambda: iter(batches)
+    with two_replicas.scope():
+        model = regression()
+    fit(model, data, epochs=3, verbose=0)
+
+    for batch, kept in zip(before, batches, strict=True):
+        for one, other in zip(batch, kept, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

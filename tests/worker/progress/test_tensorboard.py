@@ -16,6 +16,8 @@ from worker.process.reporting import ConsoleReporter
 from worker.progress import event_file
 from worker.progress.tensorboard import TensorBoardWriter
 
+pytestmark = pytest.mark.tensorflow  # TensorBoard's reader takes seconds to import
+
 Begin = Callable[[Launch], None]
 
 

@@ -5,13 +5,13 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.protocol.available_memory import available_memory
+from supervisor.protocol.available_memory import available_memory, resident_bytes
 from supervisor.protocol.memory_tier import layout
 from supervisor.protocol.memory_tier.layout import Description
 from supervisor.protocol.wire.launch import Launch
@@ -41,8 +41,8 @@ class Run:
         self.size, self.fail, self.step = size, fail, 0
         self.slow_s = 0.0
         self.listener = Listener()
-        attempt = Attempt(Launch(job="digits"), PendingRequests(), self.listener, number=3)  # type: ignore[arg-type]
-        self.tier: MemoryTier[int] = MemoryTier(attempt, self.copy)
+        self.attempt = Attempt(Launch(job="digits"), PendingRequests(), self.listener, number=3)  # type: ignore[arg-type]
+        self.tier: MemoryTier[int] = MemoryTier(self.attempt, self.copy)
 
     def copy(self, step: int, room: CopyRoom) -> Callable[[], Description]:
         if self.fail is not None:
@@ -72,12 +72,15 @@ class Run:
 def test_the_memory_is_named_once_it_holds_a_state_and_then_holds_newer_ones() -> None:
     run = Run(10_000)
 
-    run.until(lambda: run.tier.step)
+    run.until(lambda: run.tier.newest)
     first = run.newest.step
     assert [type(each) for each in run.listener.said] == [MemoryCopies]
-    run.until(lambda: run.tier.step != first)
+    run.until(lambda: run.tier.newest is not None and run.tier.newest.step != first)
 
-    assert run.newest.step == run.tier.step
+    assert run.tier.newest is not None
+    assert run.newest.step == run.tier.newest.step
+    assert run.tier.newest.interval_s == memory_tier.INTERVAL_S
+    assert 0.0 < run.tier.newest.cost_s < 0.1
     assert len(run.listener.said) == 1
     run.tier.close()
 
@@ -86,7 +89,7 @@ def test_a_state_that_has_grown_gets_larger_memory_and_the_old_one_stays_until_t
     gc.collect()  # what other tests left
     before_bytes = mapped_bytes()
     run = Run(10_000)
-    run.until(lambda: run.tier.step)
+    run.until(lambda: run.tier.newest)
     before, run.size = run.newest.step, 9_000_000
 
     run.until(lambda: len(run.listener.said) == 2)
@@ -135,8 +138,30 @@ def test_a_state_that_is_too_slow_to_copy_is_copied_no_more_and_its_memory_is_gi
     run.until(lambda: len(run.listener.said) == 2)
 
     assert "a copy costs" in str(run.listener.said[-1])
-    assert run.tier.step is None
+    assert run.tier.newest is None
     assert mapped_bytes() == before
+    run.tier.close()
+
+
+def test_a_limit_of_the_jobs_own_counts_as_the_memory_there_is() -> None:
+    run = Run(1 << 20)
+    run.attempt.launch = replace(run.attempt.launch, memory_limit=resident_bytes() + (1 << 24))
+
+    run.until(lambda: run.listener.said)
+
+    assert "more than a quarter of the 1" in str(run.listener.said)
+    run.tier.close()
+
+
+def test_once_memory_has_become_short_it_is_given_back() -> None:
+    run = Run(1 << 20)
+    run.until(lambda: run.tier.newest)
+
+    run.attempt.launch = replace(run.attempt.launch, memory_limit=resident_bytes())
+    run.until(lambda: len(run.listener.said) == 2)
+
+    assert "of memory are left" in str(run.listener.said[1])
+    assert run.tier.newest is None
     run.tier.close()
 
 
@@ -153,6 +178,7 @@ def test_copies_take_at_most_a_hundredth_of_training() -> None:
     assert cadence.interval_s == memory_tier.INTERVAL_S
 
     for cost_s in (9.0, 0.5, 0.05):  # the first ones find cold memory
+        assert cadence.interval_s == memory_tier.INTERVAL_S
         cadence.record_copy(cost_s)
     assert cadence.is_worth_it
     assert cadence.interval_s == pytest.approx(5.0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -115,6 +116,24 @@ def test_first_step_is_reported_at_once_with_its_metrics(
 
     assert (first.step, first.total_steps, first.step_s) == (1, 3, None)
     assert first.metrics["loss"] > 0
+
+
+def test_epochs_over_examples_say_how_many_steps_there_will_be(
+    daemon: DaemonEnd, under_daemon: Callable[..., None], two_replicas: Any
+) -> None:
+    under_daemon()
+    run, _ = run_of(two_replicas, None)
+    data = worker.Examples(np.arange(10.0), batch_size=2)  # five steps in each epoch
+    with run:
+        for epoch in run.epochs(3):
+            for _ in run.batches(data):
+                run.step_done(loss=0.5)
+                if (epoch, run.batch) == (1, 2):
+                    break
+    first = daemon.wait_for(Progress)
+
+    assert (first.step, first.total_steps) == (1, 15)
+    assert (run.step, run._expected_steps) == (12, 12)  # an epoch that ends early makes it less from the next one on
 
 
 def test_flush_during_a_step_is_served_after_it_and_training_goes_on(

@@ -30,11 +30,11 @@ def findings_of(named: Iterable[CarriedValue]) -> list[Finding]:
 
 def _remedy(group: Sequence[CarriedValue]) -> str:
     first, it = group[0], "it" if len(group) == 1 else "them"
-    each = "it" if len(group) == 1 else "each"
+    one = "it" if len(group) == 1 else "each"
     name = short_name(first.path)
     if first.is_library:
         return (
-            f"the loop of a library carries {it} from step to step, and no checkpoint has {each}: write "
+            f"the loop of a library carries {it} from step to step, and no checkpoint has {one}: write "
             f'leave_out=["{name}"] if that may begin anew, or write the loop in the script'
         )
     if first.kind == "iterator":
@@ -45,7 +45,7 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
     if first.kind == "drawn":
         return (
             f"the epoch draws {it} before its batches, and after a restart in the middle of the epoch it would draw "
-            f"anew: loop over run.order({name}), which keeps the order, or keep {each} in run.state, or give the name "
+            f"anew: loop over run.order({name}), which keeps the order, or keep {one} in run.state, or give the name "
             f"to leave_out= if it may differ"
         )
     if first.kind == "data":
@@ -54,7 +54,7 @@ def _remedy(group: Sequence[CarriedValue]) -> str:
             f"{it} from the epoch's number in each epoch, as in {name} = later if epoch >= 3 else first, or give the "
             f"name to leave_out= if that does not matter"
         )
-    kept = f'keep {each} in run.state["{name}"]'
+    kept = f'keep {one} in run.state["{name}"]'
     if "." in first.path:
         kept += ", or put the object there, with state_dict and load_state_dict"
     return f"the loop carries {it} from step to step: {kept}, or give its name to leave_out= if it may begin anew"

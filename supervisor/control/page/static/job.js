@@ -7,7 +7,7 @@ import { Checkpoints } from "./checkpoints.js";
 import { Curves } from "./curves.js";
 import { bytes, counted, duration, element, moment, plain, setText, whole } from "./dom.js";
 import { Logs } from "./logs.js";
-import { DOWN, about, ageText, deathText, endText, leadingMetric, readable, secondsLeft, speed, stateWord, toneOf, wasDeath } from "./program.js";
+import { DOWN, about, ageText, deathText, endText, leadingMetric, newestText, readable, secondsLeft, speed, stateWord, toneOf, wasDeath } from "./program.js";
 import { stepsText } from "./rows.js";
 import { Timeline, marksOf } from "./timeline.js";
 
@@ -146,10 +146,17 @@ class Tiles {
     const others = Object.entries(job.metrics ?? {}).filter(([name]) => name !== leading);
     this.set("Metrics", leading === null ? "" : `${leading} ${plain(job.metrics[leading])}`, ...others.slice(0, 4).map(([name, value]) => `${name} ${plain(value)}`));
     const saved = job.checkpoint;
-    this.set("Newest checkpoint", ageText(saved, now), saved ? `step ${whole(saved.step)}` : "none yet", saved ? bytes(saved.size_bytes) : "", mirrorText(job.mirror));
+    this.set("Newest checkpoint", ageText(saved, now), newestText(job), saved ? bytes(saved.size_bytes) : "", mirrorText(job.mirror));
     this.set("Goodput", goodput?.goodput ? `${(100 * goodput.goodput).toFixed(1)} %` : "", goodput ? `attempt ${job.attempt}` : "", goodput ? `${counted(goodput.lost_steps, "step")} again` : "");
     this.set("Memory", usage ? bytes(usage.memory_bytes) : "", usage?.gpu_memory_bytes ? `GPU ${bytes(usage.gpu_memory_bytes)}` : "", job.replicas ? counted(job.replicas, "replica") : "");
   }
+}
+
+// How often the state is copied into memory and what that costs, or why it is not.
+function copiesText(job) {
+  if (job.memory_off) return `none: ${job.memory_off}`;
+  if (job.memory_interval_s === null) return "";
+  return `every ${duration(job.memory_interval_s)}, ${duration(job.memory_cost_s)} each, ${bytes(job.memory_bytes)}`;
 }
 
 function mirrorText(mirror) {
@@ -178,7 +185,7 @@ function factsOf(program, usage) {
     const differences = (job.proof?.differences ?? []).slice(0, 5).map((one) => `${one.name}${one.step === null ? "" : ` at step ${one.step}`}: ${one.undisturbed} undisturbed, ${one.killed} killed`);
     facts.push(["Proof", job.proof?.text], ["Proof says", differences.join("\n")], ["To write", job.proof?.verdict === "different" ? job.proof.remedy : ""]);
     facts.push(["Being proven", job.proving ? `${job.proving.doing}${percent(job.proving.done)}` : ""]);
-    facts.push(["Restored", job.restored], ["Older because", job.older_text], ["Saves", job.save_error], ["Saves every", duration(job.interval_s)]);
+    facts.push(["Restored", job.restored], ["Older because", job.older_text], ["Saves", job.save_error], ["Saves every", duration(job.interval_s)], ["Copies in memory", copiesText(job)]);
     facts.push(["Checkpoints in", job.checkpoint_dir], ["Mirror", job.mirror ? [job.mirror.url, job.mirror.error].filter(Boolean).join(": ") : ""]);
     facts.push(["All metrics", Object.entries(job.metrics ?? {}).map(([name, value]) => `${name} ${plain(value)}`).join(", ")]);
     facts.push(["Other conditions", (job.changed ?? []).join("; ")], ["Not saved", (job.left_out ?? []).join("; ")], ["Avoided", (job.suspects ?? []).join(", ")]);

@@ -1,6 +1,6 @@
 // What is said of a program: its state, whether it needs a person, why it died, how fast it is.
 
-import { counted, duration, moment } from "./dom.js";
+import { counted, duration, moment, whole } from "./dom.js";
 
 const SUPERVISORS_TIME = /^[A-Z][a-z]{2} \d{2} \d{2}:\d{2} [AP]M/; // how the description of a program that is down begins
 export const DOWN = new Set(["STOPPED", "EXITED", "FATAL", "UNKNOWN"]);
@@ -89,6 +89,12 @@ export function leadingMetric(job) {
 }
 
 // How old a checkpoint is; it may be newer than the page's idea of now.
+// The newest state that outlives the worker, and the newest that outlives the host's memory.
+export function newestText({ memory_step, checkpoint }) {
+  if (memory_step === null) return checkpoint ? `step ${whole(checkpoint.step)}` : "none yet";
+  return `newest: step ${whole(memory_step)} in memory, ${checkpoint ? whole(checkpoint.step) : "none"} on disk`;
+}
+
 export function ageText(checkpoint, now) {
   if (!checkpoint) return "";
   const age = now - checkpoint.committed_wall_at;

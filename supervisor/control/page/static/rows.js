@@ -3,7 +3,7 @@
 import { Buttons } from "./actions.js";
 import { bytes, duration, element, plain, setText, spark, whole } from "./dom.js";
 import { leftText } from "./list_model.js";
-import { about, ageText, attentionText, remarksOn, speed, stateWord, tone, toneOf } from "./program.js";
+import { about, ageText, attentionText, newestText, remarksOn, speed, stateWord, tone, toneOf } from "./program.js";
 
 const cell = (kind, ...content) => element("div", { class: kind, role: "cell" }, ...content);
 
@@ -109,6 +109,7 @@ export class ProgramRow {
     setText(this.speed, speed(program));
     setText(this.left, leftText(program, duration));
     setText(this.saved, ageText(job.checkpoint, now));
+    this.saved.title = newestText(job);
     const goodput = extras.goodput(this.name);
     setText(this.goodput, goodput === null ? "" : `${(100 * goodput).toFixed(1)} %`);
     const values = extras.values(this.name);

@@ -11,6 +11,8 @@ from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import MetadataServer
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 NOW = ClockReading(1000.0, datetime(2015, 1, 5, 18, 0, 0, tzinfo=UTC))
 
 

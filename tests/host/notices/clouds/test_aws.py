@@ -23,6 +23,8 @@ from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 NOW = ClockReading(1000.0, datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC))
 # after docs.aws.amazon.com/AWSEC2/latest/UserGuide: spot-instance-termination-notices, rebalance-recommendations,
 # monitoring-instances-status-check_sched

@@ -12,6 +12,8 @@ from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 NOW = ClockReading(1000.0, datetime(2026, 11, 21, 0, 51, 40, tzinfo=UTC))
 # after learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 EVENT: dict[str, object] = {

@@ -17,6 +17,8 @@ from supervisor.host.notices.polling import PollTimes
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 NOW = ClockReading(1000.0, datetime(2026, 12, 1, 18, 0, 1, tzinfo=UTC))
 # after cloud.google.com/tpu/docs/view-maintenance-notifications, which spells it in both ways
 UPCOMING = {

@@ -17,6 +17,8 @@ from supervisor.host.notices.files.source import NoticeFolderSource
 from supervisor.host.notices.parsing import ParseError, format_time
 from tests.host.notices.recorder import Recorder
 
+pytestmark = pytest.mark.fast_clock
+
 WALL = datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC)
 NOW = ClockReading(1000.0, WALL)
 OTHER_UID = 4711
