@@ -188,11 +188,10 @@ def _build_watches(
     place, gang = services.gang, None
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
     if place is not None:
-        from supervisor.runner.fleet.gang_agent import TURN_FILE, GangAgent, GangSettings  # most daemons are alone
+        from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings  # most daemons are alone
 
-        secret, is_kept = os.environ.get(allocation.SECRET, ""), allocation.KEPT in os.environ
-        turn_file = settings.state_dir / TURN_FILE if is_kept else None
-        how = GangSettings(secret, settings.rendezvous_timeout, place.allocation.size, turn_file)
+        secret = os.environ.get(allocation.SECRET, "")
+        how = GangSettings(secret, settings.rendezvous_timeout, place.allocation.size)
         gang = GangAgent(place, how, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
     return Watches(

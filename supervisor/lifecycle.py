@@ -151,12 +151,8 @@ class DaemonLifecycle:
     async def _start(self, parts: DaemonParts) -> None:
         """Starts or adopts the programs; a gang's once all its daemons are there."""
         environment = parts.services.environment
-        if (gang := parts.watches.gang) is not None:
-            if gang.resume():
-                await parts.programs.start_all()
-                await gang.rejoin()
-                return
-            if await gang.gather() is None:
+        if parts.watches.gang is not None:
+            if await parts.watches.gang.gather() is None:
                 return
         elif self._settings.engine != "alone":
             from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone

@@ -51,8 +51,8 @@ log = structlog.get_logger()
 class LinkListener(Protocol):
     """Who is told what comes in. Called in the event loop."""
 
-    def joins_with(self) -> tuple[int, str, bool]:
-        """The turn that this daemon knows of, the address of its worker, and whether that trains (of the others)."""
+    def joins_with(self) -> tuple[int, str]:
+        """The turn that this daemon knows of, and the address of its worker (of the others)."""
 
     def on_joined(self, rank: int, joins: Join) -> None:
         """A daemon has proved that it belongs here (to the chief)."""
@@ -235,7 +235,7 @@ class GangLink:
     # --- the others ---
 
     async def _reach_chief(self, host: str, port: int) -> None:
-        """Until it was let in, until the connection ends, and so on: a daemon that was lost may be started again."""
+        """Until it was let in, until the connection ends, and so on: a spare node may be heard of again."""
         is_known = False
         while True:
             try:
@@ -257,8 +257,8 @@ class GangLink:
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
-            turn, address, trains = self._listener.joins_with()
-            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn, trains)
+            turn, address = self._listener.joins_with()
+            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn)
             joins = replace(joins, proof=gang.proof_of_join(self._secret, said, joins))
             writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins

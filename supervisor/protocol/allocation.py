@@ -17,8 +17,6 @@ MAX_LIST_CHARACTERS = 64 * 1024  # of the compressed list: a thousand names that
 MAX_NUMBER = 1 << 40
 GENERATION = "STEPKEEPER_GENERATION"
 SECRET = "STEPKEEPER_GANG_SECRET"  # noqa: S105 - its name
-KEPT = "STEPKEEPER_KEPT"
-"""Set by whoever starts a daemon again that was killed."""
 NODES, RANK, RESTARTS = "STEPKEEPER_NODES", "STEPKEEPER_RANK", "STEPKEEPER_RESTARTS"
 """What the manifest of a JobSet sets: all pods' host names with commas between them, this one's place in the list, and
 how often the gang was started again."""
@@ -132,7 +130,7 @@ def output_level(environment: Mapping[str, str]) -> str | None:
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less what is between the daemons alone."""
-    return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET, KEPT)}
+    return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET)}
 
 
 def compressed_nodes(environment: Mapping[str, str]) -> str:

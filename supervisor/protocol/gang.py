@@ -38,7 +38,7 @@ class Challenge:
 class Join:
     """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds.
 
-    `turn`: the one that it knows of; `trains`: its worker trains in that turn, as only the daemon was lost.
+    `turn`: the one that it knows of.
     """
 
     rank: int
@@ -47,7 +47,6 @@ class Join:
     nonce: str
     proof: str
     turn: int = 0
-    trains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for ki
 
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
     """What only a daemon of this allocation can say to this challenge, and only of itself."""
-    said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn, joins.trains)
+    said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn)
     return _sign(secret, "join", challenge.nonce, *said)
 
 

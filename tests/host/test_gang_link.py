@@ -32,8 +32,8 @@ class Heard:
         self.lost: list[tuple[int, str]] = []
         self.refused: list[str] = []
 
-    def joins_with(self) -> tuple[int, str, bool]:
-        return 0, self.address, False
+    def joins_with(self) -> tuple[int, str]:
+        return 0, self.address
 
     def on_joined(self, rank: int, joins: Join) -> None:
         self.joined[rank] = joins.address

@@ -52,6 +52,8 @@ def test_a_worker_that_is_killed(cluster: Cluster, undisturbed: list[str]) -> No
     end_of(gang, job)
     assert gang.ends() == undisturbed
     resumed_once(gang, job)
+    assert "next: again" not in job.output, "the daemons begin again, and the batch script has nothing to do"
+    assert gang.logged(job, "daemon.ready") == [1, 1]
     commits = [line.partition('"step": ')[2].partition(",")[0] for line in job.output.splitlines() if COMMIT in line]
     assert commits and len(commits) == len(set(commits)), "one line a commit, and not one a node"
 
@@ -66,6 +68,23 @@ def test_each_node_writes_its_share_and_one_is_killed(cluster: Cluster, undistur
     resumed_once(gang, job)
     newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
     assert verify.verify_bundle(newest / "ckpt").shards == 2
+
+
+@pytest.mark.minutes
+def test_processes_that_have_imported_everything_take_over_on_all_nodes(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Gang(cluster, "standby", pause=0.7, standby="auto")
+    job = gang.begin()
+    until_training(gang, job)
+    job.until(lambda: all(count >= 2 for count in gang.logged(job, "standby.ready")), "they wait", PATIENCE_S)
+    assert cluster.nodes[1].kill(WORKER)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+    logs = (gang.cluster.shared / f"stepkeeper-{job.id}").glob("*/supervisord.log")
+    starts = [[line for line in log.read_text().splitlines() if '"worker.spawned"' in line] for log in logs]
+    assert [['"was_standby": true' in line for line in of] for of in starts] == [[True, True]] * 2
 
 
 @pytest.mark.minutes

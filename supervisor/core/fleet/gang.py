@@ -7,10 +7,9 @@ A turn ends when a worker has ended on any node. If all daemons that are needed 
 is over (`Over`); each daemon ends its worker, says that it has none (`WithoutWorker`), and the next turn begins. No
 daemon ends, so only workers are started, for which processes wait that have imported everything (docs/standby.md).
 
-A node fails if nothing is heard of it, or its daemon is gone and does not come back (where something starts it again,
-which is `can_return`: until then its worker trains on). If there are spare nodes, one takes its rank in the next turn
-(`roster.py`). Otherwise the generation is over: whoever learns of that ends its own worker at once and leaves, so that
-nobody waits for TensorFlow's own heartbeat, and what follows is the batch script's decision alone (`steps.py`).
+A node fails if nothing is heard of it, or its daemon is gone. If there are spare nodes, one takes its rank in the next
+turn (`roster.py`). Otherwise the generation is over: whoever learns of that ends its own worker at once and leaves, so
+that nobody waits for TensorFlow's own heartbeat, and what follows is the batch script's decision alone (`steps.py`).
 
 Two can't decide at the same time: the batch script does nothing while a daemon lives, and of the daemons only the chief
 begins turns. A rank that leaves because it is done, or has saved, is no loss; the others have a while to do the same.
@@ -29,7 +28,6 @@ from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
-AWAY_S = 20.0  # for a daemon that was lost and is started again; a worker waits 30 s for the next one
 LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 
@@ -95,14 +93,13 @@ GangEffect = BeginTraining | TellCluster | EndWorker | Say | Disconnect | EndGen
 class GangView:
     """What one daemon knows. All times are monotonic seconds; `rendezvous_s`: how long it waits until all are there.
 
-    `allocation`: its `rank` is this node's number here. `can_return`: a daemon that was killed is started again.
+    `allocation`: its `rank` is this node's number here.
     """
 
     allocation: Allocation
     began_at: float
     rendezvous_s: float
     roster: Roster
-    can_return: bool = False
     turn: int = 0
     phase: TurnPhase = TurnPhase.GATHERING
     addresses: tuple[str, ...] = ()
@@ -113,8 +110,6 @@ class GangView:
     _heard_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
     """Of those that have joined and not left; first the one from which nothing was heard for longest: a chief asks for
     it whenever a rank joins."""
-    _away_until: dict[int, float] = field(default_factory=dict)
-    """Daemons that were lost, and may come back."""
     _left: set[int] = field(default_factory=set)
     _leave_by: float | None = None
 
@@ -128,27 +123,17 @@ class GangView:
         """Whether this node has a rank in the present turn."""
         return self.phase is not TurnPhase.GATHERING and self.allocation.rank in self.roster.ranks
 
-    def resume(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], now: float) -> None:
-        """Before anything else: the turn in which this node's worker still trains, without its daemon until now."""
-        self.turn, self.addresses, self.phase = turn, addresses, TurnPhase.TRAINING
-        self.roster.ranks = nodes
-        others = [node for node in nodes if node != CHIEF] if self.is_chief else [CHIEF]
-        self._away_until = dict.fromkeys(others, now + AWAY_S)
-
     # --- what other daemons say ---
 
-    def joined(self, node: int, turn: int, address: str, trains: bool, now: float) -> list[GangEffect]:
+    def joined(self, node: int, turn: int, address: str, now: float) -> list[GangEffect]:
         """To the chief: a daemon has proved that it belongs to this generation."""
         self.heard(node, now)
-        self._away_until.pop(node, None)
         self.roster.came(node)
         if self.end is not None:
             return []
         if self.phase is TurnPhase.TRAINING and node in self.roster.ranks:
-            if trains and turn == self.turn and address == self._address_of(node):
-                return []
             return self._again(f"the worker of {self.allocation.describe(node)} ended with its daemon", now)
-        if trains or turn != self.turn:
+        if turn != self.turn:
             return [Say(Over(self.turn, "another node has its rank"), node)]
         return self._is_ready(node, address, now)
 
@@ -214,9 +199,6 @@ class GangView:
             return []
         self._heard_at.pop(node, None)
         self._ready.pop(node, None)
-        if self.can_return and self.end is None:
-            self._away_until[node] = now + AWAY_S
-            return []
         return self._failed([node], f"{self.allocation.describe(node)} was lost: {text}", now)
 
     # --- what happens here ---
@@ -243,7 +225,6 @@ class GangView:
         if self.end is not None:
             return None
         limits = [at + SILENCE_S for at in islice(self._heard_at.values(), 1)]
-        limits += self._away_until.values()
         if self.phase is TurnPhase.GATHERING:
             limits.append(self.began_at + self.rendezvous_s)
             if CHIEF in self._ready and self.roster.can_go_on(self._ready):
@@ -261,10 +242,6 @@ class GangView:
                 self._forget(node)
             text = f"nothing was heard of {self._names(silent)} for {SILENCE_S:g} s"
             return [*map(Disconnect, silent), *self._failed(silent, text, now)]
-        if away := sorted(node for node, until in self._away_until.items() if now >= until):
-            for node in away:
-                self._forget(node)
-            return self._failed(away, f"{self._names(away)} was lost, and did not come back", now)
         if self.phase is TurnPhase.GATHERING:
             if now >= self.began_at + self.rendezvous_s:
                 return self._over(StepExit.NODE_MISSING, self._describe_missing())
@@ -318,18 +295,14 @@ class GangView:
 
     @property
     def _present(self) -> Collection[int]:
-        return {CHIEF, *self._heard_at, *self._away_until}
+        return {CHIEF, *self._heard_at}
 
     def _is_spare(self, node: int) -> bool:
         return self.phase is not TurnPhase.GATHERING and node not in self.roster.ranks
 
     def _forget(self, node: int) -> None:
         self._heard_at.pop(node, None)
-        self._away_until.pop(node, None)
         self._ready.pop(node, None)
-
-    def _address_of(self, node: int) -> str | None:
-        return dict(zip(self.roster.ranks, self.addresses, strict=True)).get(node)
 
     def _describe_missing(self) -> str:
         within = f"within {self.rendezvous_s:g} s (rendezvous_timeout)"

@@ -6,11 +6,8 @@ wrong on any node ends this turn everywhere, and nothing is started again by thi
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
 import structlog
@@ -28,18 +25,15 @@ from supervisor.core.fleet.gang import (
 )
 from supervisor.core.fleet.roster import Roster
 from supervisor.core.program import events
-from supervisor.core.program.facts import ALIVE, State
+from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
-from supervisor.protocol import allocation, durable, gang
+from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
 from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, WithoutWorker
-from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.program.runner import Runner
 
-TURN_FILE = "gang.json"  # in the state folder: the turn in which this node's worker trains
-MAX_RECORD_BYTES = 1 << 20
 ENDED_BY_GANG = (State.STARTING, State.RUNNING, State.FLUSHING, State.ADOPTING)
 
 log = structlog.get_logger()
@@ -54,29 +48,14 @@ def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRecord:
-    """What a daemon that is started again has to know. `generation`: the one that it was started with, as the daemon
-    before it; `nodes` and `addresses`: of the workers of this turn, by rank; `failures`: node and number.
-    """
-
-    generation: int
-    turn: int
-    nodes: tuple[int, ...]
-    addresses: tuple[str, ...]
-    failures: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class GangSettings:
     """`secret`: of the allocation. `rendezvous_s`: how long it is waited until all are there. `wanted`: nodes that
-    train; the others are spare. `turn_file`: where the present turn is kept; None: a daemon that is lost does not come
-    back.
+    train; the others are spare.
     """
 
     secret: str
     rendezvous_s: float
     wanted: int
-    turn_file: Path | None = None
 
 
 class GangAgent:
@@ -103,8 +82,7 @@ class GangAgent:
         self._leave = leave
         self._is_leaving = is_leaving
         roster = Roster(self.allocation.size, settings.wanted)
-        can_return = settings.turn_file is not None
-        self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster, can_return)
+        self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
         self._link = GangLink(self.allocation, settings.secret, gang.link_port(self.allocation), self)
         self._address = self._free_address()
         self._joined = 0
@@ -117,7 +95,6 @@ class GangAgent:
         self._reported_turn = 0
         """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
         self._over_text = ""
-        self._disk = ThreadPoolExecutor(1, "gang")
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -131,31 +108,6 @@ class GangAgent:
         await self._open()
         self._execute(self._view.ready(self._address, self._loop.time()) if self._view.is_chief else [])
         return await self._cluster
-
-    def resume(self) -> bool:
-        """Whether a daemon before this one was lost in this generation: its worker may train still. Call it before the
-        program is started, and `rejoin` afterwards."""
-        record = self._read_turn()
-        if record is None:
-            return False
-        self._view.resume(record.turn, record.nodes, record.addresses, self._loop.time())
-        self._view.roster.failures = dict(record.failures)
-        rank = record.nodes.index(self.allocation.rank)
-        self._address = record.addresses[rank]
-        self._take_place(record.turn, record.nodes, record.addresses)
-        for runner in self._runners.values():
-            runner.expect_leftover()
-        return True
-
-    async def rejoin(self) -> None:
-        """Tells the others that this daemon is there again, and whether its worker still trains."""
-        trains = any(runner.state in ALIVE for runner in self._runners.values())
-        log.info("gang.rejoins", rank=self._place.allocation.rank, turn=self._view.turn, trains=trains)
-        self._has_started = True
-        if not trains:
-            self._execute(self._view.broken("its worker ended with its daemon", self._loop.time()))
-        await self._open()
-        self.on_change()
 
     async def _open(self) -> None:
         try:
@@ -201,7 +153,8 @@ class GangAgent:
         else:
             now = self._loop.time()
             self._execute(self._view.broken(f"its worker ended: {runner.reason or 'see its log'}", now))
-            self._say_ready()
+            if runner.state is State.STOPPED:  # in BACKOFF it pauses, and so do all others
+                self._say_ready()
 
     def _say_ready(self) -> None:
         """Once for each turn."""
@@ -214,8 +167,6 @@ class GangAgent:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._settings.turn_file is not None:
-            self._settings.turn_file.unlink(missing_ok=True)
         self._link.send(Leave(status, self._describe_exit(status)))
         await self._link.close()
 
@@ -230,8 +181,8 @@ class GangAgent:
 
     # --- what comes in ---
 
-    def joins_with(self) -> tuple[int, str, bool]:
-        return self._view.turn, self._address, self._view.trains
+    def joins_with(self) -> tuple[int, str]:
+        return self._view.turn, self._address
 
     def on_joined(self, rank: int, joins: Join) -> None:
         self._joined += 1
@@ -239,7 +190,7 @@ class GangAgent:
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
         now = self._loop.time()
-        self._execute(self._view.joined(rank, joins.turn, joins.address, joins.trains, now))
+        self._execute(self._view.joined(rank, joins.turn, joins.address, now))
 
     def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self._execute(self._view.begun(turn, nodes, addresses, self._loop.time()))
@@ -308,7 +259,6 @@ class GangAgent:
             log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node is lost")
             return
         self._take_place(effect.turn, effect.nodes, effect.addresses)
-        self._note_turn(effect)
         if not self._has_started:
             self._has_started = True
             self._cluster.set_result(self._place.cluster)
@@ -330,10 +280,7 @@ class GangAgent:
         for runner in self._runners.values():
             runner.post(events.GangBroken(text))
         self._expect_start()
-        is_gone = all(
-            runner.facts.launched and runner.state in (State.BACKOFF, State.STOPPED)
-            for runner in self._runners.values()
-        )
+        is_gone = all(runner.facts.launched and runner.state is State.STOPPED for runner in self._runners.values())
         if is_gone or not self._has_started:
             self._say_ready()
 
@@ -356,31 +303,3 @@ class GangAgent:
             self._timer.cancel()
         due_at = self._view.deadline()
         self._timer = None if due_at is None else self._loop.call_at(max(due_at, self._loop.time()), self._on_timer)
-
-    # --- for a daemon that is started again ---
-
-    def _note_turn(self, effect: BeginTraining) -> None:
-        path = self._settings.turn_file
-        if path is not None:
-            failures = tuple(self._view.roster.failures.items())
-            record = TurnRecord(self.allocation.generation, effect.turn, effect.nodes, effect.addresses, failures)
-            self._disk.submit(_write_record, path, record)
-
-    def _read_turn(self) -> TurnRecord | None:
-        path, me = self._settings.turn_file, self.allocation
-        if path is None:
-            return None
-        try:
-            record = decode_record(parse_object(durable.read_file(path, MAX_RECORD_BYTES)), TurnRecord, TURN_FILE)
-        except (OSError, ProtocolError):
-            return None
-        is_whole = len(record.nodes) == len(record.addresses) == self._settings.wanted
-        return record if record.generation == me.generation and me.rank in record.nodes and is_whole else None
-
-
-def _write_record(path: Path, record: TurnRecord) -> None:
-    """Readable after the death of this process, which is enough: another boot is another generation."""
-    temporary = path.with_name(f".{path.name}")
-    with contextlib.suppress(OSError):  # then a daemon that is started again ends the worker
-        temporary.write_text(encode_record(record))
-        temporary.rename(path)

@@ -67,9 +67,8 @@ class Takeover:
             turn.give_up()
         self._say_foreign(runner.name, left)
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
-        is_rank = self._services.gang is not None
-        resumes = is_rank and runner.facts.launched  # a daemon was lost, and not the gang
-        adopted = left.worker is not None and (resumes or not is_rank) and self._adopt(runner, left.worker)
+        is_rank = self._services.gang is not None  # its worker belonged to a gang that is over
+        adopted = left.worker is not None and not is_rank and self._adopt(runner, left.worker)
         # read now: a newer attempt may run by the time the others are recorded
         adopted_attempt = runner.attempt if adopted else None
         runner.takeover.advance(TakeoverStage.ADOPTION_SETTLED)

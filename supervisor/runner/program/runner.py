@@ -257,10 +257,6 @@ class Runner:
         self._job.recall_completion()
         self.records.recall_end(end)
 
-    def expect_leftover(self) -> None:
-        """Before the start: its attempt in this turn of the gang was started by an earlier daemon."""
-        self._job.facts.launched = True
-
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""
         self._mailbox.close()

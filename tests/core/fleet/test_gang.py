@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.fleet.gang import (
-    AWAY_S,
     LEAVE_S,
     SILENCE_S,
     BeginTraining,
@@ -28,20 +27,20 @@ ADDRESSES = ("n1:5000", "n2:5001", "n3:5002")
 ALL = (0, 1, 2)
 
 
-def view(rank: int, can_return: bool = False, nodes: tuple[str, ...] = NODES, wanted: int | None = None) -> GangView:
+def view(rank: int, nodes: tuple[str, ...] = NODES, wanted: int | None = None) -> GangView:
     roster = Roster(len(nodes), len(nodes) if wanted is None else wanted)
-    found = GangView(Allocation(7, rank, nodes, 0, 1), 0.0, 120.0, roster, can_return)
+    found = GangView(Allocation(7, rank, nodes, 0, 1), 0.0, 120.0, roster)
     if rank == 0:
         assert found.ready(f"{nodes[0]}:5000", 0.0) == []
     return found
 
 
-def join(chief: GangView, rank: int, now: float, turn: int = 0, trains: bool = False) -> list[GangEffect]:
-    return chief.joined(rank, turn, f"{chief.allocation.nodes[rank]}:500{rank}", trains, now)
+def join(chief: GangView, rank: int, now: float, turn: int = 0) -> list[GangEffect]:
+    return chief.joined(rank, turn, f"{chief.allocation.nodes[rank]}:500{rank}", now)
 
 
-def complete(can_return: bool = False) -> GangView:
-    chief = view(0, can_return)
+def complete() -> GangView:
+    chief = view(0)
     join(chief, 1, 1.0)
     join(chief, 2, 2.0)
     return chief
@@ -135,7 +134,7 @@ def test_a_text_that_goes_to_every_rank_does_not_name_every_rank():
     assert end.text.startswith("rank 1 (n1), rank 2 (n2), ") and ", and 991 more did not join" in end.text
     chief = many(1000)
     for rank in range(1, 1000):
-        chief.joined(rank, 0, f"n{rank}:1", False, 1.0)
+        chief.joined(rank, 0, f"n{rank}:1", 1.0)
     *_, end = chief.expire(1.0 + SILENCE_S)
     assert isinstance(end, EndGeneration) and "rank 8 (n8), and 991 more for 10 s" in end.text
 
@@ -149,7 +148,7 @@ def test_the_deadline_is_that_of_whoever_was_not_heard_for_longest(events: list[
     for event, rank, pause_s in events:
         now += pause_s
         if event == "join" and rank not in heard:
-            chief.joined(rank, 0, f"n{rank}:1", False, now)
+            chief.joined(rank, 0, f"n{rank}:1", now)
         elif event == "hear" and rank in heard:
             chief.heard(rank, now)
         elif event == "leave" and rank in heard and chief.phase is TurnPhase.TRAINING:
@@ -202,49 +201,6 @@ def test_after_so_many_turns_the_batch_script_looks_at_it():
         chief.ready("n1:1", 3.0)
     (end,) = chief.broken("x", 3.0)
     assert end == EndGeneration(StepExit.AGAIN, "rank 0 (n1): x")
-
-
-def test_a_daemon_that_comes_back_with_its_worker_costs_nothing():
-    chief = complete(can_return=True)
-    assert chief.lost(1, "closed", 3.0) == []
-    assert join(chief, 1, 3.0 + AWAY_S - 1, trains=True) == []
-    assert chief.phase is TurnPhase.TRAINING and chief.turn == 0
-
-
-def test_a_daemon_that_comes_back_without_its_worker_begins_a_turn():
-    chief = complete(can_return=True)
-    chief.lost(1, "closed", 3.0)
-    (over, end) = join(chief, 1, 4.0)
-    assert over == Say(Over(1, "the worker of rank 1 (n2) ended with its daemon"))
-    assert isinstance(end, EndWorker)
-
-
-def test_a_daemon_that_does_not_come_back_ends_the_generation():
-    chief = complete(can_return=True)
-    chief.lost(1, "closed", 3.0)
-    chief.heard(2, 2.0 + AWAY_S)
-    (end,) = chief.expire(3.0 + AWAY_S)
-    assert end == EndGeneration(StepExit.AGAIN, "rank 1 (n2) was lost, and did not come back")
-
-
-def test_a_chief_that_comes_back_goes_on_with_all_that_train():
-    chief = GangView(Allocation(7, 0, NODES, 0, 1), 50.0, 120.0, Roster(3, 3), can_return=True)
-    chief.resume(2, ALL, ADDRESSES, 50.0)
-    assert join(chief, 1, 51.0, turn=2, trains=True) == [] == join(chief, 2, 51.5, turn=2, trains=True)
-    assert chief.phase is TurnPhase.TRAINING
-    assert chief.deadline() == 51.0 + SILENCE_S
-
-
-def test_a_chief_that_comes_back_without_its_worker_has_all_end_theirs():
-    chief = GangView(Allocation(7, 0, NODES, 0, 1), 50.0, 120.0, Roster(3, 3), can_return=True)
-    chief.resume(2, ALL, ADDRESSES, 50.0)
-    chief.broken("its worker ended with its daemon", 50.0)
-    chief.ready("n1:6000", 50.0)
-    assert join(chief, 1, 51.0, turn=2, trains=True) == [Say(Over(3, "another node has its rank"), 1)]
-    chief.on_ready(1, WithoutWorker(3, "n2:6001"), 52.0)
-    join(chief, 2, 52.0, turn=2, trains=True)
-    (begins,) = chief.on_ready(2, WithoutWorker(3, "n3:6002"), 52.0)
-    assert begins == BeginTraining(3, ALL, ("n1:6000", "n2:6001", "n3:6002"))
 
 
 def test_a_spare_node_takes_the_rank_of_one_that_is_silent():

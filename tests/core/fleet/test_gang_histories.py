@@ -1,4 +1,4 @@
-"""Daemons of a gang with random histories: workers, daemons and nodes that are lost, and come back.
+"""Daemons of a gang with random histories: workers, daemons and nodes that are lost. Those but the chief come back.
 
 Each daemon is a view; messages arrive in the order in which they were sent over one connection, connections in any
 order. A worker is only the turn in which it trains.
@@ -44,8 +44,6 @@ class World:
     """`queues`: what is under way from and to each node but the chief's."""
 
     daemons: dict[int, Daemon] = field(default_factory=dict)
-    orphans: dict[int, tuple[int, tuple[int, ...], tuple[str, ...]]] = field(default_factory=dict)
-    """Workers whose daemon was lost: turn, and who trains in it."""
     queues: dict[tuple[int, int], deque[object]] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
     """Nodes of which nothing is heard."""
@@ -53,11 +51,8 @@ class World:
     over: bool = False
 
     def start(self, node: int) -> None:
-        view = GangView(Allocation(7, node, NODES, 0, 1), self.now, RENDEZVOUS_S, Roster(SIZE, WANTED), True)
-        daemon = self.daemons[node] = Daemon(view)
-        if (orphan := self.orphans.pop(node, None)) is not None:
-            view.resume(*orphan, self.now)
-            daemon.worker = orphan[0]
+        view = GangView(Allocation(7, node, NODES, 0, 1), self.now, RENDEZVOUS_S, Roster(SIZE, WANTED))
+        self.daemons[node] = Daemon(view)
         if node == 0:
             self.do(0, view.ready(self.address(0), self.now))
 
@@ -68,7 +63,7 @@ class World:
             self.queues[node, 0], self.queues[0, node] = deque(), deque()
             view = daemon.view
             chief = self.daemons[0].view
-            self.do(0, chief.joined(node, view.turn, self.address(node), view.trains, self.now))
+            self.do(0, chief.joined(node, view.turn, self.address(node), self.now))
 
     def address(self, node: int) -> str:
         return f"{NODES[node]}:{5000 + node}"
@@ -104,7 +99,6 @@ class World:
         """Nobody whom the chief counts on trains in another turn, and no rank is held twice."""
         assert len(set(begins.nodes)) == len(begins.nodes) == WANTED
         for other in begins.nodes:
-            assert other not in self.orphans or self.orphans[other][0] == begins.turn or other in self.cut
             if (daemon := self.daemons.get(other)) is not None and other not in self.cut:
                 assert daemon.worker in (None, begins.turn)
         self.daemons[node].worker = begins.turn
@@ -136,13 +130,11 @@ class World:
         if node in self.daemons:
             self.daemons[node].is_connected = False
 
-    def lose(self, node: int, with_word: StepExit | None = None, keeps_worker: bool = False) -> None:
+    def lose(self, node: int, with_word: StepExit | None = None) -> None:
         """The daemon is gone."""
         daemon = self.daemons.pop(node)
-        if keeps_worker and daemon.worker is not None and daemon.view.phase is TurnPhase.TRAINING:
-            self.orphans[node] = daemon.worker, daemon.view.roster.ranks, daemon.view.addresses
         others = [other for other in self.daemons if self.daemons[other].is_connected] if node == 0 else [0]
-        self.over = self.over or (node == 0 and with_word is not None)
+        self.over = self.over or node == 0
         for other in others:
             connected = node == 0 or daemon.is_connected
             self.disconnect(other if node == 0 else node)
@@ -177,9 +169,7 @@ class World:
 
 events = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["worker", "daemon", "daemon alone", "cut", "mend", "start", "connect", "deliver", "settle", "wait"]
-        ),
+        st.sampled_from(["worker", "daemon", "cut", "mend", "start", "connect", "deliver", "settle", "wait"]),
         st.integers(0, SIZE - 1),
         st.integers(1, 12),
     ),
@@ -207,9 +197,6 @@ def test_no_two_turns_train_at_once_and_all_ranks_train_while_there_are_nodes(hi
                 world.do(node, daemon.view.broken("its worker ended: SIGKILL", world.now))
             case "daemon" if daemon is not None:
                 world.lose(node)
-                world.orphans.pop(node, None)
-            case "daemon alone" if daemon is not None:
-                world.lose(node, keeps_worker=True)
             case "cut" if node:
                 world.cut.add(node)
             case "mend":
