@@ -9,13 +9,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from supervisor.host.folder_removal import empty_removed
+from supervisor.host.processes.process_status import read_environment
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.protocol.wire.codec import decode_record, parse_object
 
-MAX_ROUNDS = 20  # over /proc: a process can start another one between two looks
+MAX_ROUNDS = 50  # over /proc: a process can start another one between two looks
+ROUND_S = 0.01  # between two of them: what was killed ends, and what was replacing its program has done so
 PASSES = 3
 
 
@@ -39,16 +42,17 @@ def _end_with_daemon() -> None:
 def kill_all_of(places: list[Path]) -> int:
     """Kills the processes of this user that name one of these folders in environment or arguments; returns how many."""
     words = [os.fsencode(str(place)) for place in places]
-    killed = 0
+    killed = set[int]()
     for _ in range(MAX_ROUNDS):
-        pids = [pid for pid in _pids() if _names_one(pid, words)]
-        if not pids:
-            break
-        for pid in pids:
+        names = {pid: _names_one(pid, words) for pid in _pids()}
+        for pid in [pid for pid, names_one in names.items() if names_one]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-                killed += 1
-    return killed
+                killed.add(pid)
+        if all(names_one is False for names_one in names.values()):
+            break
+        time.sleep(ROUND_S)
+    return len(killed)
 
 
 def _pids() -> list[int]:
@@ -59,14 +63,17 @@ def _pids() -> list[int]:
     ]
 
 
-def _names_one(pid: int, words: list[bytes]) -> bool:
+def _names_one(pid: int, words: list[bytes]) -> bool | None:
     """Whether a process of this user has one of the words in its environment, or, as a private daemon's logger does,
-    in its arguments; a zombie has neither."""
+    in its arguments; a zombie has neither. None if that can't be told yet."""
     folder = Path(f"/proc/{pid}")
     try:
         if folder.stat().st_uid != os.geteuid():
             return False
-        said = (folder / "cmdline").read_bytes() + b"\0" + (folder / "environ").read_bytes()
+        environment = read_environment(pid)
+        if environment is None:
+            return None
+        said = environment + b"\0" + (folder / "cmdline").read_bytes()
     except OSError:  # it is gone
         return False
     return any(word in said for word in words)

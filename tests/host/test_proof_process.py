@@ -16,6 +16,7 @@ import pytest
 
 from supervisor.host import proof_process
 from supervisor.host.children import Identity
+from supervisor.host.proof_cleanup import kill_all_of
 from supervisor.host.proof_process import (
     ProofFailed,
     ProofPlan,
@@ -28,7 +29,7 @@ from supervisor.host.proof_process import (
 )
 from supervisor.protocol.proof import MAX_DIFFERENCES, Difference, ProofReport, Verdict
 from tests.children.prover import GARBAGE
-from tests.places import ROOT
+from tests.places import CHILDREN, ROOT
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -115,6 +116,20 @@ async def test_an_end_without_a_report_is_said_with_its_last_words(tmp_path: Pat
         await proven(tmp_path, how)
 
     assert left_of(tmp_path) == []
+
+
+def test_what_replaces_its_program_when_it_is_looked_for_is_killed(tmp_path: Path) -> None:
+    """In the middle of execve(2) it has neither environment nor arguments."""
+    place = tmp_path / ".prove-0123456789abcdef"
+    command = [sys.executable, "-S", "-E", str(CHILDREN / "execve_for_ever.py")]
+    for number in range(200):
+        child = subprocess.Popen(command, env={"OF": str(place)})
+        time.sleep(0.015 + number * 0.00006)  # another moment of its life each time
+        kill_all_of([place])
+        try:
+            child.wait(20)
+        finally:
+            child.kill()
 
 
 async def test_one_that_never_ends_is_ended(tmp_path: Path) -> None:

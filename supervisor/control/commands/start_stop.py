@@ -66,8 +66,9 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     try:
         runner = find_program(context, request.name)
         begins_at = _begins_at(context, request)
-        if turn is not None and not runner.takeover.is_startable:
-            turn.give_up()  # processes of an earlier daemon have to exit first, which may take long
+        await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
+        if turn is not None and runner.takeover.has_leftovers and not runner.takeover.is_startable:
+            turn.give_up()
         await runner.takeover.until(TakeoverStage.STARTABLE)
         if runner.state in ALIVE and not runner.is_stopping:
             if runner.state is not State.STARTING or begins_at is not None or not request.wait:

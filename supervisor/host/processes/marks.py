@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,14 @@ from typing import Self
 import psutil
 import structlog
 
+from supervisor.host.processes import process_status
+
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of the configuration that the program was started from
 KEY_FILE = "identity"  # in the state folder
 MAX_DIGITS = 10  # of an attempt; a longer text is none of ours
+EXECVE_LIMIT_S = 1.0  # how long it is waited for processes in the middle of execve(2), which a slow disk can delay
+AGAIN_S = 0.01
 _KEY_BYTES = 32
 _STANDBY = "standby-"
 
@@ -87,8 +92,8 @@ def is_of_daemon(value: str, state_dir: Path) -> bool:
 
 
 def read_mark(pid: int) -> str | None:
-    """A process's mark; None if it has none, is gone, or belongs to another user."""
-    return _read(pid)
+    """A process's mark; None if it has none, is gone, belongs to another user, or is in the middle of execve(2)."""
+    return _read_now(pid)
 
 
 def state_dir_of(value: str) -> str | None:
@@ -117,11 +122,11 @@ def attempt_of(value: str) -> int:
 
 def read_configuration_digest(pid: int) -> str | None:
     """The digest of the configuration a process was started from; None if it does not say."""
-    return _read(pid, CONFIGURATION)
+    return _read_now(pid, CONFIGURATION)
 
 
 def processes_of_attempt(value: str) -> list[psutil.Process]:
-    """The live processes with this mark. Reads all of /proc: call it from a thread."""
+    """The live processes with this mark. Reads all of /proc, and may wait: call it from a thread."""
     return [process for _, process in _marked_processes(lambda mark: mark == value)]
 
 
@@ -138,23 +143,46 @@ def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
 
 
 def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:
-    for pid in psutil.pids():
-        value = _read(pid)
-        if value is not None and is_wanted(value) and pid != os.getpid():
-            with contextlib.suppress(psutil.Error):  # gone meanwhile
-                process = psutil.Process(pid)
-                if _read(pid) == value:  # else the pid now belongs to another process
-                    yield value, process
+    until = time.monotonic() + EXECVE_LIMIT_S
+    pids = psutil.pids()
+    while pids:
+        in_between = []
+        for pid in pids:
+            try:
+                value = _read(pid)
+                if value is not None and is_wanted(value) and pid != os.getpid():
+                    process = psutil.Process(pid)
+                    if _read(pid) == value:  # else the pid now belongs to another process
+                        yield value, process
+            except psutil.Error:  # gone meanwhile
+                pass
+            except _InExecve:
+                in_between.append(pid)
+        pids = in_between if time.monotonic() < until else []
+        if pids:
+            time.sleep(AGAIN_S)
+
+
+class _InExecve(Exception):
+    """The process is replacing its program now, and has no environment for a moment."""
 
 
 def _read(pid: int, variable: str = VARIABLE) -> str | None:
-    """A variable of the environment that a process was started with; None if it can't be read."""
+    """A variable of the environment that a process was started with; None if it can't be read. Raises _InExecve."""
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes()
+        variables = process_status.read_environment(pid)
     except OSError:
         return None
+    if variables is None:
+        raise _InExecve
     _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())
     return os.fsdecode(rest.partition(b"\0")[0]) if is_there else None
+
+
+def _read_now(pid: int, variable: str = VARIABLE) -> str | None:
+    with contextlib.suppress(_InExecve):
+        return _read(pid, variable)
+    return None
 
 
 def _attempt_text(value: str) -> str:

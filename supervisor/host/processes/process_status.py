@@ -12,7 +12,8 @@ PIDFD_INFO_EXIT = 1 << 3  # asks for the exit status, and says that it is there 
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, eleven ids, exit status
 
 # Indexes into the fields of /proc/PID/stat, which proc(5) numbers from 1; the first two are left out here.
-_STATE, _START_TIME, _EXIT_CODE = 3 - 3, 22 - 3, 52 - 3
+_STATE, _FLAGS, _START_TIME, _EXIT_CODE = 3 - 3, 9 - 3, 22 - 3, 52 - 3
+_PF_KTHREAD = 0x0020_0000  # <linux/sched.h>, in the flags: a thread of the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,23 @@ def read_start_time(pid: int) -> int | None:
         return None
     except PermissionError:
         return 0
+
+
+def read_environment(pid: int) -> bytes | None:
+    """The environment that the process's program was started with, each variable with a zero byte behind it.
+
+    None in the middle of execve(2), which may take long on a slow disk: the process has no environment and no arguments
+    then, and a look at all of /proc would miss it; look again. Empty for a zombie. Raises OSError if there is no such
+    process, or it belongs to another user.
+    """
+    folder = Path(f"/proc/{pid}")
+    environment = (folder / "environ").read_bytes()
+    if environment:
+        return environment
+    if (folder / "cmdline").read_bytes():  # execve(2) is over, if there was one
+        return (folder / "environ").read_bytes()
+    fields = _stat_fields(pid)
+    return b"" if fields[_STATE] in b"ZX" or int(fields[_FLAGS]) & _PF_KTHREAD else None
 
 
 def exit_of(pidfd: int, pid: int, start_time: int) -> Exit | None:

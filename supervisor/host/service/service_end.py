@@ -91,11 +91,7 @@ async def _end(left: list[psutil.Process]) -> str:
 
 
 def _is_marked(pid: int) -> bool:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return any(variable.startswith(f"{marks.VARIABLE}=".encode()) for variable in variables)
+    return marks.read_mark(pid) is not None
 
 
 def _query_job(unit: str) -> str | None:

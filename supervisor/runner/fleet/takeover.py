@@ -64,6 +64,7 @@ class Takeover:
         """
         groups = self._groups_of(runner.name, runner.standby_pids) if runner.config.ends_all_processes else []
         if left.worker is not None or left.strays:
+            runner.takeover.has_leftovers = True
             turn.give_up()
         self._say_foreign(runner.name, left)
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))

@@ -2,13 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from structlog.typing import FilteringBoundLogger
-
-from supervisor.config import JobConfig, ProgramConfig
+from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
 from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
@@ -17,9 +14,7 @@ from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.launching import owner_ids
-from supervisor.runner.attempt.services import Services
-from supervisor.runner.records.observers import ProgramObserver
-from supervisor.runner.records.program import ProgramRecords
+from supervisor.runner.attempt.program_services import ProgramServices
 
 
 @dataclass(slots=True)
@@ -33,31 +28,20 @@ class _Salvage:
 class MemoryHolder:
     """The memory of the workers of one job.
 
-    `observers` learn of each checkpoint that comes out of it, as if the worker had said so; `records` say why there is
-    none; `post` takes the events; `start` begins what takes a while, `on_settled` is called when that is done.
+    Observers learn of each checkpoint that comes out of it, as if the worker had said so; the records say why there is
+    none. `on_settled`: called when what was left of a worker is written, or given up.
     """
 
-    def __init__(
-        self,
-        config: ProgramConfig,
-        job: JobConfig,
-        services: Services,
-        observers: ProgramObserver,
-        records: ProgramRecords,
-        post: Callable[[events.Event], None],
-        start: Callable[[Coroutine[Any, Any, None]], None],
-        on_settled: Callable[[], None],
-        log: FilteringBoundLogger,
-    ) -> None:
-        self._config = config
+    def __init__(self, program: ProgramServices, job: JobConfig, on_settled: Callable[[], None]) -> None:
+        self._config = program.config
         self._job = job
-        self._services = services
-        self._observers = observers
-        self._records = records
-        self._post = post
-        self._start = start
+        self._services = program.services
+        self._observers = program.observers
+        self._records = program.records
+        self._post = program.post
+        self._start = program.tasks.start
         self._on_settled = on_settled
-        self._log = log
+        self._log = program.log
         self._held: dict[int, HeldMemory] = {}
         self._waiting: _Salvage | None = None
         self._salvaged: ReportedCheckpoint | None = None

@@ -3,12 +3,9 @@
 import errno
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-from structlog.typing import FilteringBoundLogger
-
-from supervisor.config import JobConfig, ProgramConfig
+from supervisor.config import JobConfig
 from supervisor.core.failures.storage import is_hosts_fault
 from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
@@ -18,11 +15,9 @@ from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.tensorbundle import crc32c
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.records.observers import ProgramObserver
-from supervisor.runner.records.program import ProgramRecords
 
 RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
 
@@ -50,27 +45,18 @@ class CheckpointSelector:
     )
 
     def __init__(
-        self,
-        config: ProgramConfig,
-        job: JobConfig,
-        services: Services,
-        observers: ProgramObserver,
-        records: ProgramRecords,
-        post: Callable[[events.Event], None],
-        log: FilteringBoundLogger,
-        memory: MemoryHolder,
-        mirror: JobMirror | None = None,
+        self, program: ProgramServices, job: JobConfig, memory: MemoryHolder, mirror: JobMirror | None = None
     ) -> None:
-        self._program = config.name
-        self._user = config.user
-        self._records = records
+        self._program = program.config.name
+        self._user = program.config.user
+        self._records = program.records
         self._memory = memory
         self._mirror = mirror
         self._job = job
-        self._services = services
-        self._observers = observers
-        self._post = post
-        self._log = log
+        self._services = program.services
+        self._observers = program.observers
+        self._post = program.post
+        self._log = program.log
         self._is_looking = False
         crc32c.load_library()
 

@@ -6,9 +6,6 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
-from structlog.typing import FilteringBoundLogger
-
-from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.gpus.incidents import RECENT_S
 from supervisor.core.gpus.verdict import RECHECK_S
@@ -22,17 +19,14 @@ from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
 from supervisor.runner.attempt.death_evidence import Deceased, gather, is_unexplained
 from supervisor.runner.attempt.last_output import last_error_lines
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.attempt.starting import spawn_error_of, unreachable_path
 from supervisor.runner.memory_tier.holder import MemoryHolder
-from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.gpu_gate import GpuGate
 from supervisor.runner.program.mailbox import Mailbox
 from supervisor.runner.program.messages_in import event_of
 from supervisor.runner.program.requests import WorkerRequests
-from supervisor.runner.records.observers import ObserverList
-from supervisor.runner.records.program import ProgramRecords
 
 NOTED_EVERY_S = 2.0  # what is younger when its worker crashes can escape; a look takes about a millisecond
 EXPORT_LIMIT_S = 1800.0  # tracing and writing a large model take minutes; the client may leave before
@@ -54,30 +48,25 @@ class CurrentAttempt:
 
     def __init__(
         self,
-        config: ProgramConfig,
-        services: Services,
+        program: ProgramServices,
         mailbox: Mailbox,
-        observers: ObserverList,
-        records: ProgramRecords,
         requests: WorkerRequests,
         standby: StandbyHolder | None,
         memory: MemoryHolder | None,
-        tasks: BackgroundTasks,
-        log: FilteringBoundLogger,
     ) -> None:
-        self._config = config
-        self._services = services
+        self._config = program.config
+        self._services = program.services
         self._mailbox = mailbox
-        self._post = mailbox.post
-        self._observers = observers
-        self._records = records
+        self._post = program.post
+        self._observers = program.observers
+        self._records = program.records
         self._requests = requests
         self._standby = standby
         self._memory = memory
-        self._tasks = tasks
-        self._log = log
-        self._gpus = GpuGate(config, services, standby, log)
-        self._attempts = AttemptFactory(config, services, self, records, log)
+        self._tasks = program.tasks
+        self._log = program.log
+        self._gpus = GpuGate(program.config, program.services, standby, program.log)
+        self._attempts = AttemptFactory(program.config, program.services, self, program.records, program.log)
         self.attempt: LiveAttempt | None = None
         """The attempt that runs; None if none does."""
         self._delayed: DelayedStart | None = None

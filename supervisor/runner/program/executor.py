@@ -1,27 +1,21 @@
 """Executes the effects that the core decided for one program; what follows from them comes back as events."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import assert_never
 
-from structlog.typing import FilteringBoundLogger
-
-from supervisor.config import ProgramConfig
 from supervisor.core.program import effects, events
 from supervisor.host.processes.process_status import Exit
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.starting import start_obstacle
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
 from supervisor.runner.program.silence import observe_silence
 from supervisor.runner.program.stopping import AttemptStopper
-from supervisor.runner.records.program import ProgramRecords
 
 
 class EffectExecutor:
@@ -29,28 +23,23 @@ class EffectExecutor:
 
     def __init__(
         self,
-        config: ProgramConfig,
-        services: Services,
-        post: Callable[[events.Event], None],
-        records: ProgramRecords,
+        program: ProgramServices,
         current: CurrentAttempt,
         selector: CheckpointSelector | None,
         mirror: JobMirror | None,
         memory: MemoryHolder | None,
-        tasks: BackgroundTasks,
-        log: FilteringBoundLogger,
     ) -> None:
-        self._config = config
-        self._services = services
-        self._post = post
-        self._records = records
+        self._config = program.config
+        self._services = program.services
+        self._post = program.post
+        self._records = program.records
         self._current = current
         self._selector = selector
         self._mirror = mirror
         self._memory = memory
-        self._tasks = tasks
-        self._log = log
-        self._stopper = AttemptStopper(config, services, current, records, post, tasks, log)
+        self._tasks = program.tasks
+        self._log = program.log
+        self._stopper = AttemptStopper(program, current)
         self._is_looking = False  # whether its directory and command are there
 
     def execute(self, effect: effects.Effect) -> None:

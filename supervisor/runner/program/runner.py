@@ -22,13 +22,14 @@ from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire import messages
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.launching import policy_of, standby_kind_of
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.changes import ChangeWaiters
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
@@ -97,41 +98,16 @@ class Runner:
                 HookNotifier(config, self._job, services.hook_commands, services.hooks),
             ],
         )
+        program = ProgramServices(config, services, self.records, self._observers, self.post, tasks, log)
         self.memory: MemoryHolder | None = None
         """What the job's workers keep in memory; None for a program that is no job."""
-        if config.job is not None:
-            self.memory = MemoryHolder(
-                config,
-                config.job,
-                services,
-                self._observers,
-                self.records,
-                self.post,
-                tasks.start,
-                self._changes.wake,
-                log,
-            )
-        self.current = CurrentAttempt(
-            config,
-            services,
-            self._mailbox,
-            self._observers,
-            self.records,
-            self.requests,
-            self.standby,
-            self.memory,
-            tasks,
-            log,
-        )
-        """The live side of the present attempt."""
         selector = None
-        if config.job is not None and self.memory is not None:
-            selector = CheckpointSelector(
-                config, config.job, services, self._observers, self.records, self.post, log, self.memory, self.mirror
-            )
-        self._executor = EffectExecutor(
-            config, services, self.post, self.records, self.current, selector, self.mirror, self.memory, tasks, log
-        )
+        if config.job is not None:
+            self.memory = MemoryHolder(program, config.job, self._changes.wake)
+            selector = CheckpointSelector(program, config.job, self.memory, self.mirror)
+        self.current = CurrentAttempt(program, self._mailbox, self.requests, self.standby, self.memory)
+        """The live side of the present attempt."""
+        self._executor = EffectExecutor(program, self.current, selector, self.mirror, self.memory)
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
 

@@ -2,42 +2,27 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
 
-from structlog.typing import FilteringBoundLogger
-
-from supervisor.config import ProgramConfig
 from supervisor.core.program import effects, events
 from supervisor.host.health_checks import HealthChecks
 from supervisor.protocol import layout
 from supervisor.runner.attempt.attempt import LiveAttempt
 from supervisor.runner.attempt.launching import command_beside
-from supervisor.runner.attempt.services import Services
-from supervisor.runner.program.background import BackgroundTasks
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.program.current_attempt import CurrentAttempt
-from supervisor.runner.records.program import ProgramRecords
 
 
 class AttemptStopper:
     """Carries out what the core decided about the end of an attempt, also of one that waits to be started."""
 
-    def __init__(
-        self,
-        config: ProgramConfig,
-        services: Services,
-        current: CurrentAttempt,
-        records: ProgramRecords,
-        post: Callable[[events.Event], None],
-        tasks: BackgroundTasks,
-        log: FilteringBoundLogger,
-    ) -> None:
-        self._config = config
-        self._services = services
+    def __init__(self, program: ProgramServices, current: CurrentAttempt) -> None:
+        self._config = program.config
+        self._services = program.services
         self._current = current
-        self._records = records
-        self._post = post
-        self._tasks = tasks
-        self._log = log
+        self._records = program.records
+        self._post = program.post
+        self._tasks = program.tasks
+        self._log = program.log
 
     def terminate(self, number: int) -> None:
         """Runs the program's stop command, if it has one, and sends the stop signal."""

@@ -16,7 +16,7 @@ class TakeoverStage(IntEnum):
 class TakeoverProgress:
     """The stage of one program, which only advances. `changes`: those who wait for something of it."""
 
-    __slots__ = ("_changes", "is_resuming", "stage", "was_done")
+    __slots__ = ("_changes", "has_leftovers", "is_resuming", "stage", "was_done")
 
     def __init__(self, changes: ChangeWaiters) -> None:
         self.stage = TakeoverStage.LOOKING
@@ -24,6 +24,9 @@ class TakeoverProgress:
         """Whether it had ended as it should before this daemon came; until its first start here."""
         self.is_resuming = False
         """Whether the first start goes on where an earlier daemon stopped; after an operator's it is one anew."""
+        self.has_leftovers = False
+        """Whether processes of an earlier daemon were found: until it is startable they may have to end, which may take
+        long."""
         self._changes = changes
 
     @property

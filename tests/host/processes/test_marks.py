@@ -2,12 +2,15 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.host.processes import marks
+from tests.places import CHILDREN
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -27,6 +30,20 @@ def test_a_process_of_ours_is_found_by_its_mark(marked: tuple[str, int], tmp_pat
 
     assert [each.pid for each in marks.processes_of_attempt(mark)] == [pid]
     assert [each.pid for each in marks.processes_of_daemon(tmp_path)[mark]] == [pid]
+
+
+def test_one_that_replaces_its_program_is_found_at_every_moment(tmp_path: Path):
+    """In the middle of execve(2) it has no environment."""
+    mark = marks.mark_of_attempt(tmp_path, "p", 1)
+    environment = {marks.VARIABLE: mark}
+    child = subprocess.Popen([sys.executable, "-S", "-E", CHILDREN / "execve_for_ever.py"], env=environment)
+    try:
+        wait_until(lambda: marks.read_mark(child.pid) == mark, "it has begun")
+        for _ in range(1000):
+            assert [process.pid for process in marks.processes_of_attempt(mark)] == [child.pid]
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_another_that_got_its_number_meanwhile_is_not(marked: tuple[str, int], monkeypatch: pytest.MonkeyPatch):

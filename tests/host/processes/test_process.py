@@ -194,7 +194,7 @@ async def test_failed_start_says_why(start: Start, tmp_path: Path) -> None:
         ("true", {"directory": tmp_path / "missing"}, SpawnErrorKind.OTHER, "missing does not exist; create it"),
         ("true", {"directory": Path(plain)}, SpawnErrorKind.OTHER, "plain is not a directory"),
         ("true", {"environment": {"A=": "1", "PATH": "/bin"}}, SpawnErrorKind.OTHER, "illegal environment variable"),
-        ("", {}, SpawnErrorKind.NO_FILE, "its command is empty"),
+        ("", {}, SpawnErrorKind.NOT_EXECUTABLE, "its command is empty"),
     ]
     for command, changes, kind, text in cases:
         with pytest.raises(SpawnError) as raised:

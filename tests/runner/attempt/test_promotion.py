@@ -128,7 +128,8 @@ async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process
     others = await until(runner, lambda: strays(services, standby))
 
     cgroups.error = error
-    os.kill(runner.pid or 0, signal.SIGKILL)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
     await until(runner, lambda: trains(runner, 3))
 
     assert runner.pid != standby
@@ -150,7 +151,8 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
 
     folder = next(each for each in (services.runtime_dir / "digits").iterdir() if each.name.startswith("s"))
     folder.rename(folder.with_name("elsewhere"))
-    os.kill(runner.pid or 0, signal.SIGKILL)
+    assert runner.pid is not None
+    os.kill(runner.pid, signal.SIGKILL)
     assert await until(runner, lambda: runner.pid not in (None, standby) and trains(runner, 2))
 
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))

@@ -12,9 +12,10 @@ from supervisor.config import load_config
 from supervisor.core.program.effects import SalvageMemory
 from supervisor.core.program.events import CopiesHeld, Event, MemorySalvaged
 from supervisor.protocol.wire.messages import Committed, FromWorker, MemoryCopies, Restored
+from supervisor.runner.attempt.background import BackgroundTasks
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.memory_tier.holder import MemoryHolder
-from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 from tests.host.memory_tier.test_salvage import Job
@@ -33,19 +34,9 @@ class Daemon(ProgramObserver):
         self.records = ProgramRecords(config, services.ledger, services.save_durations, log)
         self.events: list[Event] = []
         self.said: list[FromWorker] = []
-        start = BackgroundTasks(log).start
         self.settled: list[bool] = []
-        self.holder = MemoryHolder(
-            config,
-            config.job,
-            services,
-            self,
-            self.records,
-            self.events.append,
-            start,
-            lambda: self.settled.append(self.holder.is_writing),
-            log,
-        )
+        program = ProgramServices(config, services, self.records, self, self.events.append, BackgroundTasks(log), log)
+        self.holder = MemoryHolder(program, config.job, lambda: self.settled.append(self.holder.is_writing))
         self.job = Job(folder / "ckpt")
 
     def on_message(self, message: FromWorker, now: float) -> None:

@@ -12,9 +12,10 @@ import structlog
 from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint
 from supervisor.core.program.events import Event, SelectionFailed
+from supervisor.runner.attempt.background import BackgroundTasks
+from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.memory_tier.holder import MemoryHolder
-from supervisor.runner.program.background import BackgroundTasks
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
@@ -28,11 +29,8 @@ def selector_of(
     config, log = load_config(path, os.environ).programs["digits"], structlog.get_logger()
     assert config.job is not None
     records = ProgramRecords(config, services.ledger, services.save_durations, log)
-    job, observers = config.job, observer or ProgramObserver()
-    memory = MemoryHolder(
-        config, job, services, observers, records, post, BackgroundTasks(log).start, lambda: None, log
-    )
-    return CheckpointSelector(config, job, services, observers, records, post, log, memory)
+    program = ProgramServices(config, services, records, observer or ProgramObserver(), post, BackgroundTasks(log), log)
+    return CheckpointSelector(program, config.job, MemoryHolder(program, config.job, lambda: None))
 
 
 async def test_a_host_without_a_free_thread_is_a_selection_failure_that_may_pass(

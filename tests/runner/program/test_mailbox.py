@@ -9,7 +9,7 @@ import structlog
 from supervisor.core.job import Job
 from supervisor.core.program.events import Event, StopRequested, WorkerExited
 from supervisor.core.program.facts import Policy
-from supervisor.runner.program.background import BackgroundTasks
+from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.program.mailbox import Mailbox
 
 FIRST, SECOND = WorkerExited(1, 1), WorkerExited(2, 1)
