@@ -76,7 +76,7 @@ def test_each_node_writes_its_share_and_one_is_killed(cluster: Cluster, undistur
 def test_processes_that_have_imported_everything_take_over_on_all_nodes(
     cluster: Cluster, undisturbed: list[str]
 ) -> None:
-    gang = Gang(cluster, "standby", pause=0.7, standby="auto")
+    gang = Gang(cluster, "standby", pause=3.0, standby="auto")  # it loads in the time that is left over
     job = gang.begin()
     until_training(gang, job)
     job.until(lambda: (found := gang.logged(job, "standby.ready")) and min(found) > 0, "they wait", PATIENCE_S)
