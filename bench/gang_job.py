@@ -12,6 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras
+import tensorflow as tf
+
+import worker  # a standby imports this and what follows ahead; a bare loop imports the same at each start
+
 SAVE_EVERY = 10  # steps
 STEP_S = 0.1
 STEPS = 1_000_000
@@ -31,12 +36,7 @@ def cluster_of_slurm() -> str:
 def main(folder: Path, system: str) -> None:
     if system == "plain":
         os.environ["TF_CONFIG"] = cluster_of_slurm()
-    import worker
-
     strategy = worker.strategy("multiworker")
-    import keras
-    import tensorflow as tf
-
     rank = strategy.cluster_resolver.task_id
     keras.utils.set_random_seed(1)
     with strategy.scope():

@@ -27,7 +27,8 @@ from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.processes import limits
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
-from supervisor.runner.fleet.gang_agent import GangAgent
+from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings
 
 SECRET = "5" * 64
 RENDEZVOUS_S = 120.0
@@ -75,7 +76,8 @@ class Ranks:
     async def _gather(self, rank: int, generation: int) -> str | None:
         source.set(address_of(rank))
         place = Allocation(self._job_id, rank, self._nodes, 0, generation)
-        agent = GangAgent(place, SECRET, RENDEZVOUS_S, {}, lambda: self._leave(agent), lambda: rank in self._over_at)
+        settings = GangSettings(SECRET, RENDEZVOUS_S, place.size)
+        agent = GangAgent(GangPlace(place), settings, {}, lambda: self._leave(agent), lambda: rank in self._over_at)
         self._agents.append(agent)
         return await agent.gather()
 

@@ -28,7 +28,7 @@ from supervisor.host.service.systemd import SystemdNotifier, environment_for_chi
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.expected_times import ExpectedTimes
 from supervisor.runner.fleet.gpu_jobs import JobsOnGpus
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
@@ -164,8 +164,7 @@ def _build_services(
         environment=environment,
         lowest_attempt=place.lowest_attempt if place is not None else 1,
         daemon=None if place is None else DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
-        generation=rank.generation if rank is not None else None,
-        place=rank,
+        gang=GangPlace(rank) if rank is not None else None,
         is_chief=rank is None or rank.rank == 0,
         server_url=_server_url(config),
         save_durations=expected_times.saves,
@@ -186,13 +185,14 @@ def _build_watches(
     exit_request: ExitRequest,
     gpus: GpuGuard,
 ) -> Watches:
-    rank, gang = services.place, None
+    place, gang = services.gang, None
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
-    if rank is not None:
-        from supervisor.runner.fleet.gang_agent import GangAgent  # only here: most daemons are alone
+    if place is not None:
+        from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings  # most daemons are alone
 
         secret = os.environ.get(allocation.SECRET, "")
-        gang = GangAgent(rank, secret, settings.rendezvous_timeout, runners, leave, is_leaving)
+        how = GangSettings(secret, settings.rendezvous_timeout, place.allocation.size)
+        gang = GangAgent(place, how, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
     return Watches(
         ResourceWatch(runners, services.environment),
@@ -200,7 +200,7 @@ def _build_watches(
         SpeedWatch(runners),
         DescendantWatch(runners),
         gang,
-        ExitWatch(runners, exit_on, rank is not None, leave, is_leaving),
+        ExitWatch(runners, exit_on, place is not None, leave, is_leaving),
         gpus,
     )
 

@@ -152,10 +152,8 @@ class DaemonLifecycle:
         """Starts or adopts the programs; a gang's once all its daemons are there."""
         environment = parts.services.environment
         if parts.watches.gang is not None:
-            cluster = await parts.watches.gang.gather()
-            if cluster is None:
+            if await parts.watches.gang.gather() is None:
                 return
-            environment[allocation.CLUSTER] = cluster
         elif self._settings.engine != "alone":
             from supervisor.runner.fleet.gang_agent import cluster_of_one  # only here: most daemons are alone
 

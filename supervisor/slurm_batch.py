@@ -26,7 +26,7 @@ from supervisor.host import slurm
 from supervisor.host.processes import leftovers, marks
 from supervisor.ini.reader import IniKey
 from supervisor.protocol import allocation
-from supervisor.protocol.allocation import SPACING, AllocationError, StepExit
+from supervisor.protocol.allocation import MAX_TURNS, SPACING, AllocationError, StepExit
 from supervisor.protocol.checkpoints import selection
 
 EXIT_CONFIG = 78  # EX_CONFIG
@@ -66,7 +66,7 @@ class BatchRun:
         self._nodes = nodes
         self._job_id = allocation.job_id(os.environ)
         restarts = allocation.restart_count(os.environ)
-        self._generation = restarts * SPACING
+        self._generation = restarts * SPACING * MAX_TURNS + 1 - MAX_TURNS
         self._history = StepHistory(self._newest(), restarts)
         self._is_ending = False
         self._secret = secrets.token_hex(32)
@@ -92,7 +92,7 @@ class BatchRun:
         return not self._is_ending
 
     def _run_step(self) -> int:
-        self._generation += 1
+        self._generation += MAX_TURNS
         environment = {
             **os.environ, allocation.GENERATION: str(self._generation), allocation.SECRET: self._secret,
         }  # fmt: skip

@@ -144,6 +144,7 @@ ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
 
     # --- another rank of the gang is gone ---
     (events.GangBroken,          (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), stopping.gang_broken),
+    (events.GangBegins,          (STOPPED, BACKOFF),                      intents.begin_with_gang),
 
     # --- another host goes on with this run ---
     (events.RunTakenOver,        (STARTING, RUNNING, FLUSHING, STOPPING, ADOPTING), stopping.run_taken_over),

@@ -64,6 +64,8 @@ def need_of(facts: ProgramFacts) -> StandbyNeed:
     )
     if not facts.policy.is_job or over or facts.notice is not None:
         return StandbyNeed.NONE
+    if facts.policy.is_gang and facts.state is State.STOPPED:  # it starts once all ranks are there
+        return StandbyNeed.KEPT
     if facts.state is State.RUNNING:
         return StandbyNeed.CALM
     if facts.state is State.FLUSHING:
@@ -148,7 +150,14 @@ class AttemptStarting:
     microbatches: int = 1
 
 
-StandbyEvent = JobChanged | MemoryMeasured | StandbyLoaded | StandbyUseless | StandbyExited | AttemptStarting
+@dataclass(frozen=True, slots=True)
+class StartExpected:
+    """The job's next attempt starts within seconds, and nothing trains here."""
+
+
+StandbyEvent = (
+    JobChanged | StartExpected | MemoryMeasured | StandbyLoaded | StandbyUseless | StandbyExited | AttemptStarting
+)
 
 
 # --- what to do -------------------------------------------------------------------------------------------------------
@@ -160,6 +169,7 @@ class PrepareStandby:
 
     kind: StandbyKind
     microbatches: int
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +201,7 @@ class StandbyStatus:
     load_by: float = 0.0
     microbatches: int = 1  # it divides batches into as many parts
     deaths: int = 0  # since one was of use
+    is_expected: bool = False  # the attempt that it is for starts soon
 
 
 class Standby:
@@ -213,6 +224,10 @@ class Standby:
         match event:
             case JobChanged():
                 return self._job_changed(event, now)
+            case StartExpected():
+                self.status = replace(self.status, is_expected=True)
+                self._plan(now)
+                return []
             case MemoryMeasured():
                 return self._memory_measured(event, now)
             case StandbyLoaded():
@@ -251,7 +266,7 @@ class Standby:
             effects = self._drop(
                 f"not ready within {self._load_limit_s:g} s; does the script wait for the daemon?", now
             )
-        elif was.stage is StandbyStage.NONE and was.need is StandbyNeed.CALM and now >= self._earliest():
+        elif was.stage is StandbyStage.NONE and self._is_wanted() and now >= self._earliest():
             return self._prepare(event, now)
         self._plan(now)
         return effects
@@ -275,7 +290,7 @@ class Standby:
         )
         self._plan(now)
         kind = StandbyKind.WARM if self.wanted is StandbyKind.AUTO else self.wanted
-        return [PrepareStandby(kind, self.status.microbatches)]
+        return [PrepareStandby(kind, self.status.microbatches, self.status.is_expected)]
 
     def _standby_loaded(self, event: StandbyLoaded, now: float) -> list[StandbyEffect]:
         if self.status.stage is StandbyStage.LOADING:
@@ -296,7 +311,7 @@ class Standby:
         was = self.status
         traced_otherwise = event.microbatches != was.microbatches and self.wanted is StandbyKind.HOT
         not_before = 0.0 if math.isinf(was.not_before) else was.not_before  # what was wrong may be right by now
-        self.status = was = replace(was, microbatches=event.microbatches, not_before=not_before)
+        self.status = was = replace(was, microbatches=event.microbatches, not_before=not_before, is_expected=False)
         if was.stage not in (StandbyStage.LOADING, StandbyStage.READY) or was.need is StandbyNeed.NONE:
             return []
         if event.unusable_because is not None or traced_otherwise:
@@ -321,7 +336,12 @@ class Standby:
             self.status, deaths=self.status.deaths + 1, not_before=now + pause, reason=f"the last one ended: {text}"
         )
 
+    def _is_wanted(self) -> bool:
+        return self.status.need is StandbyNeed.CALM or self.status.is_expected
+
     def _earliest(self) -> float:
+        if self.status.is_expected:
+            return self.status.not_before
         settle_s = AUTO_SETTLE_S if self.wanted is StandbyKind.AUTO else SETTLE_S
         return max(self.status.calm_since + settle_s, self.status.not_before)
 
@@ -331,7 +351,7 @@ class Standby:
         measure_at: float | None = None
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
             measure_at = now + MEASURE_S
-        elif was.stage is StandbyStage.NONE and was.need is StandbyNeed.CALM:
+        elif was.stage is StandbyStage.NONE and self._is_wanted():
             measure_at = None if math.isinf(self._earliest()) else max(self._earliest(), now)
         self.status = replace(was, measure_at=measure_at)
 

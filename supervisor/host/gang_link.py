@@ -13,13 +13,25 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import MAX_NODES, Allocation
-from supervisor.protocol.gang import MESSAGES, Alive, Begin, Challenge, GangMessage, Join, Refused
+from supervisor.protocol.gang import (
+    MESSAGES,
+    Alive,
+    Begin,
+    Broken,
+    Challenge,
+    GangMessage,
+    Join,
+    Over,
+    Refused,
+    WithoutWorker,
+)
 from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
@@ -39,11 +51,14 @@ log = structlog.get_logger()
 class LinkListener(Protocol):
     """Who is told what comes in. Called in the event loop."""
 
-    def on_joined(self, rank: int, address: str) -> None:
+    def joins_with(self) -> tuple[int, str]:
+        """The turn that this daemon knows of, and the address of its worker (of the others)."""
+
+    def on_joined(self, rank: int, joins: Join) -> None:
         """A daemon has proved that it belongs here (to the chief)."""
 
-    def on_begin(self, addresses: tuple[str, ...]) -> None:
-        """The chief has named the cluster (to the others)."""
+    def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
+        """The chief has named the cluster (to the others). `nodes`: those that train, by rank."""
 
     def on_message(self, rank: int, message: GangMessage) -> None:
         """A daemon that belongs here said something."""
@@ -56,14 +71,15 @@ class LinkListener(Protocol):
 
 
 class GangLink:
-    """This daemon's connections. Nothing here decides. `port`: where the chief listens."""
+    """This daemon's connections. Nothing here decides.
 
-    def __init__(self, allocation: Allocation, secret: str, address: str, port: int, listener: LinkListener) -> None:
+    `allocation`: its `rank` is the number of this node. `port`: where the chief listens.
+    """
+
+    def __init__(self, allocation: Allocation, secret: str, port: int, listener: LinkListener) -> None:
         self._allocation = allocation
         self._secret = secret
-        self._address = address
         self._port = port
-        self._worker_ports = gang.worker_ports(secret, allocation)
         self._listener = listener
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joins: dict[int, Join] = {}
@@ -83,18 +99,27 @@ class GangLink:
             self._start(self._reach_chief(self._allocation.nodes[0], self._port))
         self._start(self._say_alive())
 
-    def begin(self, addresses: tuple[str, ...]) -> None:
-        """The chief names the cluster to all."""
-        others, cluster = gang.begin_of(self._worker_ports, addresses), gang.cluster_digest(addresses)
-        for rank, joined in self._joins.items():
-            proof = gang.proof_of_begin(self._secret, joined, cluster)
-            self._write(self._writers[rank], MESSAGES.encode(Begin(others, proof)))
+    def begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], to: int | None = None) -> None:
+        """The chief names the cluster to all, or to one."""
+        ports = gang.worker_ports(self._secret, self._allocation, turn)
+        others, cluster = gang.begin_of(ports, nodes, addresses), gang.cluster_digest(turn, addresses)
+        named = () if nodes == tuple(range(self._allocation.size)) else nodes
+        for rank, writer in list(self._writers.items()):
+            if to is None or rank == to:
+                proof = gang.proof_of_begin(self._secret, self._joins[rank], cluster)
+                self._write(writer, MESSAGES.encode(Begin(others, proof, turn, named)))
 
-    def send_all(self, message: GangMessage) -> None:
-        """Says something to everybody who is connected."""
+    def send(self, message: GangMessage, to: int | None = None) -> None:
+        """Says something to everybody who is connected, or to one of them."""
         line = MESSAGES.encode(message)
-        for writer in list(self._writers.values()):
-            self._write(writer, line)
+        for rank, writer in list(self._writers.items()):
+            if to is None or rank == to:
+                self._write(writer, line)
+
+    def drop(self, rank: int) -> None:
+        """Ends the connection to one that is silent, so that it can join again."""
+        if (writer := self._writers.pop(rank, None)) is not None:
+            writer.transport.abort()
 
     def _write(self, writer: asyncio.StreamWriter, line: bytes) -> None:
         if not writer.is_closing():
@@ -124,7 +149,7 @@ class GangLink:
 
     async def _say_alive(self) -> None:
         while True:
-            self.send_all(Alive())
+            self.send(Alive())
             await asyncio.sleep(ALIVE_EVERY_S)
 
     # --- the chief ---
@@ -141,7 +166,7 @@ class GangLink:
             async with asyncio.timeout(HANDSHAKE_S):  # wait_for of Python 3.11 can lose the cancellation by `close`
                 rank = await self._admit(reader, writer)
             if rank is not None:
-                await self._listen(rank, reader)
+                await self._listen(rank, reader, writer)
         except (OSError, TimeoutError, ProtocolError, ValueError) as error:
             self._refused += 1
             if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: strangers may be many
@@ -151,8 +176,7 @@ class GangLink:
         finally:
             self._tasks.discard(task)
             self._forget_unproven(writer)
-            if rank is None or self._writers.get(rank) is writer:
-                writer.close()
+            writer.close()
 
     def _make_room(self, origin: str) -> None:
         """Drops the oldest connection that has proved nothing: of this address, if it has many, or of all."""
@@ -190,7 +214,7 @@ class GangLink:
         self._forget_unproven(writer)
         self._writers[said.rank], self._joins[said.rank] = writer, said
         writer.write(MESSAGES.encode(Alive()))  # it is let in: from now on the end of the connection is a loss
-        self._listener.on_joined(said.rank, said.address)
+        self._listener.on_joined(said.rank, said)
         return said.rank
 
     def _reason_against(self, said: Join) -> str | None:
@@ -200,20 +224,23 @@ class GangLink:
             return f"there is no rank {said.rank}"
         if said.rank in self._writers:
             return f"rank {said.rank} has joined already"
-        host, _, port = said.address.rpartition(":")
-        if host != self._allocation.nodes[said.rank] or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        if not self._is_address_of(said.rank, said.address):
             return f"its address is {said.address:.80}, which is not of {self._allocation.nodes[said.rank]}"
         return None
+
+    def _is_address_of(self, rank: int, address: str) -> bool:
+        host, _, port = address.rpartition(":")
+        return host == self._allocation.nodes[rank] and port.isdecimal() and 0 < int(port) < 1 << 16
 
     # --- the others ---
 
     async def _reach_chief(self, host: str, port: int) -> None:
-        """Until it was let in, and then until the connection ends."""
+        """Until it was let in, until the connection ends, and so on: a spare node may be heard of again."""
         is_known = False
         while True:
             try:
                 await self._join(host, port)
-                return
+                is_known = False
             except (OSError, TimeoutError, ProtocolError, ValueError) as error:
                 if not is_known and not isinstance(error, ConnectionRefusedError):  # it may not listen yet
                     is_known, text = True, str(error) or type(error).__name__
@@ -230,11 +257,9 @@ class GangLink:
             if not isinstance(said, Challenge):
                 raise ProtocolError("the chief did not begin with a challenge")
             me = self._allocation
-            joins = Join(me.rank, me.generation, self._address, secrets.token_hex(16), "")
-            joins = Join(
-                joins.rank, joins.generation, joins.address, joins.nonce,
-                gang.proof_of_join(self._secret, said, joins),
-            )  # fmt: skip
+            turn, address = self._listener.joins_with()
+            joins = Join(me.rank, me.generation, address, secrets.token_hex(16), "", turn)
+            joins = replace(joins, proof=gang.proof_of_join(self._secret, said, joins))
             writer.write(MESSAGES.encode(joins))
             self._joins[0] = joins
             async with asyncio.timeout(HANDSHAKE_S):
@@ -243,23 +268,29 @@ class GangLink:
             writer.close()
             raise
         self._writers[0] = writer
-        try:
-            self._on_message(0, first)
-        except ProtocolError as error:
-            self._listener.on_lost(0, str(error))
-            return
-        await self._listen(0, reader)
+        await self._listen(0, reader, writer, first)
+        writer.close()
 
     # --- both ---
 
-    async def _listen(self, rank: int, reader: asyncio.StreamReader) -> None:
+    async def _listen(
+        self,
+        rank: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        first: GangMessage | None = None,
+    ) -> None:
         text = "its connection was closed"
         try:
+            if first is not None:
+                self._on_message(rank, first)
             while line := await reader.readline():
                 self._on_message(rank, MESSAGES.decode(line))
         except (OSError, ProtocolError, ValueError) as error:
             text = str(error)
-        self._listener.on_lost(rank, text)
+        if self._writers.get(rank) is writer:  # else it was dropped
+            del self._writers[rank]
+            self._listener.on_lost(rank, text)
 
     def _on_message(self, rank: int, message: GangMessage) -> None:
         """Raises ProtocolError if it is not for this daemon."""
@@ -267,6 +298,12 @@ class GangLink:
             self._on_begin(rank, message)
         elif isinstance(message, Refused):
             self._listener.on_refused(message.reason)
+        elif isinstance(message, Over) and rank != 0:
+            raise ProtocolError(f"rank {rank} is not the chief, and ends a turn")
+        elif isinstance(message, Broken | WithoutWorker) and self._allocation.rank != 0:
+            raise ProtocolError("this is not the chief")
+        elif isinstance(message, WithoutWorker) and not self._is_address_of(rank, message.address):
+            raise ProtocolError(f"its address is {message.address:.80}")
         else:
             self._listener.on_message(rank, message)
 
@@ -274,11 +311,13 @@ class GangLink:
         joins = self._joins.get(0)
         if rank != 0 or joins is None:
             raise ProtocolError(f"rank {rank} is not the chief, and names a cluster")
-        addresses = gang.addresses_of(self._allocation.nodes, self._worker_ports, message)
-        proof = gang.proof_of_begin(self._secret, joins, gang.cluster_digest(addresses))
+        names = self._allocation.nodes
+        ports = gang.worker_ports(self._secret, self._allocation, message.turn)
+        addresses = gang.addresses_of(names, ports, message)
+        proof = gang.proof_of_begin(self._secret, joins, gang.cluster_digest(message.turn, addresses))
         if not gang.is_proof(message.proof, proof):
             raise ProtocolError("the chief does not know the secret of this allocation, or has other nodes")
-        self._listener.on_begin(addresses)
+        self._listener.on_begin(message.turn, message.nodes or tuple(range(len(names))), addresses)
 
 
 def _origin_of(writer: asyncio.StreamWriter) -> str:

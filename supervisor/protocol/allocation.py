@@ -8,7 +8,7 @@ writes it out, so nothing here takes it apart.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -24,7 +24,10 @@ MIN_SECRET_CHARACTERS = 16  # whoever knows it can join the gang
 CLUSTER = "TF_CONFIG"  # TensorFlow's variable
 OUTPUT_RANKS = 8  # whose daemons write to the job's output
 SPACING = 1000
-"""Attempts and generations of one run of the batch script: the next run, after a requeue, begins above them."""
+"""Attempts of one run of the batch script: the next run, after a requeue, begins above them."""
+MAX_TURNS = 20
+"""How often the daemons of one start begin together. Then the batch script looks at it: it pauses, and gives up if
+there are no new checkpoints."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,13}")
@@ -67,6 +70,11 @@ class Allocation:
     def size(self) -> int:
         """The number of nodes."""
         return len(self.nodes)
+
+    def of_turn(self, turn: int, nodes: Sequence[int]) -> "Allocation":
+        """This node's place among those that train in a turn: its rank, and their names in the order of ranks."""
+        names = tuple(self.nodes[node] for node in nodes)
+        return replace(self, rank=nodes.index(self.rank), nodes=names, generation=self.generation + turn)
 
     @property
     def lowest_attempt(self) -> int:

@@ -7,6 +7,9 @@ goes out from the chief grows with the number of ranks, and not with its square.
 Afterwards both sides say that they are alive, and how they leave. Whoever does not know the allocation's secret, or
 belongs to another generation, is refused. The lines themselves are not encrypted: TensorFlow's own traffic between the
 same hosts is not either.
+
+Daemons that stay connected can begin again together (`core/fleet/gang.py`). Each such start is a *turn* of the
+generation that the daemons were started with; workers know the sum of both as their generation.
 """
 
 import hashlib
@@ -33,21 +36,30 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds."""
+    """A daemon wants to take part. `address`: where its worker will listen; `nonce`: what the chief's proof holds.
+
+    `turn`: the one that it knows of.
+    """
 
     rank: int
     generation: int
     address: str
     nonce: str
     proof: str
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """All have joined. `others`: ranks whose worker listens elsewhere than in `worker_ports`, with its port."""
+    """All have joined. `others`: nodes whose worker listens elsewhere than in `worker_ports`, with its port.
+
+    `nodes`: those that train, by rank; empty: all, in their order.
+    """
 
     others: tuple[tuple[int, int], ...]
     proof: str
+    turn: int = 0
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,30 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """To the chief: the worker here has ended, so nobody can train on."""
+
+    turn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """From the chief: end the worker, if there is one, and be ready for `turn`."""
+
+    turn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutWorker:
+    """To the chief: no worker runs here. The next one will listen at `address`."""
+
+    turn: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """The daemon ends. `status`: what it will exit with; `text`: why, for people."""
 
@@ -70,14 +106,15 @@ class Leave:
     text: str
 
 
-GangMessage = Challenge | Join | Begin | Refused | Alive | Leave
+GangMessage = Challenge | Join | Begin | Refused | Alive | Broken | Over | WithoutWorker | Leave
 MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
 """Encodes and decodes them; a line has room for a thousand ranks that listen elsewhere."""
 
 
 def proof_of_join(secret: str, challenge: Challenge, joins: Join) -> str:
-    """What only a daemon of this allocation can say to this challenge, and for this rank, generation and address."""
-    return _sign(secret, "join", challenge.nonce, joins.rank, joins.generation, joins.address, joins.nonce)
+    """What only a daemon of this allocation can say to this challenge, and only of itself."""
+    said = (joins.rank, joins.generation, joins.address, joins.nonce, joins.turn)
+    return _sign(secret, "join", challenge.nonce, *said)
 
 
 def proof_of_begin(secret: str, joins: Join, cluster: str) -> str:
@@ -85,9 +122,9 @@ def proof_of_begin(secret: str, joins: Join, cluster: str) -> str:
     return _sign(secret, "begin", joins.nonce, joins.rank, joins.generation, cluster)
 
 
-def cluster_digest(addresses: Sequence[str]) -> str:
+def cluster_digest(turn: int, addresses: Sequence[str]) -> str:
     """What all have to agree in: formed once by the chief, as forming it takes longer the more ranks there are."""
-    return hashlib.sha256(json.dumps(list(addresses), allow_nan=False).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([turn, *addresses], allow_nan=False).encode()).hexdigest()
 
 
 def is_proof(given: str, right: str) -> bool:
@@ -100,28 +137,31 @@ def link_port(allocation: Allocation) -> int:
     return LOWEST_PORT + (allocation.job_id * 31 + allocation.generation) % PORTS
 
 
-def worker_ports(secret: str, allocation: Allocation) -> range:
-    """Where each rank's worker listens if that port of its node is free: others in each generation, and not known to
-    whoever does not know the secret. Ranks that share a host don't meet there."""
-    chosen = int(_sign(secret, "ports", allocation.job_id, allocation.generation), 16)
+def worker_ports(secret: str, allocation: Allocation, turn: int = 0) -> range:
+    """Where each node's worker listens if that port is free: others in each generation, and not known to whoever does
+    not know the secret. Nodes that share a host don't meet there."""
+    chosen = int(_sign(secret, "ports", allocation.job_id, allocation.generation + turn), 16)
     first = LOWEST_WORKER_PORT + chosen % (WORKER_PORTS - allocation.size)
     return range(first, first + allocation.size)
 
 
-def begin_of(ports: Sequence[int], addresses: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """`others` of a Begin. `ports`: `worker_ports`."""
+def begin_of(ports: Sequence[int], nodes: Sequence[int], addresses: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """`others` of a Begin. `ports`: `worker_ports`; `nodes`: those that train, by rank, with their `addresses`."""
     real = (int(address.rpartition(":")[2]) for address in addresses)
-    return tuple((rank, port) for rank, (port, wanted) in enumerate(zip(real, ports, strict=True)) if port != wanted)
+    return tuple((node, port) for node, port in zip(nodes, real, strict=True) if port != ports[node])
 
 
-def addresses_of(nodes: Sequence[str], ports: Sequence[int], begin: Begin) -> tuple[str, ...]:
-    """The addresses of all workers, by rank. Raises ProtocolError if there is no such rank."""
+def addresses_of(names: Sequence[str], ports: Sequence[int], begin: Begin) -> tuple[str, ...]:
+    """The addresses of all workers, by rank. Raises ProtocolError if there is no such node."""
+    nodes = begin.nodes or tuple(range(len(names)))
+    if len(set(nodes)) < len(nodes) or not all(0 <= node < len(names) for node in nodes):
+        raise ProtocolError(f"there are no such nodes: {nodes[:10]}")
     real = dict(enumerate(ports))
-    for rank, port in begin.others:
-        if rank not in real or not 0 < port < 1 << 16:
-            raise ProtocolError(f"there is no rank {rank} with port {port}")
-        real[rank] = port
-    return tuple(f"{node}:{real[rank]}" for rank, node in enumerate(nodes))
+    for node, port in begin.others:
+        if node not in real or not 0 < port < 1 << 16:
+            raise ProtocolError(f"there is no node {node} with port {port}")
+        real[node] = port
+    return tuple(f"{names[node]}:{real[node]}" for node in nodes)
 
 
 def cluster_text(addresses: Sequence[str], rank: int) -> str:

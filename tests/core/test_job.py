@@ -104,6 +104,7 @@ IGNORED: dict[type[Event], frozenset[State]] = {
     events.SpeedChanged: ALL - {State.RUNNING, State.FLUSHING},
     events.RestartRequired: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.GangBroken: WITHOUT_PROCESS | {State.KILLING},
+    events.GangBegins: ALL - {State.STOPPED, State.BACKOFF},
     events.RunTakenOver: WITHOUT_PROCESS | {State.KILLING},
     events.CheckpointOutdated: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
     events.NoticeReceived: frozenset(),

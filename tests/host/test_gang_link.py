@@ -24,17 +24,21 @@ SECRET = "s" * 64
 class Heard:
     """What a daemon was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        self.address = address
         self.joined: dict[int, str] = {}
         self.cluster: tuple[str, ...] | None = None
         self.messages: list[tuple[int, GangMessage]] = []
         self.lost: list[tuple[int, str]] = []
         self.refused: list[str] = []
 
-    def on_joined(self, rank: int, address: str) -> None:
-        self.joined[rank] = address
+    def joins_with(self) -> tuple[int, str]:
+        return 0, self.address
 
-    def on_begin(self, addresses: tuple[str, ...]) -> None:
+    def on_joined(self, rank: int, joins: Join) -> None:
+        self.joined[rank] = joins.address
+
+    def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self.cluster = addresses
 
     def on_message(self, rank: int, message: GangMessage) -> None:
@@ -56,8 +60,8 @@ def port() -> int:
 async def daemon(
     port: int, rank: int, secret: str = SECRET, generation: int = 1
 ) -> AsyncIterator[tuple[GangLink, Heard]]:
-    heard = Heard()
-    link = GangLink(Allocation(7, rank, NODES, 0, generation), secret, f"{NODES[rank]}:{5000 + rank}", port, heard)
+    heard = Heard(f"{NODES[rank]}:{5000 + rank}")
+    link = GangLink(Allocation(7, rank, NODES, 0, generation), secret, port, heard)
     await link.open()
     try:
         yield link, heard
@@ -73,9 +77,9 @@ async def test_all_meet_hear_the_cluster_and_the_last_word(port: int):
     ):
         await wait_until_async(lambda: len(at_chief.joined) == 2)
         cluster = tuple(f"{node}:{number}" for node, number in zip(NODES, (1, 2, 3), strict=True))
-        chief.begin(cluster)
+        chief.begin(0, (0, 1, 2), cluster)
         await wait_until_async(lambda: at_first.cluster == at_second.cluster == cluster)
-        second.send_all(Leave(60, "its worker ended"))
+        second.send(Leave(60, "its worker ended"))
         await wait_until_async(lambda: (2, Leave(60, "its worker ended")) in at_chief.messages)
         await second.close()
         await wait_until_async(lambda: [rank for rank, _ in at_chief.lost] == [2])
@@ -104,8 +108,8 @@ async def test_a_rank_joins_once_and_from_its_own_node(port: int):
             await wait_until_async(lambda: at_double.refused)
             assert at_double.refused == ["rank 1 has joined already"]
     async with daemon(port, 0) as (_, at_chief):
-        heard = Heard()
-        other = GangLink(Allocation(7, 1, NODES, 0, 1), SECRET, "evil.example:5001", port, heard)
+        heard = Heard("evil.example:5001")
+        other = GangLink(Allocation(7, 1, NODES, 0, 1), SECRET, port, heard)
         await other.open()
         await wait_until_async(lambda: heard.refused)
         await other.close()
@@ -243,7 +247,7 @@ async def test_ranks_that_do_not_read_any_more_are_waited_for_together(port: int
         for writer in writers:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(400):
-            chief.send_all(Leave(60, "x" * 10_000))
+            chief.send(Leave(60, "x" * 10_000))
 
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -256,11 +260,11 @@ async def test_ranks_that_do_not_read_any_more_are_waited_for_together(port: int
 
 async def test_a_chief_with_other_nodes_is_not_believed(port: int):
     async with daemon(port, 0) as (chief, at_chief):
-        heard = Heard()
-        other = GangLink(Allocation(7, 1, (*NODES[:2], "127.0.0.3"), 0, 1), SECRET, f"{NODES[1]}:5001", port, heard)
+        heard = Heard(f"{NODES[1]}:5001")
+        other = GangLink(Allocation(7, 1, (*NODES[:2], "127.0.0.3"), 0, 1), SECRET, port, heard)
         await other.open()
         await wait_until_async(lambda: at_chief.joined)
-        chief.begin(tuple(f"{node}:1" for node in NODES))
+        chief.begin(0, (0, 1, 2), tuple(f"{node}:1" for node in NODES))
         await wait_until_async(lambda: heard.lost)
         await other.close()
     assert heard.cluster is None and "has other nodes" in heard.lost[0][1]
@@ -270,7 +274,7 @@ async def test_a_chief_with_other_nodes_is_not_believed(port: int):
 async def test_a_daemon_can_leave_at_any_moment_of_its_joining(port: int, turns: int):
     is_let_in = asyncio.Event()
     async with daemon(port, 0) as (_, at_chief):
-        at_chief.on_joined = lambda rank, address: is_let_in.set()  # type: ignore[method-assign]
+        at_chief.on_joined = lambda rank, joins: is_let_in.set()  # type: ignore[method-assign]
         async with asyncio.timeout(10), daemon(port, 1):
             await is_let_in.wait()
             await turn_loop(turns)
@@ -278,16 +282,16 @@ async def test_a_daemon_can_leave_at_any_moment_of_its_joining(port: int, turns:
 
 async def test_many_ranks_behind_one_address_all_get_in(port: int):
     nodes = ("localhost", *(f"n{rank}" for rank in range(1, 60)))
-    at_chief, others = Heard(), Heard()
+    at_chief, *others = (Heard(f"{node}:5001") for node in nodes)
     links = [
-        GangLink(Allocation(7, rank, nodes, 0, 1), SECRET, f"{node}:5001", port, others if rank else at_chief)
-        for rank, node in enumerate(nodes)
+        GangLink(Allocation(7, rank, nodes, 0, 1), SECRET, port, heard)
+        for rank, heard in enumerate((at_chief, *others))
     ]
     try:
         for link in links:
             await link.open()
-        await wait_until_async(lambda: len(at_chief.joined) == 59 or at_chief.lost or others.lost)
-        assert not at_chief.lost and not others.lost
+        await wait_until_async(lambda: len(at_chief.joined) == 59 or at_chief.lost)
+        assert not any(heard.lost for heard in (at_chief, *others))
     finally:
         for link in reversed(links):
             await link.close()

@@ -20,7 +20,7 @@ def place(size: int, generation: int = 1) -> Allocation:
 
 def begin(size: int, ports: list[int]) -> Begin:
     addresses = [f"{node}:{port}" for node, port in zip(place(size).nodes, ports, strict=True)]
-    return Begin(gang.begin_of(gang.worker_ports(SECRET, place(size)), addresses), "p" * 64)
+    return Begin(gang.begin_of(gang.worker_ports(SECRET, place(size)), range(size), addresses), "p" * 64)
 
 
 @given(st.integers(1, 40).flatmap(lambda size: st.lists(st.integers(1, 65535), min_size=size, max_size=size)))

@@ -166,6 +166,16 @@ class Node:
                 os.kill(pid, number)
         return found
 
+    def kill_own(self, pid: int, number: int = signal.SIGKILL) -> bool:
+        """Signals the process that has this pid on the node; False if there is none."""
+        for outside in self.processes():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{outside}/status").read_text()
+                if status.partition("NSpid:")[2].partition("\n")[0].split()[-1] == str(pid):
+                    os.kill(outside, number)
+                    return True
+        return False
+
     @property
     def own_disk(self) -> Path:
         """Its disk, as this machine sees it."""

@@ -37,7 +37,7 @@ with FilesRun(Nothing(), total_steps=1000000, interval="20 steps") as run:
 class Submission:
     """A job in a folder that all nodes share, under the batch script as it is."""
 
-    def __init__(self, cluster: Cluster, name: str, settings: str, program: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, settings: str, program: str, standby: str = "off") -> None:
         self.cluster = cluster
         self.folder = cluster.shared / name
         self.folder.mkdir()
@@ -45,7 +45,7 @@ class Submission:
         self.conf = self.folder / "supervisord.conf"
         self.conf.write_text(
             f"[supervisord]\nnotices=file\n{settings}\n[program:train]\ncheckpoint_dir={self.checkpoints}\n"
-            f"redirect_stderr=true\nstandby=off\n{program}\n"
+            f"redirect_stderr=true\nstandby={standby}\n{program}\n"
         )
 
     def submit(self, *options: str) -> SlurmJob:
@@ -62,6 +62,11 @@ class Submission:
             "--gres=none", "--cpus-per-task=2", "--time=10", *options, str(script), str(self.conf),
             STEPKEEPER_BIN=str(self.folder / "bin"), PYTHONPATH=str(ROOT),
         )  # fmt: skip
+
+    def logged(self, job: SlurmJob, event: str) -> list[int]:
+        """How often the daemon of each node has logged it."""
+        logs = sorted((self.cluster.shared / f"stepkeeper-{job.id}").glob("*/supervisord.log"))
+        return [log.read_text(errors="replace").count(f'"event": "{event}"') for log in logs]
 
     def newest(self) -> int:
         """The highest committed step, 0 if there is none."""
@@ -111,6 +116,7 @@ class Gang(Submission):
         pause: float = 0.1,
         keys: str = "",
         command: str | None = None,
+        standby: str = "off",
     ) -> None:
         """`command`: the script and its arguments behind the folder of the job."""
         folder = cluster.shared / name
@@ -119,6 +125,7 @@ class Gang(Submission):
             cluster, name, "rendezvous_timeout=60",
             f"command={sys.executable} {script} {folder} {arguments}\nstrategy=multiworker\ndeterministic=true\n"
             f'checkpoint_interval=7 steps\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n{keys}',
+            standby,
         )  # fmt: skip
         self.nodes = nodes
         self.steps = steps

@@ -1,5 +1,7 @@
 """Several nodes train one job under a real Slurm: whatever fails, all begin again, and the bits are the same."""
 
+import re
+
 import pytest
 
 from supervisor.protocol.checkpoints import selection
@@ -52,6 +54,8 @@ def test_a_worker_that_is_killed(cluster: Cluster, undisturbed: list[str]) -> No
     end_of(gang, job)
     assert gang.ends() == undisturbed
     resumed_once(gang, job)
+    assert "next: again" not in job.output, "the daemons begin again, and the batch script has nothing to do"
+    assert gang.logged(job, "daemon.ready") == [1, 1]
     commits = [line.partition('"step": ')[2].partition(",")[0] for line in job.output.splitlines() if COMMIT in line]
     assert commits and len(commits) == len(set(commits)), "one line a commit, and not one a node"
 
@@ -66,6 +70,24 @@ def test_each_node_writes_its_share_and_one_is_killed(cluster: Cluster, undistur
     resumed_once(gang, job)
     newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
     assert verify.verify_bundle(newest / "ckpt").shards == 2
+
+
+@pytest.mark.minutes
+def test_processes_that_have_imported_everything_take_over_on_all_nodes(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Gang(cluster, "standby", pause=3.0, standby="auto")  # it loads in the time that is left over
+    job = gang.begin()
+    until_training(gang, job)
+    job.until(lambda: (found := gang.logged(job, "standby.ready")) and min(found) > 0, "they wait", PATIENCE_S)
+    pids = dict(re.findall(r"worker (\d) pid (\d+) begins", gang.printed(job)))
+    assert cluster.nodes[1].kill_own(int(pids["1"]))
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    resumed_once(gang, job)
+    logs = (gang.cluster.shared / f"stepkeeper-{job.id}").glob("*/supervisord.log")
+    starts = [[line for line in log.read_text().splitlines() if '"worker.spawned"' in line] for log in logs]
+    assert len(starts) == 2 and all('"was_standby": true' in second for _, second in starts)
 
 
 @pytest.mark.minutes

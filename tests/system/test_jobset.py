@@ -73,9 +73,9 @@ class Pods:
         return log.read_text(errors="replace") if log.exists() else ""
 
     def begun(self) -> list[tuple[int, int]]:
-        """Pid and first step of each rank's worker in this generation."""
-        found = [re.search(r"worker \d pid (\d+) begins at (\d+)", self.printed(rank)) for rank in range(len(NODES))]
-        return [(int(each[1]), int(each[2])) for each in found if each is not None]
+        """Pid and first step of each rank's newest worker in this generation."""
+        found = [re.findall(r"worker \d pid (\d+) begins at (\d+)", self.printed(rank)) for rank in range(len(NODES))]
+        return [(int(each[-1][0]), int(each[-1][1])) for each in found if each]
 
     def newest(self) -> int:
         """The highest committed step."""
@@ -108,11 +108,16 @@ def test_pods_that_are_evicted_or_lose_a_worker_end_with_the_same_bits(tmp_path:
         pods[0].send_signal(signal.SIGTERM)  # an eviction
         assert {pod.wait(PATIENCE_S) for pod in pods} <= {StepExit.SAVED, StepExit.NODE_LEAVES, StepExit.AGAIN}
     with gang.running() as pods:
-        (_, first), (pid, _) = gang.until_training()
+        begun = (_, first), (pid, _) = gang.until_training()
         assert first > 0
         wait_until(lambda: gang.newest() > first, "it has trained on", PATIENCE_S)
-        os.kill(pid, signal.SIGKILL)
-        assert [pod.wait(PATIENCE_S) for pod in pods] == [StepExit.AGAIN, StepExit.AGAIN]
+        os.kill(pid, signal.SIGKILL)  # a worker alone: no pod ends
+        old = {first for first, _ in begun}
+        wait_until(lambda: old.isdisjoint(first for first, _ in gang.begun()), "both begin again", PATIENCE_S)
+        gang.until_training()
+        assert [pod.poll() for pod in pods] == [None, None]
+        pods[1].kill()
+        assert [pod.wait(PATIENCE_S) for pod in pods] == [StepExit.AGAIN, -signal.SIGKILL]
     gang.pause = 0.0
     with gang.running() as pods:
         assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0]

@@ -1,10 +1,12 @@
 """This process as one attempt of a job: how it was launched, whom it reports to, and how it ends."""
 
+import os
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from supervisor.protocol.allocation import CLUSTER
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Control, Launch
 from supervisor.protocol.wire.messages import Failed, Promote, Restoring
@@ -49,12 +51,15 @@ class Attempt:
 
     def promote(self, promotion: Promote) -> None:
         """Makes the standby an attempt."""
+        if promotion.cluster is not None:
+            os.environ[CLUSTER] = promotion.cluster
         self.number = promotion.attempt
         self.launch = replace(
             self.launch,
             control=Control(promotion.attempt, Path(promotion.pipes)),
             between_failures_s=promotion.between_failures_s,
             microbatches=promotion.microbatches,
+            generation=promotion.generation,
             waits_for=None,
         )
 

@@ -5,7 +5,7 @@ from supervisor.core.actions.storage_waits import look_at_storage
 from supervisor.core.actions.transitions import enter, launch
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RecordWanted
-from supervisor.core.program.events import Event, ProgramClosed, StartRequested
+from supervisor.core.program.events import Event, GangBegins, ProgramClosed, StartRequested
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.wire.messages import Then
 
@@ -57,6 +57,15 @@ def start(facts: ProgramFacts, event: StartRequested, now: float) -> Effects:
             return effects
         return effects + launch(facts, now)
     return effects + start_with_full_budgets(facts, now)
+
+
+@leads_to(State.STARTING, State.BACKOFF)
+def begin_with_gang(facts: ProgramFacts, event: GangBegins, now: float) -> Effects:
+    """Starts the next attempt of a rank, with all others and without a pause: budgets count on."""
+    if facts.closing or not facts.wanted:
+        return []
+    facts.launched, facts.backoff_until = False, None
+    return launch(facts, now)
 
 
 def start_with_full_budgets(facts: ProgramFacts, now: float) -> Effects:

@@ -118,7 +118,7 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     """Starts a new attempt. A job's checkpoint is verified while its worker loads.
 
     If a dependency is not ready, the program stays STOPPED until its next start request; a rank of a gang that has had
-    its attempt, until the next daemon. If the host goes away before a job could save a step, the job waits in BACKOFF
+    its attempt, until all begin again. If the host goes away before a job could save a step, the job waits in BACKOFF
     for what becomes of the host.
     """
     policy = facts.policy

@@ -1,17 +1,29 @@
-"""One daemon's view of its gang: who has joined, who is alive, and when this generation is over.
+"""One daemon's view of its gang: who is there, who trains, and when a turn, or the whole generation, is over.
 
-The chief watches all others, the others watch the chief. The first loss ends the generation: whoever learns of it ends
-its own worker at once and leaves, so that nobody waits for TensorFlow's own heartbeat, and what follows is the batch
-script's decision alone (`core.fleet.steps`). A rank that leaves because it is done, or has saved, is no loss; the
-others have a while to do the same.
+A generation is one start of all daemons, by the batch script. In it the chief (rank 0) begins one *turn* after another:
+all that are there and have no worker start one together.
+
+A turn ends when a worker has ended on any node. If all daemons that are needed are there, the chief alone says that it
+is over (`Over`); each daemon ends its worker, says that it has none (`WithoutWorker`), and the next turn begins. No
+daemon ends, so only workers are started, for which processes wait that have imported everything (docs/standby.md).
+
+A node fails if nothing is heard of it, or its daemon is gone. If there are spare nodes, one takes its rank in the next
+turn (`roster.py`). Otherwise the generation is over: whoever learns of that ends its own worker at once and leaves, so
+that nobody waits for TensorFlow's own heartbeat, and what follows is the batch script's decision alone (`steps.py`).
+
+Two can't decide at the same time: the batch script does nothing while a daemon lives, and of the daemons only the chief
+begins turns. A rank that leaves because it is done, or has saved, is no loss; the others have a while to do the same.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 
-from supervisor.protocol.allocation import Allocation, StepExit
+from supervisor.core.fleet.roster import CHIEF, GRACE_S, Roster
+from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
+from supervisor.protocol.gang import Broken, Over, WithoutWorker
 from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
@@ -20,11 +32,50 @@ LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 
 
+class TurnPhase(Enum):
+    """Where a daemon stands in the present turn."""
+
+    GATHERING = "gathering"  # it has not begun: workers of the turn before are to end
+    TRAINING = "training"  # it has begun; a spare node waits
+    BROKEN = "broken"  # this daemon has told the chief that its worker has ended
+
+
 @dataclass(frozen=True, slots=True)
 class BeginTraining:
-    """All have joined: start the workers, which listen at these addresses, by rank."""
+    """Start the worker, unless this node is a spare one. `nodes` and `addresses`: of all workers, by rank."""
 
+    turn: int
+    nodes: tuple[int, ...]
     addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TellCluster:
+    """To a spare node that has come back: who trains at present."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    """This turn is over: end the worker if there is one, and say `ready` once there is none. `text`: for people."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """To one node, or to all that are connected (None)."""
+
+    message: Broken | Over | WithoutWorker
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Nothing is heard of that node: end the connection, so that it can join again."""
+
+    node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +86,27 @@ class EndGeneration:
     text: str
 
 
-GangEffect = BeginTraining | EndGeneration
+GangEffect = BeginTraining | TellCluster | EndWorker | Say | Disconnect | EndGeneration
 
 
 @dataclass(slots=True)
 class GangView:
-    """What one daemon knows. All times are monotonic seconds; `rendezvous_s`: how long it waits until all are there."""
+    """What one daemon knows. All times are monotonic seconds; `rendezvous_s`: how long it waits until all are there.
+
+    `allocation`: its `rank` is this node's number here.
+    """
 
     allocation: Allocation
-    address: str
     began_at: float
     rendezvous_s: float
-    has_begun: bool = False
+    roster: Roster
+    turn: int = 0
+    phase: TurnPhase = TurnPhase.GATHERING
+    addresses: tuple[str, ...] = ()
+    """Of the workers of this turn, by rank, while it is TRAINING."""
     end: EndGeneration | None = None
-    _addresses: dict[int, str] = field(default_factory=dict)
+    _ready: dict[int, str] = field(default_factory=dict)
+    """To the chief: nodes without a worker, and where the next one listens."""
     _heard_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
     """Of those that have joined and not left; first the one from which nothing was heard for longest: a chief asks for
     it whenever a rank joins."""
@@ -56,86 +114,210 @@ class GangView:
     _leave_by: float | None = None
 
     @property
-    def _peers(self) -> range:
-        return range(1, self.allocation.size) if self.allocation.rank == 0 else range(1)
+    def is_chief(self) -> bool:
+        """Whether this daemon begins turns."""
+        return self.allocation.rank == CHIEF
 
-    def joined(self, rank: int, address: str, now: float) -> list[GangEffect]:
+    @property
+    def trains(self) -> bool:
+        """Whether this node has a rank in the present turn."""
+        return self.phase is not TurnPhase.GATHERING and self.allocation.rank in self.roster.ranks
+
+    # --- what other daemons say ---
+
+    def joined(self, node: int, turn: int, address: str, now: float) -> list[GangEffect]:
         """To the chief: a daemon has proved that it belongs to this generation."""
-        self._addresses[rank] = address
-        self.heard(rank, now)
-        if self.has_begun or self.end is not None or len(self._addresses) < self.allocation.size - 1:
+        self.heard(node, now)
+        self.roster.came(node)
+        if self.end is not None:
             return []
-        self.has_begun = True
-        return [BeginTraining((self.address, *(self._addresses[peer] for peer in self._peers)))]
+        if self.phase is TurnPhase.TRAINING and node in self.roster.ranks:
+            return self._again(f"the worker of {self.allocation.describe(node)} ended with its daemon", now)
+        if turn != self.turn:
+            return [Say(Over(self.turn, "another node has its rank"), node)]
+        return self._is_ready(node, address, now)
 
-    def begun(self, addresses: tuple[str, ...], now: float) -> list[GangEffect]:
+    def on_ready(self, node: int, message: WithoutWorker, now: float) -> list[GangEffect]:
+        """To the chief: no worker runs there."""
+        self.heard(node, now)
+        if self.end is not None or message.turn != self.turn:
+            return []
+        return self._is_ready(node, message.address, now)
+
+    def on_broken(self, node: int, message: Broken, now: float) -> list[GangEffect]:
+        """To the chief: the worker there has ended."""
+        self.heard(node, now)
+        is_now = self.phase is TurnPhase.TRAINING and message.turn == self.turn and node in self.roster.ranks
+        if self.end is not None or not is_now:
+            return []
+        return self._again(f"{self.allocation.describe(node)}: {message.text}", now)
+
+    def on_over(self, message: Over, now: float) -> list[GangEffect]:
+        """To the others: the turn before `message.turn` is over."""
+        self.heard(CHIEF, now)
+        if self.end is not None or not self.turn <= message.turn:
+            return []
+        self.turn, self.phase, self.began_at = message.turn, TurnPhase.GATHERING, now
+        return [EndWorker(message.text)]
+
+    def begun(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], now: float) -> list[GangEffect]:
         """To the others: the chief has named the cluster."""
-        self.heard(0, now)
-        if self.end is not None or self.has_begun:
+        self.heard(CHIEF, now)
+        if self.end is not None or (self.phase is not TurnPhase.GATHERING and turn == self.turn):
             return []
-        if len(addresses) != self.allocation.size or addresses[self.allocation.rank] != self.address:
-            return self._over(StepExit.AGAIN, "the chief named another cluster than this one")
-        self.has_begun = True
-        return [BeginTraining(addresses)]
+        if self.phase is not TurnPhase.GATHERING or turn != self.turn:
+            return self._over(StepExit.AGAIN, "the chief named a turn that is none")
+        return self._begin(nodes, addresses)
 
-    def heard(self, rank: int, now: float) -> None:
+    def heard(self, node: int, now: float) -> None:
         """It said something."""
-        if rank not in self._left:
-            self._heard_at[rank] = now
-            self._heard_at.move_to_end(rank)
+        if node not in self._left:
+            self._heard_at[node] = now
+            self._heard_at.move_to_end(node)
 
-    def left(self, rank: int, status: int, text: str, now: float) -> list[GangEffect]:
+    def left(self, node: int, status: int, text: str, now: float) -> list[GangEffect]:
         """It said that it leaves, and why."""
-        if status in _IN_ORDER and self.has_begun:
-            self._left.add(rank)
-            self._heard_at.pop(rank, None)
+        if self._is_spare(node):
+            self._forget(node)
+            return []
+        if status in _IN_ORDER and self.phase is not TurnPhase.GATHERING:
+            self._left.add(node)
+            self._heard_at.pop(node, None)
             self._leave_by = self._leave_by or now + LEAVE_S
+            if self._is_spare(self.allocation.rank):
+                return self._over(StepExit.DONE, f"{self.allocation.describe(node)} left: {text}")
             return []
-        return self._over(StepExit.AGAIN, f"{self.allocation.describe(rank)} left: {text}")
+        reason = f"{self.allocation.describe(node)} left: {text}"
+        if status == StepExit.FAILED or self._leave_by is not None:
+            return self._over(StepExit.AGAIN, reason)
+        self._forget(node)
+        return self._failed([node], reason, now)
 
-    def lost(self, rank: int, text: str) -> list[GangEffect]:
+    def lost(self, node: int, text: str, now: float) -> list[GangEffect]:
         """Its connection ended without a word."""
-        if rank in self._left:
+        if node in self._left:
             return []
-        return self._over(StepExit.AGAIN, f"{self.allocation.describe(rank)} was lost: {text}")
+        self._heard_at.pop(node, None)
+        self._ready.pop(node, None)
+        return self._failed([node], f"{self.allocation.describe(node)} was lost: {text}", now)
+
+    # --- what happens here ---
+
+    def broken(self, text: str, now: float) -> list[GangEffect]:
+        """The worker here has ended, and nobody asked for it."""
+        if self.end is not None or self.phase is not TurnPhase.TRAINING or not self.trains:
+            return []
+        if self.is_chief:
+            return self._again(f"{self.allocation.describe(CHIEF)}: {text}", now)
+        self.phase = TurnPhase.BROKEN
+        return [Say(Broken(self.turn, text))]
+
+    def ready(self, address: str, now: float) -> list[GangEffect]:
+        """No worker runs here; the next one will listen at `address`."""
+        if self.end is not None or self.phase is not TurnPhase.GATHERING:
+            return []
+        return self._is_ready(CHIEF, address, now) if self.is_chief else [Say(WithoutWorker(self.turn, address))]
+
+    # --- time ---
 
     def deadline(self) -> float | None:
         """When to call `expire`."""
         if self.end is not None:
             return None
         limits = [at + SILENCE_S for at in islice(self._heard_at.values(), 1)]
-        if not self.has_begun:
+        if self.phase is TurnPhase.GATHERING:
             limits.append(self.began_at + self.rendezvous_s)
+            if CHIEF in self._ready and self.roster.can_go_on(self._ready):
+                limits.append(self.began_at + GRACE_S)
         if self._leave_by is not None:
             limits.append(self._leave_by)
         return min(limits, default=None)
 
     def expire(self, now: float) -> list[GangEffect]:
         """The time of `deadline` has come."""
-        if silent := sorted(rank for rank, at in self._heard_at.items() if now >= at + SILENCE_S):
+        if self.end is not None:
+            return []
+        if silent := sorted(node for node, at in self._heard_at.items() if now >= at + SILENCE_S):
+            for node in silent:
+                self._forget(node)
             text = f"nothing was heard of {self._names(silent)} for {SILENCE_S:g} s"
-            return self._over(StepExit.AGAIN, text)
-        if not self.has_begun and now >= self.began_at + self.rendezvous_s:
-            return self._over(StepExit.NODE_MISSING, self._describe_missing())
+            return [*map(Disconnect, silent), *self._failed(silent, text, now)]
+        if self.phase is TurnPhase.GATHERING:
+            if now >= self.began_at + self.rendezvous_s:
+                return self._over(StepExit.NODE_MISSING, self._describe_missing())
+            return self._begin_if_complete(now) if self.is_chief else []
         if self._leave_by is not None and now >= self._leave_by:
             text = f"other ranks ended {LEAVE_S:g} s ago, and the worker here has not"
             return self._over(StepExit.AGAIN, text)
         return []
 
+    # --- what follows ---
+
+    def _is_ready(self, node: int, address: str, now: float) -> list[GangEffect]:
+        if self.phase is TurnPhase.TRAINING:
+            return [TellCluster(node)] if self._is_spare(node) else []
+        self._ready[node] = address
+        return self._begin_if_complete(now)
+
+    def _begin_if_complete(self, now: float) -> list[GangEffect]:
+        if (nodes := self.roster.choose(self._ready, now - self.began_at)) is None:
+            return []
+        return self._begin(nodes, tuple(self._ready[node] for node in nodes))
+
+    def _begin(self, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> list[GangEffect]:
+        self.phase, self.roster.ranks, self.addresses = TurnPhase.TRAINING, nodes, addresses
+        self._ready.clear()
+        return [BeginTraining(self.turn, nodes, addresses)]
+
+    def _again(self, text: str, now: float) -> list[GangEffect]:
+        """The chief ends this turn, for the next one."""
+        if self._leave_by is not None or self.turn + 1 >= MAX_TURNS:
+            return self._over(StepExit.AGAIN, text)
+        self.turn += 1
+        self.phase, self.began_at = TurnPhase.GATHERING, now
+        self._ready.clear()
+        return [Say(Over(self.turn, text)), EndWorker(text)]
+
+    def _failed(self, nodes: Sequence[int], text: str, now: float) -> list[GangEffect]:
+        """Those are gone: a spare node takes over, or the generation is over."""
+        if self.end is not None:
+            return []
+        if not self.is_chief:
+            return self._over(StepExit.AGAIN, text)
+        had_ranks = any(node in self.roster.ranks for node in nodes)
+        for node in nodes:
+            self.roster.failed(node)
+        if not had_ranks:
+            return []
+        if not self.roster.can_go_on(self._present):
+            return self._over(StepExit.AGAIN, text)
+        return self._again(text, now) if self.phase is TurnPhase.TRAINING else self._begin_if_complete(now)
+
+    @property
+    def _present(self) -> Collection[int]:
+        return {CHIEF, *self._heard_at}
+
+    def _is_spare(self, node: int) -> bool:
+        return self.phase is not TurnPhase.GATHERING and node not in self.roster.ranks
+
+    def _forget(self, node: int) -> None:
+        self._heard_at.pop(node, None)
+        self._ready.pop(node, None)
+
     def _describe_missing(self) -> str:
         within = f"within {self.rendezvous_s:g} s (rendezvous_timeout)"
-        if self.allocation.rank != 0:
-            if 0 in self._heard_at:
-                return (
-                    f"the gang was not complete {within}; the log of {self.allocation.describe(0)} names who is missing"
-                )
-            return f"{self.allocation.describe(0)}, the chief, could not be reached {within}"
-        missing = [peer for peer in self._peers if peer not in self._addresses]
-        return f"{self._names(missing)} did not join {within}"
+        if not self.is_chief:
+            if CHIEF in self._heard_at:
+                chief = self.allocation.describe(CHIEF)
+                return f"the gang was not complete {within}; the log of {chief} names who is missing"
+            return f"{self.allocation.describe(CHIEF)}, the chief, could not be reached {within}"
+        missing = [node for node in range(self.allocation.size) if node not in self._ready]
+        need = f"; {self.roster.wanted} are needed" if self.roster.wanted < self.allocation.size else ""
+        return f"{self._names(missing)} did not join {within}{need}"
 
-    def _names(self, ranks: Sequence[int]) -> str:
+    def _names(self, nodes: Sequence[int]) -> str:
         """The first of them: the text goes to every rank, and may be about as many."""
-        return listed([self.allocation.describe(rank) for rank in ranks], ", ", LISTED_RANKS)
+        return listed([self.allocation.describe(node) for node in nodes], ", ", LISTED_RANKS)
 
     def _over(self, status: StepExit, text: str) -> list[GangEffect]:
         if self.end is not None:

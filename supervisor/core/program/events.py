@@ -453,6 +453,11 @@ class GangBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class GangBegins:
+    """All ranks of the gang are ready for another start, after one of them was gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostSuspended:
     """Nothing ran here for `suspended_for_s` seconds until now: the host or the daemon was suspended."""
 
@@ -506,6 +511,7 @@ Event = (
     | SilenceObserved
     | SpeedChanged
     | GangBroken
+    | GangBegins
     | HostSuspended
     | DeadlinePassed
 )

@@ -93,7 +93,9 @@ class Policy:
     notice_grace: float = 60.0
     durable: Durable = Durable.LOCAL
     on_oom: OnOom = OnOom.RESTART
-    is_gang: bool = False  # one rank of several nodes: one attempt for each daemon, as all begin together or none
+    is_gang: bool = (
+        False  # one rank of several nodes: one attempt for each start of all, as they begin together or not at all
+    )
     checkpoint_dir: str | None = None  # of a job
     script: str = "the script"  # what it runs, for messages
     start_paths: tuple[str, ...] = ()  # its directory, its command, and the script that a job's interpreter reads

@@ -39,6 +39,8 @@ PROTOCOL = 1
 STANDBY = 0
 """The attempt number of a standby, which is not an attempt yet."""
 
+MAX_CLUSTER = 40_000  # characters; in a line there is room for that, with its quotes escaped
+
 AWAY = 1500  # messages at once: so many a worker keeps while no daemon reads, with what the pipe holds
 
 
@@ -104,13 +106,16 @@ class Export:
 class Promote:
     """To a standby: it is attempt `attempt` from now on, and `go` follows. Its pipes are in `pipes` now.
 
-    `between_failures_s`, `microbatches`: new values of these launch settings.
+    `between_failures_s`, `microbatches`, `generation`: new values of these launch settings. `cluster`: TF_CONFIG of a
+    rank of a gang.
     """
 
     attempt: Attempt
     pipes: PathText
     between_failures_s: OrderedSeconds | None = None
     microbatches: Count = 1
+    generation: Count | None = None
+    cluster: Annotated[str, Text(MAX_CLUSTER)] | None = None
 
 
 # --- worker to daemon -------------------------------------------------------------------------------------------

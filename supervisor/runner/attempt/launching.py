@@ -115,10 +115,9 @@ def preload_command(config: ProgramConfig, is_gang: bool = False) -> tuple[str, 
     An entry point's command can be a standby as it is. A script is not run: its interpreter imports packages for it.
     """
     job = config.job
-    if job is None or job.strategy in ("multiworker", "tpu"):
+    is_rank = is_gang and job is not None and job.strategy == "multiworker"  # who it trains with, it learns later
+    if job is None or (job.strategy in ("multiworker", "tpu") and not is_rank):
         return f"strategy = {job.strategy if job else None} starts other processes, or opens a device, as it loads"
-    if is_gang:
-        return "the job trains on several nodes"
     if job.entrypoint is not None:
         return config.command
     python, *rest = config.command

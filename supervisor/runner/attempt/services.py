@@ -31,6 +31,17 @@ class StandbyLoadingSlot:
     holder: str | None = None
 
 
+@dataclass(slots=True)
+class GangPlace:
+    """This node's place in its gang. The gang's agent changes it with each turn.
+
+    `cluster`: TF_CONFIG of this turn, for the worker.
+    """
+
+    allocation: Allocation
+    cluster: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What all runners share."""
@@ -45,10 +56,8 @@ class Services:
     lowest_attempt: int = 1
     daemon: DaemonIdentity | None = None
     """This process, for workers that must not outlive it for long; None: they train on until the next one comes."""
-    generation: int | None = None
-    """Of the gang; None if programs are not ranks of one. Then a worker that an earlier daemon left is not adopted."""
-    place: Allocation | None = None
-    """This node's, in the gang; None if programs are not ranks of one."""
+    gang: GangPlace | None = None
+    """None if programs are not ranks of a gang."""
     is_chief: bool = True
     """False on the other nodes of a gang, whose checkpoints the chief's daemon mirrors for all."""
     cgroups: Cgroups | None = None
@@ -65,3 +74,13 @@ class Services:
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
     available_memory: Callable[[], tuple[int, int]] = available_memory.available_memory
     """Free and total bytes."""
+
+    @property
+    def place(self) -> Allocation | None:
+        """This node's, in the gang; None if programs are not ranks of one."""
+        return self.gang.allocation if self.gang is not None else None
+
+    @property
+    def generation(self) -> int | None:
+        """Of the gang; None if programs are not ranks of one."""
+        return self.gang.allocation.generation if self.gang is not None else None

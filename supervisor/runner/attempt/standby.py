@@ -96,12 +96,18 @@ class StandbyHolder(ProgramObserver):
         """A standby that the job no longer needs is killed when this returns."""
         self._handle_event(core.JobChanged(core.need_of(facts)))
 
+    def expect_start(self) -> None:
+        """The other ranks of the gang are being met, so the worker starts soon: it loads what it can already."""
+        if self._process is None:
+            self._handle_event(core.StartExpected())
+
     def promote(self, attempt: int, microbatches: int, unfit: str | None = None) -> StandbyProcess | None:
         """Promotes the standby to this attempt and returns it; None if there is none. The caller owns it then.
 
         `unfit`: why it can't become this attempt, as far as the caller knows.
         """
         spare = self._process
+        unfit = unfit or self._why_no_rank()
         unfit = unfit or (None if spare is None else spare.why_unusable(self._config.directory))
         effects = self._decide(core.AttemptStarting(unfit, microbatches))
         if spare is None or not any(isinstance(effect, core.PromoteStandby) for effect in effects):
@@ -117,6 +123,11 @@ class StandbyHolder(ProgramObserver):
             self.discard(spare)
             return None
         return spare
+
+    def _why_no_rank(self) -> str | None:
+        cluster = self._services.gang.cluster if self._services.gang is not None else None
+        is_long = cluster is not None and len(cluster) > messages.MAX_CLUSTER
+        return "the addresses of all ranks are longer than a message" if is_long else None
 
     def discard(self, spare: StandbyProcess) -> None:
         """Kills a promoted standby that can't become the attempt; its pid stays in `pids` until it has exited."""
@@ -193,6 +204,7 @@ class StandbyHolder(ProgramObserver):
                 self._on_message,
                 self._on_malformed_message,
                 self._on_exit,
+                effect.is_urgent,
             )
         except (SpawnError, OSError) as error:
             self._log.warning("standby.not_spawned", error=str(error))

@@ -78,7 +78,10 @@ class StandbyProcess:
         restore_priority(self.process)
         priority.lower_oom_score(self.process.pid, config.oom_score_adjust)
         note_output_begin(config, services.logs, attempt)
-        self.channel.send(messages.Promote(attempt, str(folder), between_failures_s, microbatches))
+        cluster = services.gang.cluster if services.gang is not None else None
+        self.channel.send(
+            messages.Promote(attempt, str(folder), between_failures_s, microbatches, services.generation, cluster)
+        )
 
 
 def start_standby(
@@ -90,9 +93,10 @@ def start_standby(
     on_message: Callable[[messages.FromWorker], None],
     on_malformed_message: Callable[[str], None],
     on_exit: Callable[[str, Exit], None],
+    is_urgent: bool,
 ) -> StandbyProcess:
-    """Starts one, at the lowest priority. `command`: what is run instead of the program's own; `on_exit` gets a token
-    of it besides. Raises SpawnError or OSError with everything taken back.
+    """Starts one, at the lowest priority unless it `is_urgent`. `command`: what is run instead of the program's own;
+    `on_exit` gets a token of it besides. Raises SpawnError or OSError with everything taken back.
     """
     token = secrets.token_hex(8)
     folder = layout.standby_folder(services.runtime_dir, config.name, token)
@@ -117,7 +121,8 @@ def start_standby(
         request = spawn_request(config, services, launch, mark, stdio, OOM_SCORE, command=command)
         process = spawn(request, partial(on_exit, token))
         undo.pop_all()
-    priority.lower_priority(process.pid)
+    if not is_urgent:
+        priority.lower_priority(process.pid)
     return StandbyProcess(process, channel, mark, folder_id, cgroup)
 
 

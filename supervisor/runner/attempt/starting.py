@@ -19,6 +19,7 @@ from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
 from supervisor.host.processes.spawning import SpawnError, find_command, require_script
 from supervisor.host.resources.cgroup import Cgroup
+from supervisor.protocol import allocation
 from supervisor.protocol.wire import launch, messages
 from supervisor.protocol.wire.launch import Launch
 from supervisor.runner.attempt.launching import check_reach, config_digest, owner_ids, script_path
@@ -105,6 +106,7 @@ def spawn_request(
             "SUPERVISOR_GROUP_NAME": config.group,
             **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
             **config.environment,
+            **({allocation.CLUSTER: services.gang.cluster} if services.gang and services.gang.cluster else {}),
             **({"CUDA_VISIBLE_DEVICES": visible_gpus} if visible_gpus is not None else {}),
             **({"NOTIFY_SOCKET": str(stdio.notify)} if stdio.notify else {}),
             **(worker_launch.to_environment() if worker_launch is not None else {}),

@@ -1,24 +1,40 @@
-"""This daemon as one of a gang: meets the others before anything starts, and ends with them.
+"""This daemon as one of a gang: meets the others before anything starts, begins with them, again if need be, and ends
+with them.
 
 The decisions are in `core/fleet/gang.py`; the connections in `host/gang_link.py`. While workers train, whatever goes
-wrong on any node ends this generation everywhere, and nothing is started again by this daemon.
+wrong on any node ends this turn everywhere, and nothing is started again by this daemon alone.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
 
-from supervisor.core.fleet.gang import BeginTraining, EndGeneration, GangEffect, GangView
+from supervisor.core.fleet.gang import (
+    BeginTraining,
+    Disconnect,
+    EndGeneration,
+    EndWorker,
+    GangEffect,
+    GangView,
+    Say,
+    TellCluster,
+    TurnPhase,
+)
+from supervisor.core.fleet.roster import Roster
 from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
-from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import GangMessage, Leave
+from supervisor.protocol.allocation import StepExit
+from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, WithoutWorker
 from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.program.runner import Runner
+
+ENDED_BY_GANG = (State.STARTING, State.RUNNING, State.FLUSHING, State.ADOPTING)
 
 log = structlog.get_logger()
 
@@ -31,76 +47,127 @@ def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class GangSettings:
+    """`secret`: of the allocation. `rendezvous_s`: how long it is waited until all are there. `wanted`: nodes that
+    train; the others are spare.
+    """
+
+    secret: str
+    rendezvous_s: float
+    wanted: int
+
+
 class GangAgent:
-    """`place`: of this node in the gang. `runners`: the one program, by name. `leave`: asks the daemon to exit;
-    `is_leaving`: whether it was asked, for whatever reason.
+    """`place`: of this node in the gang, which this changes with each turn. `runners`: the one program, by name.
+    `leave`: asks the daemon to exit; `is_leaving`: whether it was asked, for whatever reason.
     """
 
     def __init__(
         self,
-        place: Allocation,
-        secret: str,
-        rendezvous_s: float,
+        place: GangPlace,
+        settings: GangSettings,
         runners: Mapping[str, Runner],
         leave: Callable[[], None],
         is_leaving: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.allocation = place
+        self.allocation = place.allocation
+        """As it was given: `rank` is the number of this node, whatever its rank in a turn."""
         self.ends_with: StepExit | None = None
         """What the batch script is told; None: the daemon's own end decides."""
+        self._place = place
+        self._settings = settings
         self._runners = runners
         self._leave = leave
         self._is_leaving = is_leaving
-        address = f"{place.nodes[place.rank]}:{free_port(gang.worker_ports(secret, place)[place.rank])}"
-        self._view = GangView(place, address, self._loop.time(), rendezvous_s)
-        self._link = GangLink(place, secret, address, gang.link_port(place), self)
+        roster = Roster(self.allocation.size, settings.wanted)
+        self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
+        self._link = GangLink(self.allocation, settings.secret, gang.link_port(self.allocation), self)
+        self._address = self._free_address()
         self._joined = 0
         self._leaves_for_node = False
         self._has_told_failure = False
+        self._has_started = False
+        """Whether the program was taken up: from then on, a turn begins with an event."""
+        self._last_attempt: int | None = None
+        """The attempt of the turn before."""
+        self._reported_turn = 0
+        """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
+        self._over_text = ""
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
+
+    # --- the beginning ---
 
     async def gather(self) -> str | None:
         """Waits until all daemons are there; returns TF_CONFIG, or None if this generation is over before that."""
         me = self.allocation
         log.info("gang.gathering", rank=me.rank, nodes=me.size, chief=me.nodes[0], generation=me.generation)
+        self._expect_start()
+        await self._open()
+        self._execute(self._view.ready(self._address, self._loop.time()) if self._view.is_chief else [])
+        return await self._cluster
+
+    async def _open(self) -> None:
         try:
             await self._link.open()
         except OSError as error:
             self._execute([EndGeneration(StepExit.AGAIN, f"cannot listen for the gang: {error}")])
         self._arm_timer()
-        return await self._cluster
+
+    def _free_address(self) -> str:
+        me, turn = self.allocation, self._view.turn
+        return f"{me.nodes[me.rank]}:{free_port(gang.worker_ports(self._settings.secret, me, turn)[me.rank])}"
+
+    # --- what happens here ---
 
     def on_change(self) -> None:
-        """The program's state has changed: once its worker has ended, so has this generation.
+        """The program's state has changed: once its worker has ended, so has this turn.
 
         Not if the daemon was told to exit before: then that decides what the batch script is told.
         """
         is_failed = any(runner.state is State.FAILED for runner in self._runners.values())
         if is_failed and not self._has_told_failure:  # at once, as the chief, which writes why, may soon be gone
             self._has_told_failure = True
-            self._link.send_all(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
+            self._link.send(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
         if self._is_leaving():
             return
         for runner in self._runners.values():
-            if not runner.facts.launched or runner.state not in (State.BACKOFF, State.STOPPED):
-                continue
-            last = runner.records.process.last_exit
-            if runner.facts.waits_for_storage:
-                self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
-            elif runner.facts.waits_for_host:
-                self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
-            elif not runner.wanted or (last is not None and last.code == WorkerExit.STOPPED):
-                self._end(StepExit.SAVED, "saved and stopped")
-            else:
-                self._end(StepExit.AGAIN, f"its worker ended: {runner.reason or 'see its log'}")
+            if self._view.phase is not TurnPhase.TRAINING and runner.state in ENDED_BY_GANG:
+                runner.post(events.GangBroken(self._over_text))  # it was just starting when its turn ended
+            elif runner.facts.launched and runner.state in (State.BACKOFF, State.STOPPED):
+                self._on_ended(runner)
+
+    def _on_ended(self, runner: Runner) -> None:
+        """No worker runs here."""
+        last = runner.records.process.last_exit
+        if runner.facts.waits_for_storage:
+            self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
+        elif runner.facts.waits_for_host:
+            self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
+        elif runner.attempt == self._last_attempt:
+            return  # the next one is about to be launched
+        elif not runner.wanted or (last is not None and last.code == WorkerExit.STOPPED):
+            self._end(StepExit.SAVED, "saved and stopped")
+        else:
+            now = self._loop.time()
+            self._execute(self._view.broken(f"its worker ended: {runner.reason or 'see its log'}", now))
+            if runner.state is State.STOPPED:  # in BACKOFF it pauses, and so do all others
+                self._say_ready()
+
+    def _say_ready(self) -> None:
+        """Once for each turn."""
+        if self._view.phase is TurnPhase.GATHERING and self._reported_turn != self._view.turn:
+            self._reported_turn = self._view.turn
+            self._address = self._free_address()
+            self._execute(self._view.ready(self._address, self._loop.time()))
 
     async def close(self, status: int) -> None:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._link.send_all(Leave(status, self._describe_exit(status)))
+        self._link.send(Leave(status, self._describe_exit(status)))
         await self._link.close()
 
     def _describe_exit(self, status: int) -> str:
@@ -114,26 +181,40 @@ class GangAgent:
 
     # --- what comes in ---
 
-    def on_joined(self, rank: int, address: str) -> None:
+    def joins_with(self) -> tuple[int, str]:
+        return self._view.turn, self._address
+
+    def on_joined(self, rank: int, joins: Join) -> None:
         self._joined += 1
         if self._joined & (self._joined - 1) == 0:  # the 1st, 2nd, 4th, 8th …: they may be many
             node, others = self.allocation.describe(rank), self.allocation.size - 1
-            log.info("gang.joined", node=node, address=address, joined=self._joined, of=others)
-        self._execute(self._view.joined(rank, address, self._loop.time()))
+            log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
+        now = self._loop.time()
+        self._execute(self._view.joined(rank, joins.turn, joins.address, now))
 
-    def on_begin(self, addresses: tuple[str, ...]) -> None:
-        self._execute(self._view.begun(addresses, self._loop.time()))
+    def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
+        self._execute(self._view.begun(turn, nodes, addresses, self._loop.time()))
 
     def on_message(self, rank: int, message: GangMessage) -> None:
-        self._view.heard(rank, self._loop.time())
-        if isinstance(message, Leave):
-            if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it
-                self._leaves_for_node = True
-                log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
-            self._execute(self._view.left(rank, message.status, message.text[:500], self._loop.time()))
+        now = self._loop.time()
+        self._view.heard(rank, now)
+        match message:
+            case Broken():
+                self._execute(self._view.on_broken(rank, message, now))
+            case Over():
+                self._execute(self._view.on_over(message, now))
+            case WithoutWorker():
+                self._execute(self._view.on_ready(rank, message, now))
+            case Leave():
+                if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it
+                    self._leaves_for_node = True
+                    log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
+                self._execute(self._view.left(rank, message.status, message.text[:500], now))
 
     def on_lost(self, rank: int, text: str) -> None:
-        self._execute(self._view.lost(rank, text))
+        if self._view.end is None:
+            log.warning("gang.daemon_lost", node=self.allocation.describe(rank), why=text[:500])
+        self._execute(self._view.lost(rank, text, self._loop.time()))
 
     def on_refused(self, reason: str) -> None:
         self._execute([EndGeneration(StepExit.AGAIN, f"the chief refused this daemon: {reason}")])
@@ -148,12 +229,16 @@ class GangAgent:
         for effect in decided:
             match effect:
                 case BeginTraining():
-                    if self.allocation.rank == 0:
-                        self._link.begin(effect.addresses)
-                    took_s = round(self._loop.time() - self._view.began_at, 3)
-                    log.info("gang.complete", nodes=len(effect.addresses), took_s=took_s)
-                    if not self._cluster.done():
-                        self._cluster.set_result(gang.cluster_text(effect.addresses, self.allocation.rank))
+                    self._begin(effect)
+                case TellCluster():
+                    view = self._view
+                    self._link.begin(view.turn, view.roster.ranks, view.addresses, effect.node)
+                case EndWorker():
+                    self._end_worker(effect.text)
+                case Say():
+                    self._link.send(effect.message, effect.node)
+                case Disconnect():
+                    self._link.drop(effect.node)
                 case EndGeneration():
                     log.warning("gang.over", why=effect.text, status=int(effect.status))
                     for runner in self._runners.values():
@@ -163,11 +248,52 @@ class GangAgent:
                     assert_never(effect)
         self._arm_timer()
 
+    def _begin(self, effect: BeginTraining) -> None:
+        """All are ready: starts the worker of this node, if it has a rank in this turn."""
+        if self._view.is_chief:
+            self._link.begin(effect.turn, effect.nodes, effect.addresses)
+        took_s = round(self._loop.time() - self._view.began_at, 3)
+        me, size = self.allocation, len(effect.nodes)
+        log.info("gang.complete", nodes=size, took_s=took_s, generation=me.generation + effect.turn)
+        if me.rank not in effect.nodes:
+            log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node is lost")
+            return
+        self._take_place(effect.turn, effect.nodes, effect.addresses)
+        if not self._has_started:
+            self._has_started = True
+            self._cluster.set_result(self._place.cluster)
+            return
+        for runner in self._runners.values():
+            self._last_attempt = runner.attempt
+            if not runner.wanted:
+                self._end(StepExit.SAVED, "saved and stopped")
+            runner.post(events.GangBegins())
+
+    def _take_place(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
+        self._place.allocation = self.allocation.of_turn(turn, nodes)
+        self._place.cluster = gang.cluster_text(addresses, self._place.allocation.rank)
+
+    def _end_worker(self, text: str) -> None:
+        """This turn is over, and the next one follows."""
+        log.warning("gang.again", why=text, turn=self._view.turn)
+        self._over_text = text
+        for runner in self._runners.values():
+            runner.post(events.GangBroken(text))
+        self._expect_start()
+        is_gone = all(runner.facts.launched and runner.state is State.STOPPED for runner in self._runners.values())
+        if is_gone or not self._has_started:
+            self._say_ready()
+
+    def _expect_start(self) -> None:
+        for runner in self._runners.values():
+            if runner.standby is not None:
+                runner.standby.expect_start()
+
     def _end(self, status: StepExit, text: str) -> None:
         """Tells all others at once, and asks the daemon to exit; the first reason counts."""
         if self.ends_with is None:
             self.ends_with = status
-            self._link.send_all(Leave(status, text))
+            self._link.send(Leave(status, text))
         if not self._cluster.done():
             self._cluster.set_result(None)
         self._leave()

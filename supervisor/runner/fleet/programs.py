@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+import psutil
 import structlog
 
 from supervisor.config import Config
@@ -112,6 +113,7 @@ class Programs:
             asyncio.to_thread(ledger.attempts.unfinished_attempts),
             asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
         )
+        marked = self._left_by_others(marked)
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             last[name] = max(last.get(name, 0), marks.attempt_of(value))
@@ -130,6 +132,12 @@ class Programs:
                 group.create_task(self._takeover.end_unconfigured(name, left[name]))
             self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
         await self._takeover.note_folder()
+
+    def _left_by_others(self, marked: dict[str, list[psutil.Process]]) -> dict[str, list[psutil.Process]]:
+        """Less the standbys that this daemon has started while it met the rest of its gang."""
+        own = {pid for runner in self.runners.values() for pid in runner.standby_pids}
+        left = {value: [process for process in its if process.pid not in own] for value, its in marked.items()}
+        return {value: processes for value, processes in left.items() if processes}
 
     async def stop_all(self) -> None:
         """Flushes and stops all programs. Returns when no process is left, old or new."""

@@ -62,14 +62,14 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
-        groups = self._groups_of(runner.name) if runner.config.ends_all_processes else []
+        groups = self._groups_of(runner.name, runner.standby_pids) if runner.config.ends_all_processes else []
         if left.worker is not None or left.strays:
             runner.takeover.has_leftovers = True
             turn.give_up()
         self._say_foreign(runner.name, left)
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
-        is_gang = self._services.generation is not None  # its worker belonged to a gang that is over
-        adopted = left.worker is not None and not is_gang and self._adopt(runner, left.worker)
+        is_rank = self._services.gang is not None  # its worker belonged to a gang that is over
+        adopted = left.worker is not None and not is_rank and self._adopt(runner, left.worker)
         # read now: a newer attempt may run by the time the others are recorded
         adopted_attempt = runner.attempt if adopted else None
         runner.takeover.advance(TakeoverStage.ADOPTION_SETTLED)
@@ -80,7 +80,7 @@ class Takeover:
             left = left.without_worker()
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.start_once()
-        limit_s = GANG_EXIT_TIMEOUT_S if is_gang else runner.stop_limit_s
+        limit_s = GANG_EXIT_TIMEOUT_S if is_rank else runner.stop_limit_s
         in_use = runner.current.cgroup  # before a newer attempt may run
         gone = await self._leftovers.end_all(runner.name, left.strays, limit_s, runner.config.stopsignal)
         await self._leftovers.end_groups(runner.name, [group for group in groups if group.path != in_use])
@@ -97,7 +97,7 @@ class Takeover:
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
 
-    def _groups_of(self, name: str) -> list[Cgroup]:
+    def _groups_of(self, name: str, own: frozenset[int] = frozenset()) -> list[Cgroup]:
         """The control groups that an earlier daemon made for a program, with whatever is still in them.
 
         Two daemons of one container make groups of the same names, so one in which another daemon's process lives is
@@ -105,7 +105,11 @@ class Takeover:
         """
         groups = [] if self._services.cgroups is None else self._services.cgroups.groups_of(name)
         state_dir = self._services.state_dir
-        return [group for group in groups if not any(ownership.is_of_another(pid, state_dir) for pid in group.pids())]
+        return [
+            group
+            for group in groups
+            if own.isdisjoint(pids := group.pids()) and not any(ownership.is_of_another(pid, state_dir) for pid in pids)
+        ]
 
     async def _record_unseen_end(
         self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn

@@ -20,6 +20,7 @@ from supervisor.core.standby import StandbyKind
 from supervisor.host.ledger.attempts import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials
+from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire import messages
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.launching import policy_of, standby_kind_of
@@ -51,6 +52,7 @@ class Runner:
         """`on_change`: called after every change of state."""
         log = structlog.get_logger().bind(program=config.name)
         self.config = config
+        self._services = services
         self._changes = ChangeWaiters()
         self.wait_until = self._changes.wait_until
         """Waits until what it is given gives something; that is called after every change."""
@@ -62,8 +64,6 @@ class Runner:
         """Why the last update did not apply its section, which has changed."""
         self.is_hurried = False
         """Whether somebody asked a second time to stop."""
-        self.place = services.place
-        """This node's, in the gang that trains it; None if it is not a rank of one."""
         self._on_change = on_change
         self._log = log
         tasks = BackgroundTasks(log)
@@ -110,6 +110,11 @@ class Runner:
         self._executor = EffectExecutor(program, self.current, selector, self.mirror, self.memory)
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> Allocation | None:
+        """This node's, in the gang that trains it; None if it is not a rank of one."""
+        return self._services.place
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire import messages
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.proofs import Proofs
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.program.takeover_progress import TakeoverStage
@@ -89,7 +89,7 @@ async def test_a_job_says_what_is_newest_in_memory_and_on_the_disk_and_what_copi
 async def test_a_rank_says_which_of_how_many_nodes_it_is(
     runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ):
-    rank = runner(place=Allocation(7, 1, ("n1", "n2", "n3"), 2, 2005), generation=2005)
+    rank = runner(gang=GangPlace(Allocation(7, 1, ("n1", "n2", "n3"), 2, 2005)))
     alone = runner()
     monkeypatch.setattr(Runner, "state", State.RUNNING)
 

@@ -1,4 +1,4 @@
-"""A rank of a gang: one attempt for each daemon, and an end at once if another rank is gone."""
+"""A rank of a gang: one attempt for each start of all, and an end at once if another rank is gone."""
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
@@ -30,6 +30,25 @@ def test_a_worker_that_died_is_not_started_again_here():
     assert not any(isinstance(each, effects.Spawn) for each in decided)
     assert cause_of(decided) == Cause.CRASH
     assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+
+def test_it_begins_again_with_all_others_without_a_pause_of_its_own_and_its_failures_count_on():
+    job = training()
+    job.handle(events.WorkerExited(1, signal=9), 3.0)
+
+    decided = job.handle(events.GangBegins(), 3.1)
+
+    assert effects.Spawn(2, 1) in decided and job.state is State.STARTING
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+
+def test_it_does_not_begin_again_with_the_others_once_it_was_told_to_stop():
+    job = training()
+    job.handle(events.WorkerExited(1, signal=9), 3.0)
+    job.handle(events.StopRequested(), 3.05)
+
+    assert not job.handle(events.GangBegins(), 3.1)
+    assert job.state is State.STOPPED
 
 
 def test_a_broken_gang_kills_the_worker_and_counts_nothing_here():

@@ -3,32 +3,67 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import LEAVE_S, SILENCE_S, BeginTraining, EndGeneration, GangView
-from supervisor.protocol.allocation import Allocation, StepExit
+from supervisor.core.fleet.gang import (
+    LEAVE_S,
+    SILENCE_S,
+    BeginTraining,
+    Disconnect,
+    EndGeneration,
+    EndWorker,
+    GangEffect,
+    GangView,
+    Say,
+    TellCluster,
+    TurnPhase,
+)
+from supervisor.core.fleet.roster import GRACE_S, Roster
+from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
+from supervisor.protocol.gang import Broken, Over, WithoutWorker
 
 NODES = ("n1", "n2", "n3")
 
 
-def view(rank: int) -> GangView:
-    return GangView(Allocation(7, rank, NODES, 0, 1), f"{NODES[rank]}:500{rank}", began_at=0.0, rendezvous_s=120.0)
+ADDRESSES = ("n1:5000", "n2:5001", "n3:5002")
+ALL = (0, 1, 2)
+
+
+def view(rank: int, nodes: tuple[str, ...] = NODES, wanted: int | None = None) -> GangView:
+    roster = Roster(len(nodes), len(nodes) if wanted is None else wanted)
+    found = GangView(Allocation(7, rank, nodes, 0, 1), 0.0, 120.0, roster)
+    if rank == 0:
+        assert found.ready(f"{nodes[0]}:5000", 0.0) == []
+    return found
+
+
+def join(chief: GangView, rank: int, now: float, turn: int = 0) -> list[GangEffect]:
+    return chief.joined(rank, turn, f"{chief.allocation.nodes[rank]}:500{rank}", now)
 
 
 def complete() -> GangView:
     chief = view(0)
-    chief.joined(1, "n2:5001", 1.0)
-    chief.joined(2, "n3:5002", 2.0)
+    join(chief, 1, 1.0)
+    join(chief, 2, 2.0)
+    return chief
+
+
+def spared(count: int = 4, wanted: int = 3) -> GangView:
+    """A chief of a gang that trains, with spare nodes."""
+    chief = view(0, nodes=tuple(f"n{number}" for number in range(1, count + 1)), wanted=wanted)
+    for node in range(1, count):
+        join(chief, node, 1.0)
+    assert chief.phase is TurnPhase.TRAINING
     return chief
 
 
 def test_the_chief_begins_once_all_have_joined_and_orders_them_by_rank():
     chief = view(0)
-    assert chief.joined(2, "n3:5002", 1.0) == []
-    assert chief.joined(1, "n2:5001", 2.0) == [BeginTraining(("n1:5000", "n2:5001", "n3:5002"))]
+    assert join(chief, 2, 1.0) == []
+    assert join(chief, 1, 2.0) == [BeginTraining(0, ALL, ADDRESSES)]
 
 
 def test_the_rendezvous_names_who_is_missing():
     chief = view(0)
-    chief.joined(1, "n2:5001", 1.0)
+    join(chief, 1, 1.0)
     for second in range(2, 120):
         chief.heard(1, float(second))
     assert chief.expire(119.0) == []
@@ -45,14 +80,15 @@ def test_silence_of_one_ends_the_generation():
     chief = complete()
     chief.heard(1, 5.0)
     assert chief.deadline() == 2.0 + SILENCE_S
-    (end,) = chief.expire(2.0 + SILENCE_S)
+    drop, end = chief.expire(2.0 + SILENCE_S)
+    assert drop == Disconnect(2)
     assert end == EndGeneration(StepExit.AGAIN, f"nothing was heard of rank 2 (n3) for {SILENCE_S:g} s")
     assert chief.deadline() is None
-    assert chief.lost(1, "closed") == []  # the first reason counts
+    assert chief.lost(1, "closed", 50.0) == []  # the first reason counts
 
 
 def test_a_lost_connection_ends_it_at_once():
-    assert complete().lost(1, "closed") == [EndGeneration(StepExit.AGAIN, "rank 1 (n2) was lost: closed")]
+    assert complete().lost(1, "closed", 3.0) == [EndGeneration(StepExit.AGAIN, "rank 1 (n2) was lost: closed")]
 
 
 def test_a_rank_that_failed_ends_it_with_its_reason():
@@ -63,7 +99,7 @@ def test_a_rank_that_failed_ends_it_with_its_reason():
 def test_a_rank_that_is_done_is_no_loss_but_the_others_have_to_follow():
     chief = complete()
     assert chief.left(1, StepExit.DONE, "done", 100.0) == []
-    assert chief.lost(1, "closed") == []
+    assert chief.lost(1, "closed", 50.0) == []
     for second in range(3, 160):
         chief.heard(2, float(second))
     assert chief.deadline() == 100.0 + LEAVE_S
@@ -74,20 +110,22 @@ def test_a_rank_that_is_done_is_no_loss_but_the_others_have_to_follow():
 
 def test_a_rank_that_leaves_before_the_beginning_is_a_loss():
     chief = view(0)
-    chief.joined(1, "n2:5001", 1.0)
+    join(chief, 1, 1.0)
     (end,) = chief.left(1, StepExit.SAVED, "told to stop", 2.0)
     assert isinstance(end, EndGeneration)
 
 
-def test_a_cluster_without_this_daemon_is_refused():
-    (end,) = view(1).begun(("n1:5000", "n9:1", "n3:5002"), 1.0)
+def test_a_turn_that_nobody_began_is_refused():
+    (end,) = view(1).begun(1, ALL, ADDRESSES, 1.0)
     assert isinstance(end, EndGeneration)
-    assert view(1).begun(("n1:5000", "n2:5001", "n3:5002"), 1.0) == [BeginTraining(("n1:5000", "n2:5001", "n3:5002"))]
+    assert view(1).begun(0, ALL, ADDRESSES, 1.0) == [BeginTraining(0, ALL, ADDRESSES)]
 
 
 def many(size: int) -> GangView:
     nodes = tuple(f"n{rank}" for rank in range(size))
-    return GangView(Allocation(7, 0, nodes, 0, 1), "n0:1", began_at=0.0, rendezvous_s=5.0)
+    chief = GangView(Allocation(7, 0, nodes, 0, 1), 0.0, 5.0, Roster(size, size))
+    chief.ready("n0:1", 0.0)
+    return chief
 
 
 def test_a_text_that_goes_to_every_rank_does_not_name_every_rank():
@@ -96,8 +134,8 @@ def test_a_text_that_goes_to_every_rank_does_not_name_every_rank():
     assert end.text.startswith("rank 1 (n1), rank 2 (n2), ") and ", and 991 more did not join" in end.text
     chief = many(1000)
     for rank in range(1, 1000):
-        chief.joined(rank, f"n{rank}:1", 1.0)
-    (end,) = chief.expire(1.0 + SILENCE_S)
+        chief.joined(rank, 0, f"n{rank}:1", 1.0)
+    *_, end = chief.expire(1.0 + SILENCE_S)
     assert isinstance(end, EndGeneration) and "rank 8 (n8), and 991 more for 10 s" in end.text
 
 
@@ -110,10 +148,10 @@ def test_the_deadline_is_that_of_whoever_was_not_heard_for_longest(events: list[
     for event, rank, pause_s in events:
         now += pause_s
         if event == "join" and rank not in heard:
-            chief.joined(rank, f"n{rank}:1", now)
+            chief.joined(rank, 0, f"n{rank}:1", now)
         elif event == "hear" and rank in heard:
             chief.heard(rank, now)
-        elif event == "leave" and rank in heard and chief.has_begun:
+        elif event == "leave" and rank in heard and chief.phase is TurnPhase.TRAINING:
             chief.heard(rank, now)
             chief.left(rank, StepExit.DONE, "done", now)
             left.add(rank)
@@ -122,5 +160,109 @@ def test_the_deadline_is_that_of_whoever_was_not_heard_for_longest(events: list[
             continue
         heard[rank] = now
         limits = [at + SILENCE_S for other, at in heard.items() if other not in left]
-        limits += [] if chief.has_begun else [5.0]
+        limits += [] if chief.phase is TurnPhase.TRAINING else [5.0]
         assert chief.deadline() == min([*limits, *([leave_by] if leave_by is not None else [])])
+
+
+def test_a_worker_that_ended_begins_a_turn_in_which_all_have_no_worker():
+    chief = complete()
+    effects = chief.on_broken(1, Broken(0, "its worker ended: SIGKILL"), 3.0)
+    text = "rank 1 (n2): its worker ended: SIGKILL"
+    assert effects == [Say(Over(1, text)), EndWorker(text)]
+    assert chief.on_ready(1, WithoutWorker(1, "n2:6001"), 3.1) == []
+    assert chief.on_ready(2, WithoutWorker(1, "n3:6002"), 3.2) == []
+    begins = chief.ready("n1:6000", 3.3)
+    assert begins == [BeginTraining(1, ALL, ("n1:6000", "n2:6001", "n3:6002"))]
+
+
+def test_another_rank_ends_its_worker_and_says_so():
+    other = view(1)
+    other.begun(0, ALL, ADDRESSES, 1.0)
+    assert other.on_over(Over(1, "why"), 2.0) == [EndWorker("why")]
+    assert other.ready("n2:6001", 2.1) == [Say(WithoutWorker(1, "n2:6001"))]
+    assert other.begun(1, ALL, ADDRESSES, 2.2) == [BeginTraining(1, ALL, ADDRESSES)]
+
+
+def test_what_is_said_of_a_turn_before_changes_nothing():
+    chief = complete()
+    chief.on_broken(1, Broken(0, "x"), 3.0)
+    chief.ready("n1:6000", 3.1)
+    assert chief.on_broken(2, Broken(0, "x"), 3.2) == []
+    assert chief.on_ready(2, WithoutWorker(0, "n3:5002"), 3.3) == []
+    assert chief.turn == 1 and chief.phase is TurnPhase.GATHERING
+
+
+def test_after_so_many_turns_the_batch_script_looks_at_it():
+    chief = complete()
+    for turn in range(MAX_TURNS - 1):
+        assert chief.broken("x", 3.0)[0] == Say(Over(turn + 1, "rank 0 (n1): x"))
+        for rank in (1, 2):
+            chief.on_ready(rank, WithoutWorker(turn + 1, f"n{rank + 1}:1"), 3.0)
+        chief.ready("n1:1", 3.0)
+    (end,) = chief.broken("x", 3.0)
+    assert end == EndGeneration(StepExit.AGAIN, "rank 0 (n1): x")
+
+
+def test_a_spare_node_takes_the_rank_of_one_that_is_silent():
+    chief = spared()
+    for node in (1, 3):
+        chief.heard(node, 5.0)
+    drop, over, end = chief.expire(1.0 + SILENCE_S)
+    text = f"nothing was heard of rank 2 (n3) for {SILENCE_S:g} s"
+    assert (drop, over, end) == (Disconnect(2), Say(Over(1, text)), EndWorker(text))
+    chief.ready("n1:1", 12.0)
+    chief.on_ready(3, WithoutWorker(1, "n4:1"), 12.0)
+    (begins,) = chief.on_ready(1, WithoutWorker(1, "n2:1"), 12.0)
+    assert begins == BeginTraining(1, (0, 1, 3), ("n1:1", "n2:1", "n4:1"))
+
+
+def test_a_node_that_failed_is_the_spare_once_it_is_back():
+    chief = spared()
+    chief.lost(2, "closed", 3.0)
+    chief.ready("n1:1", 3.0)
+    chief.on_ready(1, WithoutWorker(1, "n2:1"), 3.0)
+    chief.on_ready(3, WithoutWorker(1, "n4:1"), 3.0)
+    assert join(chief, 2, 10.0) == [Say(Over(1, "another node has its rank"), 2)]
+    assert chief.on_ready(2, WithoutWorker(1, "n3:1"), 10.1) == [TellCluster(2)]
+    chief.lost(1, "closed", 11.0)
+    chief.ready("n1:1", 11.0)
+    chief.on_ready(3, WithoutWorker(2, "n4:1"), 11.0)
+    (begins,) = chief.on_ready(2, WithoutWorker(2, "n3:2"), 11.0)
+    assert begins == BeginTraining(2, (0, 2, 3), ("n1:1", "n3:2", "n4:1"))
+
+
+def test_without_another_spare_node_the_generation_is_over():
+    chief = spared()
+    chief.lost(2, "closed", 3.0)
+    (end,) = chief.lost(1, "closed", 3.1)
+    assert end == EndGeneration(StepExit.AGAIN, "rank 1 (n2) was lost: closed")
+
+
+def test_the_loss_of_a_spare_node_disturbs_nobody():
+    chief = spared()
+    assert chief.lost(3, "closed", 3.0) == []
+    assert chief.left(3, StepExit.AGAIN, "x", 3.0) == []
+    assert chief.phase is TurnPhase.TRAINING
+
+
+def test_a_spare_node_that_does_not_come_is_waited_for_shortly_and_only_if_it_is_needed():
+    chief = view(0, nodes=("n1", "n2", "n3", "n4"), wanted=3)
+    join(chief, 1, 1.0)
+    assert join(chief, 3, 2.0) == []
+    assert chief.deadline() == 1.0 + SILENCE_S
+    for node in (1, 3):
+        chief.heard(node, 14.0)
+    assert chief.deadline() == GRACE_S
+    (begins,) = chief.expire(GRACE_S)
+    assert begins == BeginTraining(0, (0, 1, 3), ("n1:5000", "n2:5001", "n4:5003"))
+    chief = view(0, nodes=("n1", "n2", "n3", "n4"), wanted=3)
+    join(chief, 1, 1.0)
+    assert join(chief, 2, 2.0) == [BeginTraining(0, ALL, ADDRESSES)]
+
+
+def test_a_spare_node_ends_well_when_the_chief_does():
+    spare = view(3, nodes=("n1", "n2", "n3", "n4"), wanted=3)
+    spare.begun(0, ALL, ADDRESSES, 1.0)
+    assert not spare.trains
+    (end,) = spare.left(0, StepExit.DONE, "done", 2.0)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.DONE

@@ -56,14 +56,15 @@ def test_an_automatic_standby_keeps_interpreter_flags_and_arguments(program, com
     assert preload_command(program("checkpoint_dir=/c", command)) == found
 
 
-def test_no_automatic_standby_beside_others_that_train_with_it(program):
-    alone, several = (
-        program("checkpoint_dir=/c", "python t.py"),
-        program("checkpoint_dir=/c\nstrategy=tpu", "python t.py"),
+def test_no_automatic_standby_beside_others_that_train_with_it_but_in_a_gang(program):
+    tpu, several, rank = (
+        program(f"checkpoint_dir=/c\nstrategy={keys}", "python t.py")
+        for keys in ("tpu", "multiworker\nworkers=2", "multiworker")
     )
 
-    assert preload_command(alone, is_gang=True) == "the job trains on several nodes"
-    assert "strategy = tpu" in preload_command(several)
+    assert "strategy = tpu" in preload_command(tpu)
+    assert "strategy = multiworker" in preload_command(several)
+    assert preload_command(rank, is_gang=True)[-1] == "t.py"
 
 
 def test_digest_of_a_configuration_ignores_the_order_of_keys(program):

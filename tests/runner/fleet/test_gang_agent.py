@@ -1,12 +1,20 @@
 """What a daemon of a gang makes of its own worker's end."""
 
+import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from supervisor.core.program.events import GangBegins, GangBroken
 from supervisor.core.program.facts import State
+from supervisor.host.gang_link import GangLink
+from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.runner.fleet.gang_agent import GangAgent, cluster_of_one
+from supervisor.protocol.gang import Alive, Broken, GangMessage, Join, Over, WithoutWorker
+from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
+from tests.waiting import wait_until_async
 
 PLACE = Allocation(7, 1, ("localhost", "127.0.0.1"), 0, 1)
 
@@ -16,19 +24,23 @@ class Daemon:
 
     def __init__(self, state: State = State.STOPPED, code: int | None = None, **facts: bool) -> None:
         self.left = 0
+        self.posted: list[object] = []
         self.is_leaving = False
         self.runner = SimpleNamespace(
             state=state,
             name="train",
+            attempt=1,
+            standby=None,
+            post=self.posted.append,
             wanted=True,
             reason="terminated by SIGKILL",
             facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
             records=SimpleNamespace(process=SimpleNamespace(last_exit=SimpleNamespace(code=code))),
         )
+        self.place = GangPlace(PLACE)
         self.agent = GangAgent(
-            PLACE,
-            "s",
-            1.0,
+            self.place,
+            GangSettings("s", 1.0, PLACE.size),
             {"train": self.runner},  # type: ignore[dict-item]
             self._leave,
             lambda: self.is_leaving,
@@ -41,8 +53,6 @@ class Daemon:
 @pytest.mark.parametrize(
     ("daemon", "status"),
     [
-        ({}, StepExit.AGAIN),
-        ({"state": State.BACKOFF}, StepExit.AGAIN),
         ({"code": 143}, StepExit.SAVED),
         ({"state": State.BACKOFF, "waits_for_host": True}, StepExit.NODE_LEAVES),
         ({"state": State.BACKOFF, "waits_for_storage": True}, StepExit.STORAGE_AWAY),
@@ -64,6 +74,77 @@ async def test_a_daemon_that_was_told_to_exit_says_why_itself() -> None:
     one.is_leaving = True
     one.agent.on_change()
     assert (one.agent.ends_with, one.left) == (None, 0)
+
+
+class Heard:
+    """What the chief's daemon, a real link of its own, hears of rank 1, and says."""
+
+    def __init__(self) -> None:
+        self.messages: list[GangMessage] = []
+        self.joined: list[Join] = []
+
+    def joins_with(self) -> tuple[int, str]:
+        raise AssertionError("the chief joins nobody")
+
+    def on_joined(self, rank: int, joins: Join) -> None:
+        self.joined.append(joins)
+
+    def on_begin(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
+        raise AssertionError("the chief begins")
+
+    def on_message(self, rank: int, message: GangMessage) -> None:
+        if not isinstance(message, Alive):
+            self.messages.append(message)
+
+    def on_lost(self, rank: int, text: str) -> None:
+        pass
+
+    def on_refused(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+async def test_a_worker_that_ended_begins_again_with_all_others_and_the_daemon_stays() -> None:
+    heard = Heard()
+    chief = GangLink(replace(PLACE, rank=0), "s", gang.link_port(PLACE), heard)
+    one = Daemon(launched=False)
+    await chief.open()
+    gathering = asyncio.create_task(one.agent.gather())
+    try:
+        await wait_until_async(lambda: heard.joined)
+        chief.begin(0, (0, 1), ("localhost:5000", heard.joined[0].address))
+        assert '"index": 1' in (await gathering or "")
+
+        one.runner.facts.launched = True
+        one.runner.state = State.BACKOFF  # it has failed before, and pauses
+        one.agent.on_change()
+        await wait_until_async(lambda: heard.messages)
+        assert heard.messages == [Broken(0, "its worker ended: terminated by SIGKILL")]
+        chief.send(Over(1, "why"))
+        await wait_until_async(lambda: GangBroken("why") in one.posted)
+        one.agent.on_change()
+        chief.send(Over(1, "why"))
+        await wait_until_async(lambda: one.posted.count(GangBroken("why")) == 2)
+        assert len(heard.messages) == 1, "all wait for its pause"
+
+        one.runner.state = State.STOPPED
+        one.agent.on_change()
+        one.agent.on_change()
+        await wait_until_async(lambda: len(heard.messages) > 1)
+        (_, ready) = heard.messages
+        assert isinstance(ready, WithoutWorker) and ready.turn == 1
+        assert ready.address != heard.joined[0].address
+        assert GangBegins() not in one.posted
+        chief.begin(1, (0, 1), ("localhost:6000", ready.address))
+        await wait_until_async(lambda: GangBegins() in one.posted)
+        place = one.place
+        assert (place.allocation.generation, place.cluster) == (
+            2,
+            gang.cluster_text(("localhost:6000", ready.address), 1),
+        )
+        assert (one.left, one.agent.ends_with) == (0, None)
+    finally:
+        await one.agent.close(StepExit.DONE)
+        await chief.close()
 
 
 def test_one_node_is_a_cluster_of_one_for_a_job_that_can_use_several() -> None:

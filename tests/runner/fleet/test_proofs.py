@@ -17,7 +17,7 @@ from supervisor.host import proof_process
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.proof import ProofReport, Verdict
-from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.proofs import ProofRefused, ProofRun, Proofs, ProofWish
 from supervisor.runner.gpus.guard import GpuLook
 from supervisor.runner.program.runner import Runner
@@ -109,7 +109,7 @@ async def test_one_without_a_report_changes_nothing_that_is_known(
 
 
 async def test_a_gang_gets_its_verdict_at_once_and_nothing_is_started(make: Make, tmp_path: Path) -> None:
-    proofs, runner = make("never", place=Allocation(7, 1, ("n1", "n2"), 2, 2005))
+    proofs, runner = make("never", gang=GangPlace(Allocation(7, 1, ("n1", "n2"), 2, 2005)))
 
     run = await proven(proofs, runner)
 
