@@ -10,6 +10,7 @@ import io
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -76,7 +77,7 @@ def configuration(folder: Path, *names: str) -> str:
 def take_pages() -> None:
     from playwright.sync_api import sync_playwright
 
-    from tests.system.test_page import CHROMIUM
+    from tests.system.page.browser import CHROMIUM
 
     with tempfile.TemporaryDirectory() as name, sync_playwright() as player:
         folder = Path(name)
@@ -105,6 +106,28 @@ def take_pages() -> None:
                     if view == "notices":
                         daemon.call("drill", name="digits", withdraw=True)
                 page.close()
+            _take_hosts(browser, folder)
+
+
+def _take_hosts(browser: Any, folder: Path) -> None:
+    """Of the daemon at PORT, of another one, and of a host that is gone."""
+    (folder / "other").mkdir()
+    hosts = folder / "hosts"
+    with Daemon(folder / "other", configuration(folder / "other", "words").replace(str(PORT), str(PORT + 1))) as other:
+        hosts.write_text(f"gpu-1 http://127.0.0.1:{PORT}\ngpu-2 unix://{other.socket}\ngpu-3 unix://{folder}/none\n")
+        other.until_step("words", 500, patience_s=200)
+        command = [sys.executable, "-m", "supervisor.ctl.main", "--hosts", str(hosts), "page"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            for screen, options in SCREENS.items():
+                page = browser.new_page(**options)
+                page.goto(address)
+                page.locator(".row.training").first.wait_for()
+                page.wait_for_timeout(2000)
+                _save(page.screenshot(full_page=True), f"page-hosts-{screen}")
+                page.close()
+            process.send_signal(signal.SIGINT)
 
 
 def _save(png: bytes, name: str) -> None:
