@@ -22,6 +22,7 @@ from rich.console import Console
 from supervisor.ctl.watch import frame
 from tests.gpu_host import GpuDaemon, GpuHost
 from tests.system.harness import Daemon, job
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -101,7 +102,8 @@ def take_pages() -> None:
                     page.goto(f"http://127.0.0.1:{PORT}/#{address}")
                     page.wait_for_timeout(6500 if view in ("list", "job") else 2000)  # memory comes every five seconds
                     if view == "job":  # a busy machine draws the second plot much later than the first
-                        page.locator(".panel:not(:has(.plot .trace)) .plot").wait_for(state="detached")
+                        undrawn = page.locator(".panel:not(:has(.plot .trace)) .plot")
+                        wait_until(lambda undrawn=undrawn: undrawn.count() == 0, "all plots are drawn")
                     _save(page.screenshot(full_page=True), f"page-{view}-{screen}")
                     if view == "notices":
                         daemon.call("drill", name="digits", withdraw=True)

@@ -21,6 +21,8 @@ READS |= {"status", "tail", "timeline", "version"}
 """Actions that change nothing: they may be asked of all hosts. Others are done where --limit says."""
 FOLLOWS = frozenset({"events", "fg", "open", "prove", "top"})
 """Actions for one daemon, as they hold the terminal."""
+TOGETHER = frozenset({"page"})
+"""Actions that show all hosts themselves."""
 FOLLOWING = frozenset({"-f", "-w", "--watch"})
 """Options that make an action one of these."""
 
