@@ -10,6 +10,7 @@ import io
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from rich.console import Console
 from supervisor.ctl.watch import frame
 from tests.gpu_host import GpuDaemon, GpuHost
 from tests.system.harness import Daemon, job
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -76,7 +78,7 @@ def configuration(folder: Path, *names: str) -> str:
 def take_pages() -> None:
     from playwright.sync_api import sync_playwright
 
-    from tests.system.test_page import CHROMIUM
+    from tests.system.page.browser import CHROMIUM
 
     with tempfile.TemporaryDirectory() as name, sync_playwright() as player:
         folder = Path(name)
@@ -100,11 +102,34 @@ def take_pages() -> None:
                     page.goto(f"http://127.0.0.1:{PORT}/#{address}")
                     page.wait_for_timeout(6500 if view in ("list", "job") else 2000)  # memory comes every five seconds
                     if view == "job":  # a busy machine draws the second plot much later than the first
-                        page.locator(".panel:not(:has(.plot .trace)) .plot").wait_for(state="detached")
+                        undrawn = page.locator(".panel:not(:has(.plot .trace)) .plot")
+                        wait_until(lambda undrawn=undrawn: undrawn.count() == 0, "all plots are drawn")
                     _save(page.screenshot(full_page=True), f"page-{view}-{screen}")
                     if view == "notices":
                         daemon.call("drill", name="digits", withdraw=True)
                 page.close()
+            _take_hosts(browser, folder)
+
+
+def _take_hosts(browser: Any, folder: Path) -> None:
+    """Of the daemon at PORT, of another one, and of a host that is gone."""
+    (folder / "other").mkdir()
+    hosts = folder / "hosts"
+    with Daemon(folder / "other", configuration(folder / "other", "words").replace(str(PORT), str(PORT + 1))) as other:
+        hosts.write_text(f"gpu-1 http://127.0.0.1:{PORT}\ngpu-2 unix://{other.socket}\ngpu-3 unix://{folder}/none\n")
+        other.until_step("words", 500, patience_s=200)
+        command = [sys.executable, "-m", "supervisor.ctl.main", "--hosts", str(hosts), "page"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            for screen, options in SCREENS.items():
+                page = browser.new_page(**options)
+                page.goto(address)
+                page.locator(".row.training").first.wait_for()
+                page.wait_for_timeout(2000)
+                _save(page.screenshot(full_page=True), f"page-hosts-{screen}")
+                page.close()
+            process.send_signal(signal.SIGINT)
 
 
 def _save(png: bytes, name: str) -> None:

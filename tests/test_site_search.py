@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.places import ROOT
-from tests.system.test_page import CHROMIUM
+from tests.system.page.browser import CHROMIUM
 
 SITE = ROOT / "build" / "site"
 

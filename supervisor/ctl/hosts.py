@@ -12,6 +12,7 @@ from supervisor.ini.ownership import problems_of_ownership
 DEFAULT_PORT = 9001  # Supervisor's
 MAX_BYTES = 1 << 20
 MAX_HOSTS = 1000  # each has a thread while it is asked
+ANSWERS_WITHIN_S = 9.0  # so that a host that does not answer is named within 10 s
 ALL = "all"
 
 

@@ -68,6 +68,9 @@ def _act_on_hosts(options: argparse.Namespace) -> int:
     chosen = hosts.limit_hosts(hosts.read_hosts(options.hosts), options.limit)
     server = settings(replace(_options(options), url=chosen[0].url), os.environ)
     origin = f"the address is that of {options.hosts}"
+    if options.action in many.TOGETHER:
+        terminal = _terminal(options, _with_password(server, options), sys.stdout, sys.stderr)
+        return int(run_action(replace(terminal, hosts=chosen), options.action, options.arguments))
     if len(chosen) == 1 or options.action == "help":
         return _act(options, _with_password(replace(server, url_origin=origin), options))
     action = options.action or "status"

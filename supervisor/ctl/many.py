@@ -11,17 +11,18 @@ from typing import Any, TextIO
 from supervisor.ctl import render
 from supervisor.ctl.actions import gpus
 from supervisor.ctl.actions.run import run_action
-from supervisor.ctl.hosts import Host
+from supervisor.ctl.hosts import ANSWERS_WITHIN_S, Host
 from supervisor.ctl.naming import unknown_line
 from supervisor.ctl.terminal import ExitStatus, Terminal
 from supervisor.protocol.plurals import counted
 
-ANSWERS_WITHIN_S = 9.0  # so that a host that does not answer is named within 10 s
 READS = frozenset({"avail", "checkpoints", "goodput", "gpus", "history", "maintail", "notices", "pid", "series"})
 READS |= {"status", "tail", "timeline", "version"}
 """Actions that change nothing: they may be asked of all hosts. Others are done where --limit says."""
 FOLLOWS = frozenset({"events", "fg", "open", "prove", "top"})
 """Actions for one daemon, as they hold the terminal."""
+TOGETHER = frozenset({"page"})
+"""Actions that show all hosts themselves."""
 FOLLOWING = frozenset({"-f", "-w", "--watch"})
 """Options that make an action one of these."""
 

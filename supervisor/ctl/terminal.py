@@ -1,12 +1,13 @@
 """What an action works with: the daemon's client, and where its result is printed."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
 
 from supervisor.ctl.client import Client, Unreachable
+from supervisor.ctl.hosts import Host
 from supervisor.protocol.printable import printable
 
 SCHEMA = 1
@@ -28,6 +29,7 @@ class ExitStatus(IntEnum):
 class Terminal:
     """The daemon's client and the two streams. `as_json`: print results as JSON. `can_prompt`: the user can be asked.
     `url_origin`: where the daemon's address comes from, in words. `is_raw`: control characters go to a terminal too.
+    `hosts`: those of --hosts, for an action that shows them together.
 
     With `as_json`, lines are collected instead of printed; if the action prints no object, one is made of them.
     """
@@ -39,6 +41,7 @@ class Terminal:
     is_raw: bool = False
     can_prompt: bool = False
     url_origin: str = ""
+    hosts: Sequence[Host] = ()
     lines: list[str] = field(default_factory=list)
     objects: list[dict[str, Any]] = field(default_factory=list)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import __version__
-from supervisor.control.page.files import STATIC
+from supervisor.static import PAGE
 from tests.places import ROOT
 from tests.system.harness import Daemon, job
 
@@ -51,7 +51,7 @@ def test_everything_is_served_although_the_package_is_gone(tmp_path: Path):
 
         assert daemon.call("version")["version"] == "9.9.9"  # it was that package
         paths = ["/", "/metrics", "/openapi.json"]
-        paths += [f"/page/{file.name}" for file in STATIC.iterdir() if file.name != "index.html"]
+        paths += [f"/page/{file.name}" for file in PAGE.iterdir() if file.name != "index.html"]
         served = {path: get(daemon, path)[0] for path in paths}
         assert {path: status for path, status in served.items() if status != 200} == {}
         for command, arguments in LOOKS.items():

@@ -19,7 +19,7 @@ from supervisor.control.base.json_types import fields_of, to_json
 from supervisor.control.commands import gpus
 from supervisor.control.commands.status import ProgramStatus, StatusAnswer, status
 from supervisor.control.http import web
-from supervisor.control.page.files import SAFETY
+from supervisor.static import SAFETY
 
 LOOK_EVERY_S = 1.0
 LOOK_SHARE = 0.05  # of the event loop's time at most, so that a thousand programs are looked at less often

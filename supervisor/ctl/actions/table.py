@@ -12,6 +12,7 @@ from supervisor.ctl.actions import (
     history,
     logs,
     notices,
+    page,
     prove,
     start_stop,
     status,
@@ -145,6 +146,14 @@ TABLE: Mapping[str, Action] = {
     "open": Action(
         daemon.open_url,
         {"open URL": "Connect to another daemon, at unix:///path or http://host:port, and show its status."},
+    ),
+    "page": Action(
+        page.page,
+        {
+            "page": "Show all programs in a browser of this host, until Ctrl-C; with --hosts those of several hosts.",
+            "page --port NUMBER": "Show them at this port.",
+        },
+        options=page.OPTIONS,
     ),
     "pid": Action(
         status.pid,

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import supervisor
 from supervisor.control.http import web
 from supervisor.control.page import files
+from supervisor.static import PAGE
 
-TEXTS = {each.name: each.read_text() for each in files.STATIC.iterdir()}
+TEXTS = {each.name: each.read_text() for each in PAGE.iterdir()}
 
 
 async def got(path: str) -> web.Response:
@@ -27,7 +29,7 @@ async def test_browser_gets_the_page_where_supervisors_users_expect_it(path: str
 
 
 async def test_every_file_that_the_page_names_is_there():
-    named = set(re.findall(r'(?:href|src)="(/page/[^"]+)"', TEXTS["index.html"]))
+    named = set(re.findall(r'(?:href|src)="(/page/[^"]+)"', TEXTS["index.html"] + TEXTS["hosts.html"]))
     named |= {
         f"/page/{name}" for text in TEXTS.values() for name in re.findall(r'(?:from |import\()"\./([^"]+)"', text)
     }
@@ -70,7 +72,8 @@ def test_text_never_becomes_html():
     """What a job says is text; a script in it must stay text."""
     for name, text in TEXTS.items():
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), name
-    assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=|style=", TEXTS["index.html"]), "nothing inline"
+    for name in ("index.html", "hosts.html"):
+        assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=|style=", TEXTS[name]), "nothing inline"
     texts = "".join(TEXTS.values()).replace("http://www.w3.org/2000/svg", "")  # a name, no address
     assert "http://" not in texts, "nothing comes from another server"
     assert "https://" not in "".join(TEXTS.values())
@@ -92,4 +95,4 @@ async def test_plotting_library_comes_from_the_installed_package():
 
 
 def test_files_are_installed_with_the_package():
-    assert Path(files.__file__).parent in files.STATIC.parents
+    assert Path(supervisor.__file__).parent in PAGE.parents

@@ -1,12 +1,8 @@
 """The page in a real browser: a job trained and killed, every button, the daemon restarted beneath it."""
 
 import os
-import shutil
 import signal
-import socket
-import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,13 +13,11 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol.proof import Difference, KillPlace, ProofKill, ProofReport, Verdict
 from tests.gpu_host import UUIDS, GpuDaemon, GpuHost
 from tests.system.harness import Daemon, job
+from tests.system.page.browser import row, server, violations_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 LOUD = f"""[program:loud<b>]
 command=/bin/sh -c 'echo "{EVIL}"; echo "{EVIL}" >&2; exec sleep 100000'
@@ -32,49 +26,8 @@ BROKEN = f"""[program:broken]
 command=/bin/sh -c 'echo "{EVIL}" >&2; exit 3'
 startretries=0
 """
-WAIT_MS = 60_000
+
 KILLS = (ProofKill(KillPlace.STEP, 30),) * 3
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    pytest.importorskip("plotly", reason="plotly is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium; apt-get install chromium")
-    with api.sync_playwright() as player:
-        found = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    opened = browser.new_page(viewport={"width": 1300, "height": 900})
-    opened.set_default_timeout(WAIT_MS)
-    opened.errors = []
-    opened.on("console", lambda message: opened.errors.extend(errors_in(message)))
-    opened.on("pageerror", lambda error: opened.errors.append(str(error)))
-    opened.on("dialog", lambda dialog: (opened.errors.append(f"a script ran: {dialog.message}"), dialog.dismiss()))
-    yield opened
-    assert opened.errors == []
-
-
-def errors_in(message: Any) -> list[str]:
-    """What the console says went wrong, besides the daemon's refusals and absence, which the page shows."""
-    is_expected = message.text.startswith("Failed to load resource")
-    return [] if message.type != "error" or is_expected else [message.text]
-
-
-def row(page: Any, name: str) -> Any:
-    link = page.get_by_role("link", name=name, exact=True)
-    return page.locator(".programs .row").filter(has=link)
 
 
 def press(page: Any, place: Any, action: str, *, confirm: bool = False) -> None:
@@ -91,10 +44,6 @@ def press(page: Any, place: Any, action: str, *, confirm: bool = False) -> None:
 def pressed(page: Any, group: str) -> str:
     found = page.get_by_role("group", name=group).locator('[aria-pressed="true"]')
     return str(found.get_attribute("data-value"))
-
-
-def server(port: int, more: str = "") -> str:
-    return f"[inet_http_server]\nport=127.0.0.1:{port}\n{more}"
 
 
 def test_job_is_watched_and_commanded_from_a_browser(tmp_path: Path, port: int, page: Any):
@@ -499,19 +448,6 @@ def test_two_metrics_and_two_jobs_are_drawn_in_one_plot(tmp_path: Path, port: in
         wait_until(lambda: drawn_beside() == [["other", "y"]], "the other job is drawn, on the same scale")
 
 
-@pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of axe-core, an accessibility checker (MPL 2.0), from npm."""
-    folder = tmp_path_factory.mktemp("axe")
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "axe-core@4"]
-    found = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=120)
-    if found.returncode:
-        pytest.skip(f"npm cannot install axe-core: {found.stderr[-200:]}")
-    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_views_are_accessible_and_fit(tmp_path: Path, port: int, page: Any, axe: str, scheme: str, width: int):
@@ -535,9 +471,7 @@ def test_views_are_accessible_and_fit(tmp_path: Path, port: int, page: Any, axe:
         ):
             page.goto(f"http://127.0.0.1:{port}/#{view}")
             ready.wait_for()
-            page.evaluate(f"{axe};0")
-            violations = page.evaluate("axe.run().then(({ violations }) => violations)")
-            assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], view
+            assert violations_of(page, axe) == [], view
             assert page.evaluate("document.documentElement.scrollWidth") <= width, view
         row_height = 100
         page.goto(f"http://127.0.0.1:{port}/#/")
@@ -560,9 +494,9 @@ def test_page_asks_for_the_password_and_works_with_it(tmp_path: Path, port: int,
         known = browser.new_context(http_credentials={"username": "me", "password": "secret"}).new_page()
         known.goto(f"http://127.0.0.1:{port}/")
 
-        row(known, "loud<b>").get_by_text("Running").wait_for(timeout=WAIT_MS)
+        row(known, "loud<b>").get_by_text("Running").wait_for(timeout=60_000)
         press(known, row(known, "loud<b>"), "stop", confirm=True)
-        row(known, "loud<b>").get_by_text("Stopped").wait_for(timeout=WAIT_MS)
+        row(known, "loud<b>").get_by_text("Stopped").wait_for(timeout=60_000)
 
 
 def test_a_restart_that_can_not_save_is_refused_with_its_words_until_the_user_insists(

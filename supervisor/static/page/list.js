@@ -12,7 +12,9 @@ const BEYOND_PX = 400; // rows so far above and below the window exist too
 const PHONE = window.matchMedia("(max-width: 900px)");
 
 export class List {
-  constructor() {
+  // `asks`: whether the daemon that the page came from is the one of the programs; else the list only shows them.
+  constructor({ asks = true } = {}) {
+    this.asks = asks;
     this.extras = new RowData();
     this.programs = new Map();
     this.now = 0;
@@ -20,7 +22,7 @@ export class List {
     this.rows = [];
     this.drawn = new Map(); // by key: the rows that exist
     this.view = { filter: "", states: new Set(), sort: { by: "name", isDescending: false }, folds: readFolds(), isPhone: PHONE.matches };
-    this.summary = new Summary((state) => this.toggleState(state));
+    this.summary = new Summary((state) => this.toggleState(state), asks);
     this.all = element("input", { type: "checkbox", "aria-label": "Choose all that are shown", onchange: () => this.choose(this.shownNames(), this.all.checked) });
     this.heads = COLUMNS.map(([key, label]) => element("div", { role: "columnheader", class: key === "loss" || key === "goodput" ? key : "" }, element("button", { type: "button", class: "plain", onclick: () => this.sortBy(key) }, label)));
     const heads = element("div", { class: "row heads", role: "row" }, element("div", { role: "columnheader" }, this.all), this.heads, element("div", { role: "columnheader" }, element("span", { class: "unseen" }, "Actions")));
@@ -100,7 +102,7 @@ export class List {
       const next = previous ? previous.nextSibling : this.space.firstChild; // the order of the keyboard is that of the eye
       if (next !== drawn.node) this.space.insertBefore(drawn.node, next);
       previous = drawn.node;
-      if (row.program) this.extras.want(row.program);
+      if (row.program && this.asks) this.extras.want(row.program);
     }
     for (const [key, drawn] of this.drawn) {
       if (keys.has(key)) continue;

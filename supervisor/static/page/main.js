@@ -2,6 +2,7 @@
 
 import { call, follow } from "./api.js";
 import { element, setText, zone } from "./dom.js";
+import { focusSearch } from "./keyboard.js";
 import { List } from "./list.js";
 import { NoticeLines, Notices } from "./notices.js";
 
@@ -147,12 +148,7 @@ setTimeout(lookAtUsage, 500);
 
 setText(document.getElementById("zone"), `times in ${zone()}`);
 filter.addEventListener("input", () => draw());
-window.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(document.activeElement.tagName)) return;
-  event.preventDefault();
-  const search = filter.hidden ? document.querySelector('input[type="search"]:not([hidden], #filter)') : filter;
-  search?.focus();
-});
+focusSearch(() => (filter.hidden ? document.querySelector('input[type="search"]:not([hidden], #filter)') : filter));
 window.addEventListener("hashchange", () => {
   showView();
   draw();

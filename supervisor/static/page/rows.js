@@ -45,10 +45,10 @@ export class GroupRow {
 
 export class ProgramRow {
   constructor(row, list) {
-    const { name } = row.program;
+    const { name, href } = row.program;
     this.name = name;
     this.box = element("input", { type: "checkbox", "aria-label": `Choose ${name}`, onchange: () => list.choose([name], this.box.checked) });
-    this.link = element("a", { href: `#/program/${encodeURIComponent(name)}`, title: name }, name);
+    this.link = element("a", { ...(href === null ? {} : { href: href ?? `#/program/${encodeURIComponent(name)}` }), title: name }, name);
     this.sub = element("div", { class: "sub" });
     this.state = element("span", { class: "pill" });
     this.buttons = new Buttons(name);

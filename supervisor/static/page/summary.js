@@ -8,8 +8,9 @@ const ORDER = ["FATAL", "UNKNOWN", "BACKOFF", "STARTING", "STOPPING", "RUNNING",
 const LOOKED_AT = 5; // programs that ended last, when the last fault is looked for
 
 export class Summary {
-  constructor(toggle) {
+  constructor(toggle, asks) {
     this.toggle = toggle;
+    this.asks = asks;
     this.chips = element("div", { class: "summary", role: "group", "aria-label": "States" });
     this.fault = element("span");
     this.mirror = element("span");
@@ -31,7 +32,7 @@ export class Summary {
     this.key = key;
     setText(this.mirror, behind === null ? "" : behind ? `mirror: ${duration(behind)} behind` : "mirror: up to date");
     this.mirror.hidden = behind === null;
-    this.lookForFault(programs);
+    if (this.asks) this.lookForFault(programs);
     if (this.last) setText(this.fault, `last fault: ${this.last.name}, ${duration(Math.max(0, now - this.last.at))} ago: ${this.last.text}`);
     this.fault.title = this.last ? `${moment(this.last.at)} ${this.last.text}` : "";
     this.fault.hidden = !this.last;
