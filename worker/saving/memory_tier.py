@@ -21,8 +21,9 @@ from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
 
 INTERVAL_S = 1.0  # of lost work hardly anybody notices less
 COST_SHARE = 0.01  # of training time
+CREDIT_S = 0.25  # what copies may cost in advance: a state that was just restored is worth a copy soon, too
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
-MEASURED = 3  # copies, before their cost is believed: the first ones find cold memory, and would put off the next
+MEASURED = 3  # copies, before their costs are smoothed: the first ones find cold memory
 JUDGED = 10  # copies, before they may be found too dear: a host may be busy for a minute
 MEMORY_SHARE = 4  # both copies take at most this part of the memory that is left: the rest is for training and its data
 SPARE = 1.0 / 16  # of a copy's size, as histories grow
@@ -42,21 +43,40 @@ class CannotCopy(Exception):
 
 @dataclass(slots=True)
 class CopyCadence:
-    """How far apart copies are, by what they cost training. Seconds."""
+    """When the next copy may begin, by what the ones before cost training. Seconds, points in time are monotonic.
 
+    COST_SHARE of the time that passes pays for them, and none begins before all are paid. What was not spent is kept up
+    to CREDIT_S. So in any time they take at most that share of it, CREDIT_S and one copy.
+    """
+
+    counted_at: float
+    credit_s: float = CREDIT_S
     cost_s: float = 0.0
     copies: int = 0
 
-    def record_copy(self, cost_s: float) -> None:
+    def record_copy(self, cost_s: float, began_at: float) -> None:
         """A copy cost training so much."""
         self.copies += 1
         weight = 1.0 if self.copies <= MEASURED else WEIGHT
         self.cost_s += weight * (cost_s - self.cost_s)
+        self.credit_s = min(CREDIT_S, self.credit_s + COST_SHARE * (began_at - self.counted_at)) - cost_s
+        self.counted_at = began_at
+
+    def record_other_cost(self, cost_s: float) -> None:
+        """Something else for their sake cost training so much."""
+        self.credit_s -= cost_s
+
+    @property
+    def due_at(self) -> float:
+        """When the next one may begin."""
+        if not self.copies:
+            return self.counted_at
+        return self.counted_at + max(INTERVAL_S, -self.credit_s / COST_SHARE)
 
     @property
     def interval_s(self) -> float:
-        """From the begin of a copy to the next one."""
-        return INTERVAL_S if self.copies < MEASURED else max(INTERVAL_S, self.cost_s / COST_SHARE)
+        """From the begin of a copy to the next one, in the long run."""
+        return max(INTERVAL_S, self.cost_s / COST_SHARE)
 
     @property
     def is_worth_it(self) -> bool:
@@ -90,8 +110,7 @@ class MemoryTier(Generic[Boundary]):
         self.newest: NewestCopy | None = None
         self._attempt = attempt
         self._copy_state = copy_state
-        self._cadence = CopyCadence()
-        self._due_at = 0.0
+        self._cadence = CopyCadence(time.monotonic())
         self._file: MemoryFile | None = None
         self._next_file: MemoryFile | None = None  # larger; takes its place once it holds a copy
         self._thread = ThreadPoolExecutor(1, "stepkeeper-memory")
@@ -103,7 +122,7 @@ class MemoryTier(Generic[Boundary]):
     def on_step_boundary(self, boundary: Callable[[], Boundary]) -> float:
         """Copies the state if it is time. Returns for how many seconds training waited."""
         now = time.monotonic()
-        if self._is_off or now < self._due_at or (self._work is not None and not self._work.done()):
+        if self._is_off or now < self._cadence.due_at or (self._work is not None and not self._work.done()):
             return 0.0
         if self._problem is None and not self._cadence.is_worth_it:
             cost_s, interval_s = self._cadence.cost_s, self._cadence.interval_s
@@ -119,13 +138,14 @@ class MemoryTier(Generic[Boundary]):
             complete = self._copy_state(boundary(), room)
         except NoRoom as error:
             self._needed_bytes = error.needed_bytes
+            stall_s = time.monotonic() - now
+            self._cadence.record_other_cost(stall_s)
             self._submit(self._allocate)
-            return time.monotonic() - now
+            return stall_s
         except (CannotCopy, MemoryError) as error:
             self._turn_off(str(error))
             return time.monotonic() - now
         stall_s = time.monotonic() - now
-        self._due_at = now + self._cadence.interval_s
         self._submit(lambda: self._complete(room, complete, stall_s, now))
         return stall_s
 
@@ -163,9 +183,7 @@ class MemoryTier(Generic[Boundary]):
         except Exception as error:  # noqa: BLE001 - training must not end because of it
             self._problem = f"a copy failed: {describe_error(error)}"
             return
-        beside_s = (time.thread_time() - cpu_s) / (os.cpu_count() or 1)
-        self._cadence.record_copy(stall_s + beside_s)
-        self._due_at = began_at + self._cadence.interval_s
+        self._cadence.record_copy(stall_s + _beside_s(cpu_s), began_at)
         self.newest = NewestCopy(description.step, self._cadence.interval_s, self._cadence.cost_s)
         if self._next_file is not None:
             before, self._file, self._next_file = self._file, self._next_file, None
@@ -191,7 +209,9 @@ class MemoryTier(Generic[Boundary]):
                 sizes = f"two copies take {_in_mb(2 * half)}"
                 self._problem = f"{sizes}, more than a quarter of the {_in_mb(left)} of memory that are left"
                 return
+            cpu_s = time.thread_time()
             self._next_file = MemoryFile(half)
+            self._cadence.record_other_cost(_beside_s(cpu_s))
         except (OSError, ValueError, KeyError, MemoryError) as error:
             self._problem = f"no memory for copies: {describe_error(error)}"
 
@@ -199,6 +219,11 @@ class MemoryTier(Generic[Boundary]):
         """Bytes that this process may still take. Raises OSError, ValueError or KeyError if nobody says."""
         left, limit = available_memory()[0], self._attempt.launch.memory_limit
         return left if limit is None else max(0, min(left, limit - resident_bytes()))
+
+
+def _beside_s(since_cpu_s: float) -> float:
+    """What the processor time of this thread costs training: its part of all processors."""
+    return (time.thread_time() - since_cpu_s) / (os.cpu_count() or 1)
 
 
 def _in_mb(size: int) -> str:

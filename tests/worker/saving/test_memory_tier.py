@@ -6,10 +6,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.protocol.available_memory import available_memory, resident_bytes
 from supervisor.protocol.memory_tier import layout
@@ -29,9 +32,13 @@ class Listener:
     """Who is told what the worker says."""
 
     said: list[FromWorker] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
     def send_message(self, message: FromWorker) -> None:
         self.said.append(message)
+
+    def show_message(self, text: str) -> None:
+        self.shown.append(text)
 
 
 class Run:
@@ -132,8 +139,8 @@ def test_a_state_that_is_too_slow_to_copy_is_copied_no_more_and_its_memory_is_gi
     cadence = run.tier._cadence
     run.until(lambda: cadence.copies == 1)
     for _ in range(memory_tier.JUDGED):
-        cadence.record_copy(run.slow_s)
-    run.tier._due_at = 0.0
+        cadence.record_copy(run.slow_s, time.monotonic())
+    cadence.counted_at -= 1000 * memory_tier.LONGEST_S
 
     run.until(lambda: len(run.listener.said) == 2)
 
@@ -173,22 +180,37 @@ def mapped_bytes() -> int:
     return sum(int(end, 16) - int(begin, 16) for begin, end in (place.split("-") for place in places))
 
 
-def test_copies_take_at_most_a_hundredth_of_training() -> None:
-    cadence = CopyCadence()
-    assert cadence.interval_s == memory_tier.INTERVAL_S
+@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=60), st.lists(st.floats(0.0, 20.0), max_size=60))
+def test_copies_take_at_most_a_hundredth_of_any_time_the_credit_and_one_copy(
+    costs_s: list[float], pauses_s: list[float]
+) -> None:
+    """`pauses_s`: by how much copies are later than they could be."""
+    cadence, begun = CopyCadence(100.0), []
+    for cost_s, pause_s in zip(costs_s, [*pauses_s, *[0.0] * len(costs_s)], strict=False):
+        begun.append(cadence.due_at + pause_s)
+        cadence.record_copy(cost_s, begun[-1])
 
-    for cost_s in (9.0, 0.5, 0.05):  # the first ones find cold memory
-        assert cadence.interval_s == memory_tier.INTERVAL_S
-        cadence.record_copy(cost_s)
+    for first in range(len(begun)):
+        spent_s, dearest_s = 0.0, 0.0
+        for number in range(first, len(begun)):
+            spent_s, dearest_s = spent_s + costs_s[number], max(dearest_s, costs_s[number])
+            share_s = memory_tier.COST_SHARE * (begun[number] - begun[first])
+            assert spent_s <= share_s + memory_tier.CREDIT_S + dearest_s + 1e-6
+    assert all(later - before >= memory_tier.INTERVAL_S - 1e-6 for before, later in pairwise(begun))
+
+
+def test_cheap_copies_come_every_second_from_the_first_on_and_dear_ones_end() -> None:
+    cadence, begun = CopyCadence(0.0), []
+    for _ in range(30):
+        begun.append(cadence.due_at)
+        cadence.record_copy(0.009, cadence.due_at)
+    assert begun == [float(second) for second in range(30)]
     assert cadence.is_worth_it
-    assert cadence.interval_s == pytest.approx(5.0)
 
     for _ in range(30):
-        cadence.record_copy(0.001)
-    assert cadence.interval_s == memory_tier.INTERVAL_S
-    for _ in range(30):
-        cadence.record_copy(0.3)
+        cadence.record_copy(0.3, cadence.due_at)
     assert not cadence.is_worth_it
+    assert cadence.interval_s == pytest.approx(30.0, rel=0.01)
 
 
 @pytest.mark.integration
