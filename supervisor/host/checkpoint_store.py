@@ -30,6 +30,7 @@ from supervisor.host.memory_tier.held_memory import HeldMemory
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest, salvage
 from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.spawning import SpawnError
+from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import ANY, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
@@ -116,7 +117,8 @@ class CheckpointStore:
             finally:
                 mine.close()
 
-        return await self._run(request.directory, work)
+        # in a thread of its own: a worker that can restores it from memory meanwhile, and an older one is selected
+        return await self._run(request.directory / layout.FROM_MEMORY, work)
 
     async def device_number(self, directory: Path) -> int:
         """The number of the device that the directory is on. Raises OSError."""

@@ -120,6 +120,10 @@ class Histories(RuleBasedStateMachine):
         self.goes: list[SendGo] = []
         self.in_memory: CheckpointName | None = None  # what the worker has copied there
         self.salvaged: ReportedCheckpoint | None = None  # what came of it, since the last selection
+        self.standby_waits = False  # which restores from memory while that is written
+        self.being_written: SalvageMemory | None = None
+        self.left: CheckpointName | None = None  # in memory, by the worker that is dead
+        self.from_memory: str | None = None  # what the present attempt has restored
         self.job = Job(self.policy())
 
     def policy(self) -> Policy:
@@ -136,10 +140,10 @@ class Histories(RuleBasedStateMachine):
                 case Spawn():
                     self.post(events.SpawnSucceeded(effect.attempt))
                 case SelectCheckpoint():
-                    newest, self.salvaged = self.salvaged or effect.newest, None
-                    self.post(self.machine.select(self.home, replace(effect, newest=newest)))
+                    self.select(effect)
                 case SalvageMemory():
-                    self.salvage(effect)
+                    self.end_writing()
+                    self.being_written, self.left, self.in_memory = effect, self.in_memory, None
                 case ReleaseMemory():
                     assert self.in_memory is not None
                     self.in_memory = None
@@ -156,14 +160,36 @@ class Histories(RuleBasedStateMachine):
                 case SendGo():
                     self.on_go(effect)
 
-    def salvage(self, effect: SalvageMemory) -> None:
-        """As the process of the job's user does it: only what is newer than what the attempt saved."""
-        name, self.in_memory = self.in_memory, None
+    def select(self, effect: SelectCheckpoint) -> None:
+        """As the runner does it: what is in memory is on the disk first, or is offered beside what is there."""
+        self.from_memory = None
+        is_plain = effect.begin_at is None and effect.restore_below_step is None and not (effect.avoid or effect.unfit)
+        if self.standby_waits and self.being_written is not None and is_plain:
+            chosen = self.machine.select(self.home, effect)
+            least = -1 if effect.newest is None else effect.newest.step
+            if isinstance(chosen, events.CheckpointSelected) and chosen.step is not None and chosen.step >= least:
+                offer = events.MemoryOffer("socket", self.being_written.attempt)
+                self.post(replace(chosen, memory=offer))
+                return
+        self.end_writing()
+        newest, self.salvaged = self.salvaged or effect.newest, None
+        if effect.newest is not None and newest is not None and newest.step < effect.newest.step:
+            newest = effect.newest
+        self.post(self.machine.select(self.home, replace(effect, newest=newest)))
+
+    def end_writing(self, is_full: bool = False) -> None:
+        """As the process of the job's user does it: only what is newer than what the attempt saved, and no newer
+        attempt has saved since. `is_full`: the disk is; it is tried again."""
+        effect, name = self.being_written, self.left
+        if effect is None or is_full:
+            return
+        self.being_written = self.left = None
         here = self.machine.at(self.home).committed
         assert name is not None
         assert name.attempt == effect.attempt
         own = max((saved.step for saved in here if saved.attempt == name.attempt), default=-1)
-        if self.machine.mount != effect.mount or own >= name.step:
+        newest_attempt = max((saved.attempt for saved in here), default=0)
+        if self.machine.mount != effect.mount or own >= name.step or newest_attempt > name.attempt:
             return
         here.add(name)
         self.salvaged = ReportedCheckpoint(name.step, str(name), self.home, effect.mount, name.attempt)
@@ -189,6 +215,9 @@ class Histories(RuleBasedStateMachine):
                 assert begins_at is not None, "nothing but an operator begins anew"
                 assert older.because in self.done_to.get(self.told, set()), (older, self.told, self.done_to)
         self.restored, self.goes = begins_at, [go]
+        if go.memory is not None and self.left is not None and self.left.step > (begins_at.step if begins_at else -1):
+            assert self.left.attempt == go.memory.of_attempt
+            self.restored, self.from_memory = self.left, str(self.left)
 
     def note(self, name: CheckpointName | None, because: OlderBecause) -> None:
         if name is not None:
@@ -221,9 +250,10 @@ class Histories(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 30), commits=st.booleans())
     def train(self, steps: int, commits: bool) -> None:
         number, step = self.job.facts.attempt, self.restored.step if self.restored is not None else 0
-        self.post(events.TrainingRestored(number, step))
+        self.post(events.TrainingRestored(number, step, self.from_memory))
         self.told, self.asked = (self.restored, None) if self.job.facts.current.older is not None else (self.told, None)
-        if self.restored is not None and (self.told is None or self.restored > self.told):
+        is_on_disk = self.restored is not None and self.from_memory is None
+        if self.restored is not None and is_on_disk and (self.told is None or self.restored > self.told):
             self.told = self.restored
         self.post(events.StepsDone(number, step + steps))
         if commits:
@@ -232,7 +262,8 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.job.state is State.RUNNING and self.job.facts.current.start_step is not None)
     @rule()
     def restore_is_reported_again(self) -> None:
-        self.post(events.TrainingRestored(self.job.facts.attempt, self.job.facts.current.start_step or 0))
+        facts = self.job.facts
+        self.post(events.TrainingRestored(facts.attempt, facts.current.start_step or 0, self.from_memory))
 
     @precondition(lambda self: self.job.state is State.RUNNING)
     @rule(steps=st.integers(1, 30))
@@ -261,6 +292,15 @@ class Histories(RuleBasedStateMachine):
         self.post(events.CopiesHeld(self.job.facts.attempt, is_held=True))
         self.post(events.StepsDone(self.job.facts.attempt, step))
         self.in_memory = CheckpointName(step, self.job.facts.attempt)
+
+    @rule()
+    def standby_comes_or_goes(self) -> None:
+        self.standby_waits = not self.standby_waits
+
+    @precondition(lambda self: self.being_written is not None)
+    @rule(is_full=st.booleans())
+    def memory_is_written(self, is_full: bool) -> None:
+        self.end_writing(is_full)
 
     @precondition(lambda self: self.job.state in (State.STARTING, State.RUNNING))
     @rule()
@@ -324,7 +364,7 @@ class Histories(RuleBasedStateMachine):
             self.worker_is_killed()
         if self.job.state in ALIVE:
             self.post(events.WorkerExited(self.job.facts.attempt, signal=9))
-        self.in_memory = self.salvaged = None
+        self.in_memory = self.salvaged = self.being_written = self.left = self.from_memory = None
         before = self.job.facts
         if changes_directory:
             self.home = next(home for home in HOMES if home != self.home)

@@ -247,34 +247,6 @@ def test_a_worker_that_dies_while_its_daemon_ends_leaves_its_state(tmp_path: Pat
     assert last.done_at - copied_at <= MOST_AGAIN_S
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_full_disk_costs_what_is_not_on_it_and_no_bit(tmp_path: Path, small_disk: Path) -> None:
-    keys = "standby=off\ncheckpoint_keep=2\n"
-    job = MemoryJob(tmp_path / "killed", STEPS, keys=keys, checkpoints=small_disk / "ckpt", MEGABYTES=0.03)
-    with job.daemon as daemon:
-        pid = job.until_copied()
-        daemon.call("checkpoint", name="job")
-        saved = int(job.status()["job"]["checkpoint"]["step"])
-        job.until_copied()
-        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
-            while True:
-                filler.write(bytes(4096))
-        os.kill(pid, signal.SIGKILL)
-        other = job.until_trains(but=pid)
-        began = pid_steps(job, other)[0]
-        (small_disk / "filler").unlink()
-        job.until_copied()
-        os.kill(other, signal.SIGKILL)
-        job.until_trains(but=other)
-        job.hurry()
-        digest = job.until_done()
-
-    assert digest == undisturbed(tmp_path / "undisturbed", STEPS, MEGABYTES=0.03)
-    assert began == saved + 1
-    assert {str(record["why"]) for record in job.logged("memory.not_salvaged")} == {"No space left on device"}
-    assert job.repeated[1].training_s <= MOST_AGAIN_S
-
-
 def test_a_suspended_host_costs_no_more(tmp_path: Path, expected: str) -> None:
     """All processes are stopped for a while and go on; then again, and the worker is dead before the daemon wakes."""
     job = MemoryJob(tmp_path, STEPS)
@@ -322,8 +294,42 @@ def test_a_standby_that_is_promoted_begins_from_what_was_in_memory(tmp_path: Pat
         digest = job.until_done()
 
     assert digest == expected
-    assert len(job.logged("checkpoint.salvaged")) == 2
+    assert [record["from_memory"] for record in job.logged("worker.restored")] == [False, True, True]
     require_little_again(job, deaths=2)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(tmp_path: Path, small_disk: Path) -> None:
+    """Two die before they have a copy of their own; the third one has one, and it is written once there is room."""
+    steps = 4000
+    job = MemoryJob(tmp_path / "job", steps, checkpoints=small_disk / "ckpt", MEGABYTES=0.03, STEP_S=0.1)
+    with job.daemon as daemon:
+        pid = job.until_copied()
+        daemon.call("checkpoint", name="job")
+        saved = int(job.status()["job"]["checkpoint"]["step"])
+        job.until_copied()
+        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            before, pid = pid, job.until_trains(but=pid)
+            assert pid_steps(job, pid)[0] > saved + 1, before
+            os.kill(pid, signal.SIGKILL)
+        pid = job.until_trains(but=pid)
+        job.until_copied()
+        (small_disk / "filler").unlink()
+        os.kill(pid, signal.SIGKILL)
+        job.until_trains(but=pid)
+        job.hurry()
+        digest = job.until_done()
+
+    assert digest == undisturbed(tmp_path / "undisturbed", steps, MEGABYTES=0.03)
+    assert {str(record["why"]) for record in job.logged("memory.not_salvaged")} == {"No space left on device"}
+    restored = [(record["step"], record["from_memory"]) for record in job.logged("worker.restored")]
+    assert len({step for step, _ in restored[1:4]}) == 1
+    assert [is_from_memory for _, is_from_memory in restored[:4]] == [False, True, True, True]
 
 
 @pytest.mark.nightly  # as the one before, with a standby that waits for nothing but the checkpoint

@@ -173,7 +173,7 @@ class WorkerChannel:
         os.eventfd_write(self._wake, 1)
 
     def _hello(self) -> Hello:
-        return Hello(self.attempt, PROTOCOL, os.getpid(), __version__, reports_restore=True)
+        return Hello(self.attempt, PROTOCOL, os.getpid(), __version__, reports_restore=True, restores_memory=True)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The checkpoints of one TensorFlow run: opens the directory, restores, then schedules saves."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._directory = settings.directory
         self._state = state
         self._restored: Restored | None = None
+        self._is_from_memory = False
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
         self._script = ScriptConditions({})
 
@@ -91,6 +93,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             changed=(*self._changed, *self._script.said),
             replicas=None if self._state.strategy is None else self._state.strategy.num_replicas_in_sync,
             gpus_missing=missing_gpus(),
+            from_memory=self._is_from_memory,
         )
         if restored.gpus_missing is not None:
             self._attempt.reporter.show_message(restored.gpus_missing)
@@ -157,9 +160,16 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         opened = self._opened = self._open_directory(directory)
         # reading it creates it, so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
         _ = self._state.tracked.save_counter
+        with contextlib.ExitStack() as restoring:
+            if opened.memory is not None:
+                opened = replace(opened, restore=restoring.enter_context(opened.memory.as_folder()))
+            return self._restore(opened)
+
+    def _restore(self, opened: OpenedDirectory) -> RestoredCheckpoint | None:
         if opened.restore is not None:
             self._attempt.report_restoring(opened.restore)
         checkpoint = self._restore_from(opened.restore) if opened.restore is not None else None
+        self._is_from_memory = opened.memory is not None
         versions = tensorflow_conditions.versions()
         topology = tensorflow_conditions.topology(self._state.strategy)
         remark = self._attempt.reporter.show_message
@@ -190,7 +200,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         return TensorFlowWriter(*arguments, **named)
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:
-        return open_checkpoint_directory(self._attempt, directory)
+        return open_checkpoint_directory(self._attempt, directory, restores_memory=self._place == ALONE)
 
     def _extra_files(self) -> Mapping[str, bytes]:
         """More files for the checkpoint that is being captured: contents by name. Raises NotSaveable."""

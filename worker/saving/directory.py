@@ -15,6 +15,7 @@ from supervisor.protocol.wire.launch import MIRROR
 from worker.process.attempt import Attempt
 from worker.saving.commit_record import CommitRecord
 from worker.saving.directory_lock import DirectoryLock, DirectoryLocked, WriterLock
+from worker.saving.memory_checkpoint import MemoryCheckpoint, open_memory
 
 if TYPE_CHECKING:
     from worker.saving.mirror_restore import MirrorSource
@@ -32,13 +33,15 @@ class OpenedDirectory:
     """A locked directory, and the checkpoint to restore (None: begin at step 0).
 
     `restore`: the folder of a stepkeeper checkpoint, in this directory or another job's; or the prefix of a checkpoint
-    that another program wrote. `record`: what is remembered of the directory without a daemon.
+    that another program wrote; `memory`: instead of that, what a dead worker left in memory. `record`: what is
+    remembered of the directory without a daemon.
     """
 
     directory: Path
     lock: WriterLock
     restore: Path | None
     record: CommitRecord | None = None
+    memory: MemoryCheckpoint | None = None
 
     def remember_commit(self, name: str, step: int) -> None:
         """Remembers that a checkpoint was committed, where no daemon does."""
@@ -46,8 +49,10 @@ class OpenedDirectory:
             self.record.remember(name, step)
 
 
-def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirectory:
+def open_checkpoint_directory(attempt: Attempt, directory: Path, *, restores_memory: bool = False) -> OpenedDirectory:
     """Opens the directory for this attempt. The daemon says which checkpoint to restore.
+
+    `restores_memory`: instead of that, what a dead worker left in memory, if the daemon has it and it is newer.
 
     Without a daemon, and for the second run of a script, this selects the newest checkpoint that verifies; without a
     daemon also of the run's mirror, if it was told of one. Exits with LOCKED, DIRECTORY_UNUSABLE, or, if it selects and
@@ -55,7 +60,7 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
     """
     go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun_run else None
     attempt.has_begun_run = True
-    record = source = None
+    record = source = memory = None
     try:
         if attempt.channel is None:
             record = _check_not_lost(attempt, directory)
@@ -64,7 +69,9 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
         if attempt.channel is None:
             attempt.number = 1 + max(highest_attempt(directory), source.attempt if source is not None else 0)
         lock = DirectoryLock(directory, attempt.number)
-        removal.delete_partials(directory)
+        if go is not None and restores_memory:
+            memory = open_memory(attempt, go)
+        removal.delete_partials(directory, None if memory is None else memory.name.partial)
         if go is None:
             return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory, source), record)
     except DirectoryLocked as error:
@@ -75,7 +82,7 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
             f"cannot use checkpoint directory {directory}: {error}; make it a folder that this user may write",
             errno=error.errno,
         )
-    return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None)
+    return OpenedDirectory(directory, lock, Path(go.restore) if go.restore is not None else None, memory=memory)
 
 
 def _check_not_lost(attempt: Attempt, directory: Path) -> CommitRecord | None:

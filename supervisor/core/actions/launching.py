@@ -4,6 +4,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import own_checkpoint
 from supervisor.core.actions.explaining import diagnose_safely, with_consequence
 from supervisor.core.actions.intents import start_with_full_budgets
+from supervisor.core.actions.memory_copies import started_from_memory
 from supervisor.core.actions.training import record_step
 from supervisor.core.actions.transitions import (
     USE_WORKER,
@@ -125,7 +126,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     facts.current.older = verdict if isinstance(verdict, Older) else None
     facts.restore_below_step, facts.mount = None, event.mount
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
-    return [SendGo(facts.attempt, event.path, gives_up_newer)]
+    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory)]
 
 
 @leads_to(State.KILLING)
@@ -176,9 +177,12 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
     facts.current.has_spoken = facts.current.restore_begun = True
     facts.current.step = facts.current.start_step = event.step
     facts.begin_at = None
-    account.record_start(facts)
-    if facts.current.from_checkpoint:
-        facts.best_step = max(event.step, facts.best_step or 0)
+    if event.in_memory is not None:
+        started_from_memory(facts, event.step, event.in_memory)
+    else:
+        account.record_start(facts)
+        if facts.current.from_checkpoint:
+            facts.best_step = max(event.step, facts.best_step or 0)
     if facts.state is State.STARTING:
         facts.hang_detector.progress_reported(LoopSection.TRACING, now)
         facts.deadline_at = starting_deadline(facts)

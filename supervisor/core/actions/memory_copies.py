@@ -1,9 +1,12 @@
 """The state that a worker keeps in memory, where it outlives the worker: what becomes of it once the worker is gone.
 
 It is written as a checkpoint before the next attempt selects one, so everything that decides about checkpoints treats
-it as one more. Two ends must not be undone by it. After a divergence the next attempt begins from before, so a state
-from later is of no use. And a state may cause the death that follows: attempts that die right after restoring such a
-checkpoint leave no newer one behind, so the checkpoint becomes suspect and an older one, saved in good order, is used.
+it as one more. A worker that waits already, and can, restores it from memory meanwhile; it then counts as a checkpoint
+once it is committed, and not before.
+
+Two ends must not be undone by it. After a divergence the next attempt begins from before, so a state from later is of
+no use. And a state may cause the death that follows: attempts that die right after restoring such a checkpoint leave no
+newer one behind, so the checkpoint becomes suspect and an older one, saved in good order, is used.
 """
 
 from supervisor.core.actions.base import Effects
@@ -13,8 +16,9 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import NEAR_STEPS
 from supervisor.core.program import account
 from supervisor.core.program.effects import ReleaseMemory, SalvageMemory
-from supervisor.core.program.events import CopiesHeld, MemorySalvaged
+from supervisor.core.program.events import CheckpointSelected, CopiesHeld, MemorySalvaged
 from supervisor.core.program.facts import ProgramFacts
+from supervisor.protocol.layout import parse_name
 
 _NOT_NEEDED = frozenset({Cause.DONE, Cause.DIVERGENCE, Cause.SETUP, Cause.BAD_CHECKPOINT})
 """The last state is on the disk, or must not be gone on from, or another host has the run."""
@@ -54,6 +58,19 @@ def _died_of_salvaged(facts: ProgramFacts, cause: Cause) -> bool:
         return True
     steps = (current.step or 0) - begun
     return steps < NEAR_STEPS and steps * (usual_step_s(facts.steps_s) or 0.0) < NEAR_S
+
+
+def started_from_memory(facts: ProgramFacts, step: int, name: str) -> None:
+    """Records that the attempt began from what another one had left in memory, which may never reach the disk.
+
+    So it changes neither the account nor the best step: both follow once it is committed (`memory_salvaged`). A death
+    that follows counts against this state, not against the older one on the disk that was selected beside it.
+    """
+    directory = facts.policy.checkpoint_dir
+    if directory is None or parse_name(name) is None:
+        return
+    facts.current.checkpoint = CheckpointSelected(facts.attempt, f"{directory}/{name}", step)
+    facts.current.from_checkpoint, facts.salvaged = True, name
 
 
 def memory_salvaged(facts: ProgramFacts, event: MemorySalvaged, now: float) -> Effects:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from supervisor.core.diagnosis.evidence import Diagnosis
+from supervisor.core.program.events import MemoryOffer
 from supervisor.core.program.saved_progress import SavedProgress
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.wire.messages import Then
@@ -88,12 +89,13 @@ class ReleaseMemory:
 @dataclass(frozen=True, slots=True)
 class SendGo:
     """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
-    there is that is newer.
+    there is that is newer. `memory`: what it restores instead if that is newer and whole.
     """
 
     attempt: int
     restore: str | None
     gives_up_newer: bool = False
+    memory: MemoryOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,14 @@ from supervisor.protocol.wire.messages import Phase, Then
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryOffer:
+    """What attempt `of_attempt` left in memory. `socket`: the name of the one at which a worker gets it."""
+
+    socket: str
+    of_attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartRequested:
     """An operator, autostart or the ledger wants the program to run.
 
@@ -92,7 +100,8 @@ class CheckpointSelected:
 
     `place`: its position in the data, in words, if that is known. `highest_step`: of the committed checkpoints in the
     directory; `mount`: the file system that it is on, in words. `passed_over`: the newest checkpoint that was reported,
-    or one as new, if it is not restored because it is in quarantine or was refused now.
+    or one as new, if it is not restored because it is in quarantine or was refused now. `memory`: where the worker gets
+    what the last attempt left in memory, from which it begins if that is newer and whole.
     """
 
     attempt: int
@@ -102,6 +111,7 @@ class CheckpointSelected:
     highest_step: int | None = None
     mount: str | None = None
     passed_over: RejectedCheckpoint | None = None
+    memory: MemoryOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +197,12 @@ class RestoreBegun:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRestored:
-    """The worker has restored its state and is at `step`."""
+    """The worker has restored its state and is at `step`. `in_memory`: the name of the checkpoint, if it was in memory
+    and may not be on the disk."""
 
     attempt: int
     step: int
+    in_memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

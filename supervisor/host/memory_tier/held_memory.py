@@ -12,7 +12,7 @@ from copy import copy
 
 
 class HeldMemory:
-    """An open file in memory. `size_bytes`: what it takes."""
+    """An open file in memory. `size_bytes`: what it takes; `owner`: the uid of the job's user."""
 
     def __init__(self, pid: int, descriptor: int, owner: int | None) -> None:
         """Opens what the process has open there. `owner`: the uid of the job's user, None: the daemon's own.
@@ -28,7 +28,7 @@ class HeldMemory:
             self.descriptor = os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(seen)
-        self.size_bytes = status.st_size
+        self.size_bytes, self.owner = status.st_size, status.st_uid
 
     def duplicate(self) -> "HeldMemory":
         """The same memory for another thread, which lets go of it itself. Raises OSError."""

@@ -29,7 +29,7 @@ from supervisor.protocol.checkpoints.directory import committed_checkpoints, hig
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
-from supervisor.protocol.memory_tier.layout import BundlePlace, Description, NoCopy, newest_first, prove
+from supervisor.protocol.memory_tier.layout import BundlePlace, Description, NoCopy, prove_newest
 from supervisor.protocol.tensorbundle import crc32c, entry, sstable
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, encode_record, parse_object
 
@@ -143,23 +143,14 @@ def _answer(request: SalvageRequest) -> dict[str, Salvaged | NotSalvaged]:
 def _write_newest(memory: memoryview, request: SalvageRequest) -> Salvaged:
     """Commits the newest copy that is whole. Raises NoCopy if none is, or none is newer than what is on the disk."""
     began_at = time.monotonic()
-    reasons = []
-    for half in newest_first(memory):
-        try:
-            description = prove(half)
-        except NoCopy as error:
-            reasons.append(str(error))
-            continue
-        if (description.job, description.attempt) != (request.job, request.attempt):
-            reasons.append(f"it is of attempt {description.attempt} of {description.job:.100}")
-            continue
-        size_bytes = write_checkpoint(half, description, request)
-        if request.retention is not None:
-            with contextlib.suppress(OSError):  # the worker's own next save tries again
-                removal.delete_expendable(request.directory, request.retention, description.name, {})
-        save_s = time.monotonic() - began_at
-        return Salvaged(str(description.name), description.step, size_bytes, save_s, description.created_wall_at)
-    raise NoCopy(f"no copy in memory is whole: {'; '.join(reasons) or 'none was complete'}")
+    copy = prove_newest(memory, request.job, request.attempt)
+    description = copy.description
+    size_bytes = write_checkpoint(copy.half, description, request)
+    if request.retention is not None:
+        with contextlib.suppress(OSError):  # the worker's own next save tries again
+            removal.delete_expendable(request.directory, request.retention, description.name, {})
+    save_s = time.monotonic() - began_at
+    return Salvaged(str(description.name), description.step, size_bytes, save_s, description.created_wall_at)
 
 
 def write_checkpoint(half: memoryview, description: Description, request: SalvageRequest) -> int:

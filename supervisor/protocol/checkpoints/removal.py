@@ -1,5 +1,6 @@
 """Deletes checkpoints, and sets those aside that are given up: after a divergence, or because an operator says so."""
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,18 +81,24 @@ def delete_expendable(
             del known[name]
 
 
-def delete_partials(directory: Path) -> list[str]:
-    """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
+def delete_partials(directory: Path, kept: str | None = None) -> list[str]:
+    """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it.
+
+    `kept`: the name of one that is being written, of the state from which this worker begins.
+    """
     replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.BATCH)
     temporary = tuple(map(durable.temporary_prefix, replaced))
     leftovers = [
-        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
+        entry
+        for entry in directory.iterdir()
+        if (layout.is_partial(entry.name) and entry.name != kept) or entry.name.startswith(temporary)
     ]
     for leftover in leftovers:
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
+        with contextlib.suppress(FileNotFoundError):  # who writes `kept` may delete an old one just now
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
     return [leftover.name for leftover in leftovers]
 
 

@@ -21,6 +21,7 @@ A half holds what a checkpoint's folder does, less the manifest and the index of
 written to the disk: a `Description` says which tensors lie where.
 """
 
+import contextlib
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,8 @@ FORMAT = 1
 MAX_DESCRIPTION_BYTES = 256 << 20  # of a million tensors
 MAX_BYTES = 1 << 50
 HASHED_BYTES = 16 << 20  # at a time
+
+SOCKET_NAME = "stepkeeper-memory-"  # begin of the name of the abstract socket at which a worker gets the file
 
 _MAGIC = b"stepmem1"
 _TRAILER = struct.Struct("<8sQQQ16s")  # magic, number of the copy, length of the parts, of the description, their hash
@@ -105,6 +108,15 @@ class Description:
     def name(self) -> CheckpointName:
         """The checkpoint that it becomes."""
         return CheckpointName(self.step, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCopy:
+    """A copy that was proven. `begin`: where its half begins in the file."""
+
+    begin: int
+    half: memoryview
+    description: Description
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +203,33 @@ def prove(half: memoryview) -> Description:
 
 def newest_first(memory: memoryview) -> Iterator[memoryview]:
     """The halves of a file that seem to hold a copy, by their trailers."""
+    for begin in _begins_newest_first(memory):
+        yield memory[begin : begin + len(memory) // 2]
+
+
+def _begins_newest_first(memory: memoryview) -> list[int]:
     size = len(memory) // 2
     numbered = []
-    for half in (memory[:size], memory[size : 2 * size]):
+    for begin in (0, size):
+        with contextlib.suppress(NoCopy):
+            numbered.append((read_trailer(memory[begin : begin + size]).number, begin))
+    return [begin for _, begin in sorted(numbered, reverse=True)]
+
+
+def prove_newest(memory: memoryview, job: str, attempt: int) -> WholeCopy:
+    """The newest whole copy, which has to be of that attempt. Raises NoCopy if there is none."""
+    reasons = []
+    for begin in _begins_newest_first(memory):
+        half = memory[begin : begin + len(memory) // 2]
         try:
-            numbered.append((read_trailer(half).number, half))
-        except NoCopy:
+            description = prove(half)
+        except NoCopy as error:
+            reasons.append(str(error))
             continue
-    for _, half in sorted(numbered, key=lambda entry: entry[0], reverse=True):
-        yield half
+        if (description.job, description.attempt) == (job, attempt):
+            return WholeCopy(begin, half, description)
+        reasons.append(f"it is of attempt {description.attempt} of {description.job:.100}")
+    raise NoCopy(f"no copy in memory is whole: {'; '.join(reasons) or 'none was complete'}")
 
 
 def _hash_of(content: memoryview | mmap.mmap) -> bytes:

@@ -65,10 +65,16 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """Train, starting from `restore` (absolute path of a verified checkpoint), or from the beginning if None."""
+    """Train, starting from `restore` (absolute path of a verified checkpoint), or from the beginning if None.
+
+    `memory`: at this abstract socket lies what attempt `memory_attempt` left in memory (docs/memory-tier.md); a newer
+    state there that is whole is restored instead. Only for a worker that `restores_memory`.
+    """
 
     attempt: Attempt
     restore: PathText | None
+    memory: Word | None = None
+    memory_attempt: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,10 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a worker, and of its answer to `identify`. `reports_restore`: it sends `restoring`."""
+    """The first message of a worker, and of its answer to `identify`. `reports_restore`: it sends `restoring`.
+
+    `restores_memory`: it can begin from what an attempt before it left in memory.
+    """
 
     rate: ClassVar[Rate] = Rate(1, 20)
 
@@ -132,6 +141,7 @@ class Hello:
     pid: Pid
     version: Word
     reports_restore: bool = False
+    restores_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +177,8 @@ class Restored:
     `unmatched`: what the program wanted and the checkpoint does not hold, or the other way round. `changed`: conditions
     of bit-exact training that differ from the last attempt, in words. Sent once more, with all of `changed`, if
     the data turn out to differ too, which the worker knows at its first step. `replicas`: over how many devices it
-    trains. `gpus_missing`: that it sees none of the GPUs it was meant to use, and why.
+    trains. `gpus_missing`: that it sees none of the GPUs it was meant to use, and why. `from_memory`: the checkpoint
+    was in memory, and may not be on the disk.
     """
 
     rate: ClassVar[Rate] = Rate(1, 20)
@@ -181,6 +192,7 @@ class Restored:
     changed: Names = ()
     replicas: Annotated[int, Range(0, 1_000_000)] | None = None
     gpus_missing: Annotated[str, Text(500)] | None = None
+    from_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

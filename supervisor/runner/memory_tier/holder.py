@@ -1,4 +1,9 @@
-"""The state that a job's worker keeps in memory: held while it lives, written as a checkpoint when it is gone."""
+"""The state that a job's worker keeps in memory: held while it lives, written as a checkpoint when it is gone.
+
+A next worker that waits for its checkpoint need not wait until that is written, if it can restore from memory: it is
+offered the memory, beside the newest checkpoint on the disk. What is offered is held until the worker has restored
+something; and if it could not be written, until that worker has a newer state of its own, in memory or on the disk.
+"""
 
 import asyncio
 import time
@@ -8,6 +13,7 @@ from dataclasses import dataclass
 from supervisor.config import JobConfig
 from supervisor.core.program import effects, events
 from supervisor.host.memory_tier.held_memory import HeldMemory
+from supervisor.host.memory_tier.memory_socket import MemorySocket
 from supervisor.host.memory_tier.salvage import NotSalvaged, Salvaged, SalvageRequest
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
@@ -19,10 +25,18 @@ from supervisor.runner.attempt.program_services import ProgramServices
 
 @dataclass(slots=True)
 class _Salvage:
-    """What is left of an attempt whose worker is gone."""
+    """What is left of an attempt whose worker is gone. `offered`: where the next worker gets it, while it may."""
 
     effect: effects.SalvageMemory
     held: HeldMemory
+    is_written: bool = False
+    offered: MemorySocket | None = None
+
+    def close_offer(self) -> None:
+        """No worker gets it any more; whoever has it, has it."""
+        if self.offered is not None:
+            self.offered.close()
+            self.offered = None
 
 
 class MemoryHolder:
@@ -47,14 +61,32 @@ class MemoryHolder:
         self._salvaged: ReportedCheckpoint | None = None
         self._is_settled = asyncio.Event()
         self._is_settled.set()
+        self._news = asyncio.Event()  # somebody who waits may have to wait no longer
+        self._met: messages.Hello | None = None  # of the newest worker
+        self._asked = 0  # the attempt for which a checkpoint is being selected
 
     def on_message(self, message: messages.FromWorker) -> None:
         """Takes hold of the memory that a worker names, or lets go of it."""
+        match message:
+            case messages.Hello():
+                self._met = message
+                self._news.set()
+            case messages.MemoryCopies():
+                self._take(message)
+                self._drop_outdated(message.attempt)
+            case messages.Committed():
+                self._drop_outdated(message.attempt)
+            case messages.Restored() if self._waiting is not None:
+                self._waiting.close_offer()
+                if self._is_settled.is_set() and (self._waiting.is_written or not message.from_memory):
+                    self._drop_waiting()  # it is on the disk, or training goes on from an older state
+
+    def _drop_outdated(self, attempt: int) -> None:
+        """A worker has a newer state than one of an earlier attempt that could not be written, or says why it has none:
+        memory may be short."""
         waiting = self._waiting
-        if isinstance(message, messages.MemoryCopies):
-            self._take(message)
-        elif isinstance(message, messages.Restored) and waiting is not None and self._is_settled.is_set():
-            self._drop_waiting()  # training goes on from an older state
+        if waiting is not None and self._is_settled.is_set() and waiting.effect.attempt < attempt:
+            self._drop_waiting()
 
     def _take(self, message: messages.MemoryCopies) -> None:
         attempt = message.attempt
@@ -80,9 +112,12 @@ class MemoryHolder:
         held = self._held.pop(effect.attempt, None)
         if held is not None:
             self._drop_waiting()
-            self._waiting = waiting = _Salvage(effect, held)
-            self._is_settled.clear()
-            self._start(self._settle(waiting))
+            self._waiting = _Salvage(effect, held)
+            self._begin_to_write(self._waiting)
+
+    def _begin_to_write(self, waiting: _Salvage) -> None:
+        self._is_settled.clear()
+        self._start(self._settle(waiting))
 
     def release(self, attempt: int) -> None:
         """Lets go of the memory of an attempt."""
@@ -101,9 +136,40 @@ class MemoryHolder:
         Tries once more what failed because of the disk or the host.
         """
         await self._is_settled.wait()
-        if self._waiting is not None:
+        if self._waiting is not None and self._waiting.is_written:
+            self._drop_waiting()
+        elif self._waiting is not None:
             self._is_settled.clear()
             await self._settle(self._waiting)
+
+    async def until_restorable(self, attempt: int) -> bool:
+        """Waits until what is left is written (False), or the worker of `attempt` is there and can restore it (True).
+
+        If it can't be written, waits for that worker. Tries once more what failed before.
+        """
+        waiting, self._asked = self._waiting, attempt
+        self._news.set()  # whoever asked for an earlier attempt waits no longer
+        if waiting is not None and not waiting.is_written and self._is_settled.is_set():
+            self._begin_to_write(waiting)
+        while self._asked == attempt and waiting is not None and self._waiting is waiting and not waiting.is_written:
+            if self._met is not None and self._met.attempt == attempt:
+                return self._met.restores_memory
+            self._news.clear()
+            await self._news.wait()
+        return False
+
+    def offer(self) -> events.MemoryOffer | None:
+        """What the next worker may restore from memory; None if all is on the disk, or there is nothing."""
+        waiting = self._waiting
+        if waiting is None or waiting.is_written:
+            return None
+        waiting.close_offer()
+        try:
+            waiting.offered = MemorySocket(waiting.held)
+        except OSError as error:
+            self._log.warning("memory.not_offered", attempt=waiting.effect.attempt, error=str(error))
+            return None
+        return events.MemoryOffer(waiting.offered.name, waiting.effect.attempt)
 
     def pop_salvaged(self) -> ReportedCheckpoint | None:
         """The checkpoint that came of it since the last call."""
@@ -116,6 +182,7 @@ class MemoryHolder:
         finally:
             if self._waiting is waiting or self._waiting is None:
                 self._is_settled.set()
+                self._news.set()
                 self._on_settled()
 
     async def _write(self, waiting: _Salvage) -> None:
@@ -133,7 +200,8 @@ class MemoryHolder:
         except (OSError, RuntimeError) as error:
             result = NotSalvaged(str(error), getattr(error, "errno", None))
         may_pass = isinstance(result, NotSalvaged) and result.errno is not None
-        if self._waiting is waiting and not may_pass:
+        waiting.is_written = isinstance(result, Salvaged)
+        if self._waiting is waiting and not may_pass and waiting.offered is None:
             self._drop_waiting()
         if isinstance(result, Salvaged):
             self._report(effect, result)
@@ -156,6 +224,7 @@ class MemoryHolder:
 
     def _drop_waiting(self) -> None:
         if self._waiting is not None:
+            self._waiting.close_offer()
             self._waiting.held.close()
             self._waiting = None
 

@@ -74,17 +74,44 @@ class CheckpointSelector:
 
     async def select(self, effect: effects.SelectCheckpoint) -> None:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
-        selected: events.CheckpointSelected | events.SelectionFailed
+        selected: events.CheckpointSelected | events.SelectionFailed | None
         try:
-            await self._memory.settle()
-            newest = self._memory.pop_salvaged()
-            if newest is not None and (effect.newest is None or newest.step >= effect.newest.step):
-                effect = replace(effect, newest=newest)
-            selected = await self._select(effect)
+            selected = await self._select_beside_memory(effect)
+            if selected is None:
+                await self._memory.settle()
+                newest = self._memory.pop_salvaged()
+                if newest is not None and (effect.newest is None or newest.step >= effect.newest.step):
+                    effect = replace(effect, newest=newest)
+                selected = await self._select(effect)
         except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
             self._log.exception("internal.failed", on="select")
             selected = events.SelectionFailed(effect.attempt, f"cannot select a checkpoint: {error!r}", permanent=False)
         self._post(selected)
+
+    async def _select_beside_memory(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | None:
+        """The newest checkpoint on the disk, with what is in memory, for a worker that can restore that and waits.
+
+        None if that is on the disk first, and wherever more is to be decided than which of the two is newer.
+        """
+        decided = effect.begin_at is not None or effect.restore_below_step is not None or effect.avoid or effect.unfit
+        if decided or self._mirror is not None or not await self._memory.until_restorable(effect.attempt):
+            return None
+        try:
+            here = await self._select_here(effect)
+        except NoValidCheckpoint as error:
+            self._record_refused(effect.attempt, error.rejected)
+            return None  # with what comes of the memory there may be one
+        except OSError:
+            return None  # it is tried again
+        self._record_refused(effect.attempt, here.rejected)
+        is_own = here.path is not None and here.path.parent == self._job.checkpoint_dir and here.foreign is None
+        if not is_own or here.step is None or (effect.newest is not None and here.step < effect.newest.step):
+            return None
+        offer = self._memory.offer()
+        if offer is None:
+            return None
+        selected = self._answer(effect, here)
+        return replace(selected, memory=offer) if isinstance(selected, events.CheckpointSelected) else None
 
     async def _select(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | events.SelectionFailed:
         directory, attempt = self._job.checkpoint_dir, effect.attempt

@@ -61,7 +61,9 @@ class EffectExecutor:
             case effects.SendGo():
                 if self._mirror is not None:
                     self._mirror.on_selected(effect.restore, effect.gives_up_newer)
-                self._current.send(messages.Go(effect.attempt, effect.restore))
+                memory = effect.memory
+                offered = (None, None) if memory is None else (memory.socket, memory.of_attempt)
+                self._current.send(messages.Go(effect.attempt, effect.restore, *offered))
             case effects.RequestIdentity():
                 me = self._services.daemon
                 self._current.send(messages.Identify(effect.attempt, *((me.pid, me.start_time) if me else ())))

@@ -19,7 +19,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
         case messages.Restoring(attempt):
             return events.RestoreBegun(attempt)
         case messages.Restored(attempt, step):
-            return events.TrainingRestored(attempt, step)
+            return events.TrainingRestored(attempt, step, message.checkpoint if message.from_memory else None)
         case messages.Progress(attempt, step):
             return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
         case messages.Committed():

@@ -103,6 +103,7 @@ class MessageRecorder(ProgramObserver):
             step=message.step,
             checkpoint=checkpoint,
             restore_s=round(message.restore_s, 3),
+            from_memory=message.from_memory,
             unmatched=list(unmatched),
             changed=list(changed),
         )

@@ -7,12 +7,14 @@ from supervisor.core.failures.suspects import DEATHS, NEAR_STEPS
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect, RecordEnd, ReleaseMemory, SalvageMemory, SelectCheckpoint, SendGo
 from supervisor.core.program.events import (
+    AttemptFound,
     BeginAtRequested,
     CheckpointCommitted,
     CheckpointSelected,
     CopiesHeld,
     DoneReported,
     FailureReported,
+    MemoryOffer,
     MemorySalvaged,
     SpawnSucceeded,
     StartRequested,
@@ -220,3 +222,85 @@ def test_the_kernels_out_of_memory_kill_says_nothing_against_a_salvaged_state() 
 
     assert effects[0].cause is Cause.OUT_OF_MEMORY  # type: ignore[attr-defined]
     assert SalvageMemory(attempt, None) in effects
+
+
+def begin_from_memory(job: Job, of_attempt: int, step: int, now: float, on_disk: tuple[str, int]) -> tuple[int, str]:
+    """The attempt that was launched restores what is in memory, beside a checkpoint on the disk."""
+    attempt, name = job.facts.attempt, f"step-{step:010d}.a{of_attempt}"
+    job.handle(SpawnSucceeded(attempt), now)
+    path, older = on_disk
+    offer = MemoryOffer("socket", of_attempt)
+    selected = CheckpointSelected(attempt, f"/data/digits/{path}", older, highest_step=older, memory=offer)
+    assert job.handle(selected, now) == [SendGo(attempt, f"/data/digits/{path}", memory=offer)]
+    job.handle(TrainingRestored(attempt, step, name), now)
+    return attempt, name
+
+
+ON_DISK = ("step-0000000030.a1", 30)
+
+
+def holding_with_checkpoint() -> Job:
+    job = holding(50)
+    job.handle(CheckpointCommitted(1, 30), 11.5)
+    die(job, 12.0)
+    return job
+
+
+def test_what_is_restored_from_memory_is_no_checkpoint_before_it_is_committed() -> None:
+    job = holding_with_checkpoint()
+
+    _, name = begin_from_memory(job, 1, 49, 12.5, ON_DISK)
+
+    assert job.facts.account.newest is not None
+    assert (job.facts.account.newest.step, job.facts.best_step) == (30, 30)
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+    assert job.facts.current.start_step == 49
+
+    assert salvaged(job, 1, 49, 13.0) == name
+    assert (job.facts.account.newest.name, job.facts.best_step) == (name, 49)
+    assert not job.facts.failures.by_cause
+
+
+def test_if_it_is_never_written_the_next_attempt_begins_at_what_the_disk_has() -> None:
+    job = holding_with_checkpoint()
+    attempt, _ = begin_from_memory(job, 1, 49, 12.5, ON_DISK)
+    job.handle(StepsDone(attempt, 90), 13.0)
+    die(job, 14.0)
+    job.expire(20.0)
+    attempt = job.facts.attempt
+
+    job.handle(SpawnSucceeded(attempt), 20.0)
+    effects = job.handle(CheckpointSelected(attempt, "/data/digits/step-0000000030.a1", 30, highest_step=30), 20.0)
+
+    assert SendGo(attempt, "/data/digits/step-0000000030.a1") in effects
+    assert job.facts.current.older is None
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_state_that_was_restored_from_memory_is_blamed_for_the_death_that_follows(is_written: bool) -> None:
+    job = holding_with_checkpoint()
+    attempt, name = begin_from_memory(job, 1, 49, 12.5, ON_DISK)
+    if is_written:
+        salvaged(job, 1, 49, 12.6)
+    job.handle(CopiesHeld(attempt, is_held=True), 12.7)
+    job.handle(StepsDone(attempt, 50), 12.8)
+
+    assert ReleaseMemory(attempt) in die(job, 13.0)
+
+    assert job.facts.suspects.deaths[-1].name == name
+
+
+def test_a_new_daemon_that_hears_of_the_restore_again_does_not_take_it_for_a_checkpoint() -> None:
+    job = holding_with_checkpoint()
+    attempt, name = begin_from_memory(job, 1, 49, 12.5, ON_DISK)
+    stored = facts_to_persist(job.facts, 13.0)
+    later = Job(POLICY)
+    later.skip_attempts(attempt)
+    later.recall_persisted(stored, 0.0, 1.0)
+    later.facts.account = job.facts.account
+    later.handle(AttemptFound(attempt, 1.0), 0.0)
+
+    later.handle(TrainingRestored(attempt, 49, name), 0.1)
+
+    assert later.facts.account == job.facts.account
+    assert later.facts.salvaged == name

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ import structlog
 
 from supervisor.config import load_config
 from supervisor.core.program.effects import SalvageMemory
-from supervisor.core.program.events import CopiesHeld, Event, MemorySalvaged
-from supervisor.protocol.wire.messages import Committed, FromWorker, MemoryCopies, Restored
+from supervisor.core.program.events import CopiesHeld, Event, MemoryOffer, MemorySalvaged
+from supervisor.protocol.memory_tier import layout
+from supervisor.protocol.wire.messages import Committed, FromWorker, Hello, MemoryCopies, Restored
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import Services
@@ -19,6 +22,7 @@ from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
 from tests.host.memory_tier.test_salvage import Job
+from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.integration
 
@@ -50,6 +54,31 @@ class Daemon(ProgramObserver):
         """Whether the holder has the memory open, besides the job's own three descriptors (a mapping has one)."""
         file = os.fstat(self.job.file.descriptor).st_ino
         return [_inode(name) for name in os.listdir("/proc/self/fd")].count(file) > 3
+
+
+def hello(attempt: int) -> Hello:
+    return Hello(attempt, 1, os.getpid(), "1", restores_memory=True)
+
+
+def committed(attempt: int) -> Committed:
+    return Committed(attempt, 12, f"step-0000000012.a{attempt}", 1, 0.1, stall_s=0.0)
+
+
+async def until_written(daemon: Daemon) -> None:
+    await wait_until_async(lambda: not daemon.holder.is_writing)
+
+
+async def received(offer: MemoryOffer) -> list[int]:
+    """The steps that a worker finds in what it is offered, newest first."""
+
+    def work() -> list[int]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(f"\0{offer.socket}")
+            _, (descriptor,), _, _ = socket.recv_fds(connection, 100, 1)
+        with open(descriptor, "rb") as file:
+            return [layout.prove(half).step for half in layout.newest_first(memoryview(file.read()))]
+
+    return await asyncio.to_thread(work)
 
 
 def _inode(descriptor: str) -> int | None:
@@ -144,3 +173,93 @@ async def test_memory_that_cannot_be_held_is_said(daemon: Daemon) -> None:
 
     assert daemon.events == [CopiesHeld(3, False)]
     assert "not a file in memory" in str(daemon.records.training.memory_off)
+
+
+async def test_a_worker_that_waits_is_offered_the_memory_while_that_is_written(daemon: Daemon) -> None:
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.holder.salvage(SalvageMemory(3))
+    daemon.holder.on_message(hello(4))
+
+    assert await daemon.holder.until_restorable(4)
+    offer = daemon.holder.offer()
+
+    assert offer is not None
+    assert offer.of_attempt == 3
+    assert await received(offer) == [10]
+    await until_written(daemon)
+    assert daemon.is_held, "the worker may not have it yet"
+    daemon.holder.on_message(Restored(4, 10, "step-0000000010.a3", 0.1, from_memory=True))
+    assert not daemon.is_held
+
+
+@pytest.mark.parametrize("worker", [None, Hello(4, 1, 1, "1"), Hello(3, 1, 1, "1", restores_memory=True)])
+async def test_without_a_worker_that_waits_and_can_it_is_on_the_disk_first(daemon: Daemon, worker: Hello) -> None:
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.holder.salvage(SalvageMemory(3))
+    if worker is not None:
+        daemon.holder.on_message(worker)
+
+    assert not await daemon.holder.until_restorable(4)
+    await daemon.holder.settle()
+
+    assert daemon.job.committed == ["step-0000000010.a3"]
+    assert daemon.holder.offer() is None
+
+
+async def test_a_worker_that_comes_later_need_not_wait_for_the_disk(daemon: Daemon) -> None:
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.holder.salvage(SalvageMemory(3))
+    waits = asyncio.create_task(daemon.holder.until_restorable(4))
+    await asyncio.sleep(0)
+
+    daemon.holder.on_message(hello(4))
+
+    assert await waits
+
+
+@pytest.mark.parametrize("newer", [MemoryCopies(4, os.getpid(), None, 0, "none"), committed(4)])
+async def test_what_could_not_be_written_is_offered_again_until_the_worker_has_a_newer_state(
+    daemon: Daemon, newer: FromWorker
+) -> None:
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.job.folder.rmdir()
+    daemon.holder.salvage(SalvageMemory(3))
+    daemon.holder.on_message(hello(4))
+    assert await daemon.holder.until_restorable(4)
+    assert daemon.holder.offer() is not None
+    await until_written(daemon)
+    daemon.holder.on_message(Restored(4, 10, "step-0000000010.a3", 0.1, from_memory=True))
+    assert daemon.is_held
+
+    begins = asyncio.create_task(daemon.holder.until_restorable(5))
+    await until_written(daemon)  # which fails once more
+    daemon.holder.on_message(hello(5))
+    assert await begins, "attempt 4 has died before it had a state of its own"
+    await until_written(daemon)
+    daemon.holder.on_message(Restored(5, 10, "step-0000000010.a3", 0.1, from_memory=True))
+    daemon.holder.on_message(replace(newer, attempt=5))
+
+    assert not daemon.is_held
+    daemon.job.folder.mkdir()
+    await daemon.holder.settle()
+    assert daemon.job.committed == []
+
+
+async def test_what_was_offered_and_is_written_is_not_written_again(daemon: Daemon) -> None:
+    daemon.job.copy(10)
+    daemon.name_memory()
+    daemon.holder.salvage(SalvageMemory(3))
+    daemon.holder.on_message(hello(4))
+    assert await daemon.holder.until_restorable(4)
+    daemon.holder.offer()
+    await until_written(daemon)
+
+    assert daemon.holder.offer() is None, "it is on the disk"
+    await daemon.holder.settle()  # for the next attempt, as this one died
+
+    assert len([event for event in daemon.events if isinstance(event, MemorySalvaged)]) == 1
+    assert not daemon.is_held

@@ -1,0 +1,181 @@
+"""What a dead worker left in memory is restored from there by TensorFlow, or not at all."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from supervisor.protocol import layout as names
+from supervisor.protocol.checkpoints.manifest import read_manifest
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.memory_tier import layout
+from supervisor.protocol.memory_tier.layout import NoCopy
+from supervisor.protocol.wire.launch import Launch
+from supervisor.protocol.wire.messages import Go
+from tests.worker.saving.test_memory_tier import Listener
+from worker.checkpoint.tensorflow_writer import StepBoundary, TensorFlowWriter
+from worker.process.attempt import Attempt
+from worker.process.requests import PendingRequests
+from worker.saving.commit import CheckpointOrigin
+from worker.saving.memory_checkpoint import MemoryCheckpoint, open_memory
+from worker.saving.memory_file import MemoryFile
+from worker.state.state_file import Position
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.integration]
+
+
+class Worker:
+    """The state of a worker, and the memory into which it is copied as attempt 3."""
+
+    def __init__(self, folder: Path) -> None:
+        self.large = tf.Variable(tf.zeros([300_000]))  # TensorFlow reads what is larger than a buffer in another way
+        self.words = tf.Variable(["none", "of"])
+        self.count = tf.Variable(0, dtype=tf.int64)
+        self.tracked = tf.train.Checkpoint(large=self.large, words=self.words, count=self.count)
+        origin = CheckpointOrigin("digits", 3, {"tensorflow": "2"}, {"replicas": 1})
+        self.writer = TensorFlowWriter(self.tracked, folder, origin, RetentionPolicy(checkpoint_keep=1), 1)
+        self.file = MemoryFile(layout.half_bytes(2_000_000))
+
+    def set(self, step: int) -> None:
+        self.large.assign(tf.range(300_000, dtype=tf.float32) * step)
+        self.words.assign([f"step {step}", "é"])
+        self.count.assign(step)
+
+    def copy(self, step: int) -> None:
+        self.set(step)
+        room = self.file.begin()
+        room.seal(self.writer.copy_to_memory(StepBoundary(step, Position(), {"loss": 0.5}, {}), room)())
+
+    def descriptor(self) -> int:
+        return os.open(f"/proc/self/fd/{self.file.descriptor}", os.O_RDONLY)
+
+    def damage(self, half: int) -> None:
+        with open(f"/proc/self/fd/{self.file.descriptor}", "r+b", buffering=0) as memory:
+            memory.seek(half * self.file.half_bytes + 100)
+            memory.write(b"\xff\xff\xff\xff")
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[Worker]:
+    it = Worker(tmp_path)
+    yield it
+    it.file.close()
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])  # the newest one lies in either half
+def test_tensorflow_restores_the_newest_state_from_where_it_lies(dead: Worker, copies: int) -> None:
+    for step in range(10, 10 + copies):
+        dead.copy(step)
+    newest = 9 + copies
+    dead.set(0)
+
+    memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
+    with memory.as_folder() as folder:
+        dead.tracked.read(str(folder / names.PREFIX)).assert_consumed()
+        manifest = read_manifest(folder)
+        state = (folder / names.STATE).read_bytes()
+
+    assert memory.name == CheckpointName(newest, 3)
+    assert dead.count.numpy() == newest
+    assert [text.decode() for text in dead.words.numpy()] == [f"step {newest}", "é"]
+    assert np.array_equal(dead.large.numpy(), np.arange(300_000, dtype=np.float32) * newest)
+    assert (manifest.step, manifest.attempt, manifest.versions, manifest.metrics) == (
+        newest,
+        3,
+        {"tensorflow": "2"},
+        {"loss": 0.5},
+    )
+    assert manifest.size_bytes > 1_200_000
+    assert b'"step"' in state
+    assert not folder.exists()
+
+
+def test_of_a_newest_copy_that_is_damaged_the_one_before_is_restored(dead: Worker) -> None:
+    dead.copy(10)
+    dead.copy(11)
+    dead.damage(0)
+
+    memory = MemoryCheckpoint(dead.descriptor(), "digits", 3)
+
+    assert memory.name.step == 10
+    memory.close()
+
+
+def test_what_is_not_whole_or_of_others_is_refused_and_let_go(dead: Worker) -> None:
+    dead.copy(10)
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(NoCopy, match="of attempt 3 of digits"):
+        MemoryCheckpoint(dead.descriptor(), "digits", 2)
+    with pytest.raises(NoCopy, match="of attempt 3 of digits"):
+        MemoryCheckpoint(dead.descriptor(), "letters", 3)
+    dead.damage(1)
+    with pytest.raises(NoCopy, match="do not have the hash"):
+        MemoryCheckpoint(dead.descriptor(), "digits", 3)
+    with pytest.raises(ValueError, match="empty"):
+        MemoryCheckpoint(os.memfd_create("empty"), "digits", 3)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Offer:
+    """A daemon that hands the file over, once."""
+
+    def __init__(self, name: str, descriptor: int | None) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(f"\0{name}")
+        self._socket.listen()
+        self._descriptor = descriptor
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        connection, _ = self._socket.accept()
+        with connection, self._socket:
+            if self._descriptor is not None:
+                socket.send_fds(connection, [b"memory"], [self._descriptor])
+
+
+def begun(go: Go) -> tuple[MemoryCheckpoint | None, Listener]:
+    listener = Listener()
+    attempt = Attempt(Launch(job="digits"), PendingRequests(), listener, number=4)  # type: ignore[arg-type]
+    return open_memory(attempt, go), listener
+
+
+@pytest.mark.parametrize(
+    ("restore", "is_used"),
+    [
+        (None, True),
+        ("/c/step-0000000009.a3", True),
+        ("/c/step-0000000010.a3", False),
+        ("/c/step-0000000011.a2", False),
+        ("/c/model.ckpt-12", True),
+    ],
+)
+def test_the_newer_of_memory_and_disk_is_used(dead: Worker, restore: str | None, is_used: bool) -> None:
+    dead.copy(10)
+    Offer(f"stepkeeper-test-{os.getpid()}", dead.file.descriptor)
+
+    memory, listener = begun(Go(4, restore, f"stepkeeper-test-{os.getpid()}", 3))
+
+    assert (memory is not None) == is_used
+    assert not listener.shown
+    if memory is not None:
+        memory.close()
+
+
+def test_without_the_memory_the_disk_is_used_and_that_is_said(dead: Worker) -> None:
+    dead.copy(10)
+    name = f"stepkeeper-test-refuses-{os.getpid()}"
+    Offer(name, None)
+
+    assert begun(Go(4, None))[0] is None
+    for socket_name, why in ((name, "did not hand it over"), (f"{name}-gone", "refused")):
+        memory, listener = begun(Go(4, "/c/step-0000000009.a3", socket_name, 3))
+        assert memory is None
+        assert why in listener.shown[0]

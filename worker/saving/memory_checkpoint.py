@@ -1,0 +1,141 @@
+"""What a dead worker left in memory, restored from there: nothing of it goes over the disk.
+
+The daemon hands the file over at a socket. It is proven here, as by whoever writes it to the disk
+(`supervisor/protocol/memory_tier/layout.py`). Then a folder is made that looks like the checkpoint: its data files are
+links to the file in memory, and their indexes name the places in there. So TensorFlow reads it as any checkpoint, with
+its own checksums.
+"""
+
+import contextlib
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.memory_tier.layout import BundlePlace, NoCopy, WholeCopy, prove_newest
+from supervisor.protocol.tensorbundle import crc32c, entry, sstable
+from supervisor.protocol.wire.messages import Go
+from worker.process.attempt import Attempt
+
+SOCKET_TIMEOUT_S = 10.0  # the daemon's loop answers at once, unless it was just killed
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - for small files in a folder of our own; a disk may be full
+PIECE_BYTES = 4 << 20
+NOT_HASHED = "in memory"  # in place of a file's hash: the copy's own one covers all of it
+
+
+class MemoryCheckpoint:
+    """The newest whole state in a file in memory."""
+
+    def __init__(self, descriptor: int, job: str, attempt: int) -> None:
+        """Takes the descriptor of the file, and proves what `attempt` left there: reads all of it.
+
+        Raises OSError, ValueError (NoCopy) if there is nothing.
+        """
+        self._descriptor = descriptor
+        self._copy: WholeCopy | None = None
+        try:
+            memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            self._copy = prove_newest(memory, job, attempt)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.name: CheckpointName = self._copy.description.name
+        """The checkpoint that it is or becomes."""
+
+    def close(self) -> None:
+        """Lets go of the memory."""
+        if self._copy is not None:
+            self._copy = None
+            os.close(self._descriptor)
+
+    @contextlib.contextmanager
+    def as_folder(self) -> Iterator[Path]:
+        """A folder that can be restored as the checkpoint's own; at the end it is deleted, and the memory let go.
+
+        Raises OSError.
+        """
+        is_writable = os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
+        with (
+            contextlib.closing(self),
+            tempfile.TemporaryDirectory(prefix="stepkeeper-", dir=SHARED_MEMORY if is_writable else None) as place,
+        ):
+            folder = Path(place) / str(self.name)
+            folder.mkdir()
+            self._fill(folder)
+            yield folder
+
+    def _fill(self, folder: Path) -> None:
+        assert self._copy is not None
+        description, half = self._copy.description, self._copy.half
+        sizes = {file.name: file.size for file in description.files}
+        for file in description.files:
+            (folder / file.name).write_bytes(half[file.offset : file.offset + file.size])
+        for bundle in description.bundles:
+            data, index = f"{bundle.prefix}.data-00000-of-00001", f"{bundle.prefix}.index"
+            (folder / data).symlink_to(f"/proc/self/fd/{self._descriptor}")
+            content = _encode_index(self._copy, bundle)
+            (folder / index).write_bytes(content)
+            sizes |= {data: bundle.size, index: len(content)}
+        manifest = Manifest(
+            job=description.job,
+            attempt=description.attempt,
+            step=description.step,
+            created_wall_at=description.created_wall_at,
+            files=tuple(FileRecord(name, size, NOT_HASHED) for name, size in sizes.items()),
+            versions=description.versions,
+            topology=description.topology,
+            metrics=description.metrics,
+        )
+        (folder / layout.MANIFEST).write_bytes(manifest.to_bytes())
+
+
+def _encode_index(copy: WholeCopy, bundle: BundlePlace) -> bytes:
+    """The index of a bundle whose data file is the whole file in memory."""
+    content = np.frombuffer(copy.half, np.uint8)[bundle.offset : bundle.offset + bundle.size]
+    records = {b"": entry.HEADER}
+    for tensor in bundle.tensors:
+        crc, end = 0, tensor.offset + tensor.size
+        for at in range(tensor.offset, end, PIECE_BYTES) if tensor.crc is None else ():
+            # a buffer that can't be written to: NumPy says so from Python 3.12 on
+            crc = crc32c.extend(crc, content[at : min(at + PIECE_BYTES, end)])  # type: ignore[arg-type]
+        crc = crc if tensor.crc is None else tensor.crc
+        place = copy.begin + bundle.offset + tensor.offset
+        records[tensor.name.encode()] = entry.encode_tensor(
+            tensor.dtype, tensor.shape, place, tensor.size, sstable.mask(crc)
+        )
+    return sstable.encode_table(sorted(records.items()))
+
+
+def open_memory(attempt: Attempt, go: Go) -> MemoryCheckpoint | None:
+    """What the daemon offers with `go`, if that is whole and newer than the checkpoint that it names; else None."""
+    if go.memory is None or go.memory_attempt is None:
+        return None
+    try:
+        memory = MemoryCheckpoint(_receive_file(go.memory), attempt.launch.job, go.memory_attempt)
+    except (OSError, ValueError, MemoryError) as error:
+        text = f"cannot restore what attempt {go.memory_attempt} left in memory: {error}; an older state is restored"
+        attempt.reporter.show_message(text)
+        return None
+    on_disk = None if go.restore is None else layout.parse_name(Path(go.restore).name)
+    if on_disk is not None and on_disk.step >= memory.name.step:
+        memory.close()
+        return None
+    return memory
+
+
+def _receive_file(name: str) -> int:
+    """The file that is handed over at an abstract socket. Raises OSError, NoCopy."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(SOCKET_TIMEOUT_S)
+        connection.connect(f"\0{name}")
+        _, descriptors, _, _ = socket.recv_fds(connection, 100, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise NoCopy("the daemon did not hand it over")
+    return descriptors[0]
