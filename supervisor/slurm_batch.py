@@ -20,7 +20,7 @@ from types import FrameType
 
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.options import COMMAND_LINE
-from supervisor.config.several_nodes import refuse_several_nodes
+from supervisor.config.several_nodes import training_nodes
 from supervisor.core.fleet.steps import AfterStep, StepHistory
 from supervisor.host import slurm
 from supervisor.host.processes import leftovers, marks
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.clean:
             return clean_node(config)
         nodes = slurm.read_nodes(os.environ)
-        refuse_several_nodes(config, len(nodes))
+        training_nodes(config, len(nodes))
         return BatchRun(config, path, len(nodes)).run()
     except (ConfigError, AllocationError, slurm.SlurmError) as error:
         _say(str(error))

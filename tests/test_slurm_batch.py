@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_config
-from supervisor.config.several_nodes import refuse_several_nodes
+from supervisor.config.several_nodes import training_nodes
 from supervisor.protocol.allocation import AllocationError, StepExit
 from tests.waiting import wait_until
 
@@ -20,7 +20,7 @@ def refusal(folder: Path, programs: str, nodes: int = 2, settings: str = "") -> 
     conf = folder / "test.conf"
     conf.write_text(f"[supervisord]\n{settings}\n{programs}")
     try:
-        refuse_several_nodes(load_config(conf, {}), nodes)
+        training_nodes(load_config(conf, {}), nodes)
     except AllocationError as error:
         return str(error)
     return None

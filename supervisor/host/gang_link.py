@@ -66,7 +66,7 @@ class LinkListener(Protocol):
     def on_lost(self, rank: int, text: str) -> None:
         """Its connection ended."""
 
-    def on_refused(self, reason: str) -> None:
+    def on_refused(self, refused: Refused) -> None:
         """The chief does not take this daemon."""
 
 
@@ -297,7 +297,7 @@ class GangLink:
         if isinstance(message, Begin):
             self._on_begin(rank, message)
         elif isinstance(message, Refused):
-            self._listener.on_refused(message.reason)
+            self._listener.on_refused(message)
         elif isinstance(message, Over) and rank != 0:
             raise ProtocolError(f"rank {rank} is not the chief, and ends a turn")
         elif isinstance(message, Broken | WithoutWorker) and self._allocation.rank != 0:
