@@ -58,8 +58,8 @@ def check_program(program: ProgramConfig, reader: SectionReader) -> None:
     A value that is wrong itself contradicts nothing.
     """
     for check in (
-        _check_kill, _check_ready, _check_strategy, _check_workers, _check_nodes, _check_standby, _check_interval, _check_shadow,
-        _check_mirror, _check_replay,
+        _check_kill, _check_ready, _check_strategy, _check_workers, _check_nodes, _check_standby, _check_interval,
+        _check_shadow, _check_mirror, _check_replay,
     ):  # fmt: skip
         with contextlib.suppress(UnknownValue):
             check(program, reader)

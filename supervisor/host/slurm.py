@@ -23,6 +23,9 @@ ENDED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"}
 )
 """States (squeue(1)) after which Slurm does not run a job again."""
+RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "PREEMPTED"})
+"""States in which Slurm can queue a job again."""
+_NODE_LIST = re.compile(r" NodeList=(\S+)")
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 
 
@@ -54,6 +57,17 @@ def job_state(job_id: int) -> str | None:
     except SlurmError:
         return None
     return match[1] if match is not None else None
+
+
+def remaining_nodes(job_id: int) -> tuple[str, ...] | None:
+    """The nodes that a running job has now, without those that it has lost; None if Slurm does not say."""
+    try:
+        match = _NODE_LIST.search(_ask("read the nodes of this job", "scontrol", "show", "job", "-o", str(job_id)))
+        if match is None or match[1].startswith("("):
+            return None
+        return allocation.parse_nodes(_ask("find the nodes of this job", "scontrol", "show", "hostnames", match[1]))
+    except (SlurmError, AllocationError):
+        return None
 
 
 def requeue(job_id: int) -> None:

@@ -275,7 +275,8 @@ class GangAgent:
         me = self.allocation
         generation, names = me.generation + effect.turn, tuple(me.nodes[node] for node in effect.nodes)
         spare = [name for name in me.nodes if name not in names]
-        log.info("gang.complete", nodes=len(names), took_s=took_s, generation=generation, spare=listed(spare, ", ", 8))
+        spared = {"spare": listed(spare, ", ", 8)} if spare else {}
+        log.info("gang.complete", nodes=len(names), took_s=took_s, generation=generation, **spared)
         if me.rank not in effect.nodes:
             log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node that trains is lost")
             self._place.allocation, self._place.spare_of = replace(me, generation=generation), names

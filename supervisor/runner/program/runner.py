@@ -118,7 +118,7 @@ class Runner:
 
     @property
     def spare_of(self) -> tuple[str, ...] | None:
-        """The nodes that train the job while this one is a spare node of its gang; None if it has a rank, or no gang."""
+        """The nodes that train the job while this one is a spare node; None if it has a rank, or no gang."""
         return self._services.gang.spare_of if self._services.gang is not None else None
 
     @property
