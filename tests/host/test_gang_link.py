@@ -12,7 +12,7 @@ import pytest
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave
+from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave, Refused
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -47,8 +47,8 @@ class Heard:
     def on_lost(self, rank: int, text: str) -> None:
         self.lost.append((rank, text))
 
-    def on_refused(self, reason: str) -> None:
-        self.refused.append(reason)
+    def on_refused(self, refused: Refused) -> None:
+        self.refused.append(refused.reason)
 
 
 @pytest.fixture
