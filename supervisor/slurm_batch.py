@@ -126,10 +126,10 @@ class BatchRun:
             now = time.monotonic()
             if ends_at is None and verdict.exists():
                 ends_at = now + OTHERS_WAIT_S
-            if ends_at is None and now >= looks_at:
+            if now >= looks_at:
                 self._look_at_nodes()
                 looks_at = time.monotonic() + NODES_LOOK_S
-                ends_at = now if self._nodes < self._wanted else None
+                ends_at = now if self._nodes < self._wanted else ends_at
             if ends_at is not None and now >= ends_at:
                 step.terminate()
                 try:

@@ -93,6 +93,18 @@ async def test_another_generation_is_refused(port: int):
         assert not at_chief.joined
 
 
+async def test_a_node_that_only_looks_whether_the_chief_lives_is_no_stranger(port: int):
+    async with daemon(port, 0) as (chief, at_chief):
+        for words in (b"", b"half a line"):
+            reader, writer = await asyncio.open_connection("localhost", port)
+            writer.write(words)
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+            assert chief._refused == (1 if words else 0)
+        assert not at_chief.joined
+
+
 @pytest.mark.hostile
 async def test_whoever_does_not_know_the_secret_is_not_let_in(port: int):
     async with daemon(port, 0) as (_, at_chief), daemon(port, 1, secret="x" * 64) as (_, at_stranger):
