@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.tensorbundle import verify
 from tests.slurm.cluster import Cluster, SlurmJob
 from tests.slurm.jobs import Gang
 from tests.slurm.test_gang import DAEMON, PATIENCE_S, WORKER, end_of, until_training
@@ -19,8 +21,8 @@ SPARE = 2
 class Spared(Gang):
     """Two nodes that train, and a spare one."""
 
-    def __init__(self, cluster: Cluster, name: str, pause: float = 0.1, keys: str = "") -> None:
-        super().__init__(cluster, name, pause=pause, keys=f"nodes=2\n{keys}")
+    def __init__(self, cluster: Cluster, name: str, pause: float = 0.1, keys: str = "", standby: str = "off") -> None:
+        super().__init__(cluster, name, pause=pause, keys=f"nodes=2\n{keys}", standby=standby)
 
     def begin(self, *options: str) -> SlurmJob:
         return self.submit("--nodes=3", "--no-kill", *options)
@@ -29,6 +31,14 @@ class Spared(Gang):
         """Of the daemon of a node."""
         file = self.cluster.shared / f"stepkeeper-{job.id}" / self.cluster.nodes[node].name / "supervisord.log"
         return file.read_text(errors="replace") if file.exists() else ""
+
+
+def switch_off(cluster: Cluster, node: int) -> float:
+    """As a power failure does: nothing says that it is gone. Returns when (monotonic)."""
+    cluster.nodes[node].cut()
+    off_at = time.monotonic()
+    cluster.nodes[node].power_off()
+    return off_at
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +50,15 @@ def undisturbed(cluster: Cluster) -> list[str]:
     return gang.ends()
 
 
-def until_trained_again(gang: Spared, job: SlurmJob, times: int) -> None:
-    """Both ranks have taken a step after so many starts."""
-    job.until(lambda: len(gang.starts(job)) >= times * gang.nodes, "both ranks begin again", PATIENCE_S)
-    newest = gang.newest()
-    job.until(lambda: gang.newest() > newest or job.state == "COMPLETED", "they train", PATIENCE_S)
-
-
 def test_a_node_that_is_switched_off(cluster: Cluster, undisturbed: list[str]) -> None:
-    gang = Spared(cluster, "off", pause=0.5)
+    gang = Spared(cluster, "off", pause=0.5, keys="save_shards=always")
     job = gang.begin()
     until_training(gang, job)
-    cluster.nodes[1].power_off()
-    off_at = time.monotonic()
+    off_at = switch_off(cluster, 1)
     try:
         job.until(lambda: len(gang.starts(job)) >= 4, "the spare node trains", PATIENCE_S)
-        print(f"from power-off to the begin of all workers: {time.monotonic() - off_at:.1f} s")
+        print(f"from power-off until all workers are about to step: {time.monotonic() - off_at:.1f} s")
         job.until_state("COMPLETED", patience_s=PATIENCE_S)
-        print(f"from power-off to the end of the job: {time.monotonic() - off_at:.1f} s")
         job.until(lambda: not cluster.leftovers(), "nothing runs on any node")
     finally:
         cluster.nodes[1].start()
@@ -65,6 +66,29 @@ def test_a_node_that_is_switched_off(cluster: Cluster, undisturbed: list[str]) -
     assert gang.ends() == undisturbed
     assert job.field("Restarts") == "0"
     assert "next: again" not in job.output
+    newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
+    assert verify.verify_bundle(newest / "ckpt").shards == 2, "the node that was a spare one writes its share"
+
+
+def test_processes_that_have_imported_everything_wait_on_the_spare_node_too(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Spared(cluster, "off-standby", pause=3.0, standby="auto")
+    job = gang.begin()
+    until_training(gang, job)
+    job.until(
+        lambda: len(counts := gang.logged(job, "standby.ready")) == 3 and min(counts) > 0, "they wait", PATIENCE_S
+    )
+    off_at = switch_off(cluster, 1)
+    try:
+        job.until(lambda: len(gang.starts(job)) >= 4, "the spare node trains", PATIENCE_S)
+        print(f"from power-off until all workers are about to step, with standby: {time.monotonic() - off_at:.1f} s")
+        job.until_state("COMPLETED", patience_s=PATIENCE_S)
+    finally:
+        cluster.nodes[1].start()
+        cluster.until_idle()
+    assert gang.ends() == undisturbed
+    assert job.field("Restarts") == "0"
 
 
 def test_the_spare_node_is_lost_too(cluster: Cluster, undisturbed: list[str]) -> None:
@@ -72,10 +96,9 @@ def test_the_spare_node_is_lost_too(cluster: Cluster, undisturbed: list[str]) ->
     job = gang.begin()
     until_training(gang, job)
     try:
-        cluster.nodes[1].power_off()
+        switch_off(cluster, 1)
         job.until(lambda: len(gang.starts(job)) >= 4, "the spare node trains", PATIENCE_S)
-        cluster.nodes[SPARE].power_off()
-        off_at = time.monotonic()
+        off_at = switch_off(cluster, SPARE)
         job.until(lambda: job.field("Restarts") == "1", "it is queued again", PATIENCE_S)
         print(f"from power-off to the requeue: {time.monotonic() - off_at:.1f} s")
         assert "those that are left are too few" in job.output
@@ -122,8 +145,7 @@ def test_the_node_of_the_chief_is_lost(cluster: Cluster, undisturbed: list[str])
     gang = Spared(cluster, "chief-off", pause=0.5)
     job = gang.begin()
     until_training(gang, job)
-    cluster.nodes[0].power_off()
-    off_at = time.monotonic()
+    off_at = switch_off(cluster, 0)
     try:
         job.until(lambda: job.field("Restarts") == "1", "it is queued again", PATIENCE_S)
         print(f"from power-off to the requeue: {time.monotonic() - off_at:.1f} s")
