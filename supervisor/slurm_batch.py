@@ -69,7 +69,8 @@ class BatchRun:
         self._path = path
         self._nodes = nodes
         self._wanted = wanted
-        self._has_spares = nodes > wanted
+        jobs = [program.job for program in config.programs.values()]
+        self._outlives_nodes = any(job is not None and job.nodes is not None for job in jobs)
         self._job_id = allocation.job_id(os.environ)
         restarts = allocation.restart_count(os.environ)
         self._generation = restarts * SPACING * MAX_TURNS + 1 - MAX_TURNS
@@ -81,11 +82,11 @@ class BatchRun:
         """Runs steps until the job is done, given up, or queued again."""
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        if self._has_spares:
+        if self._outlives_nodes:
             spares = counted(self._nodes - self._wanted, "spare node")
             _say(f"{self._wanted} nodes train, with {spares}; submit with --no-kill, or Slurm ends the job with a node")
         while True:
-            status = self._run_spared_step() if self._has_spares else self._run_step()
+            status = self._run_spared_step() if self._outlives_nodes else self._run_step()
             self._look_at_nodes()
             follows = self._history.after(status, self._newest(), self._is_ending, self._nodes < self._wanted)
             _say(f"the daemons ended with status {status}: {follows.why}; next: {follows.verdict.value}")

@@ -61,7 +61,7 @@ def test_nodes_beyond_those_that_train_are_spare(tmp_path: Path):
 
 
 def test_spare_nodes_are_refused_in_a_jobset(tmp_path: Path):
-    assert "nodes is for Slurm" in str(refusal(tmp_path, GANG + "nodes=2\n", 3, "engine=jobset"))
+    assert "cannot use nodes in a JobSet" in str(refusal(tmp_path, GANG + "nodes=2\n", 3, "engine=jobset"))
 
 
 COMMANDS = {

@@ -9,6 +9,11 @@ from supervisor.protocol.plurals import counted
 def training_nodes(config: Config, nodes: int) -> int:
     """How many of `nodes` train; the others are spare. Raises AllocationError if the configuration can't use them."""
     wanted = max((program.job.nodes or 0 for program in config.programs.values() if program.job is not None), default=0)
+    if wanted and config.supervisord.engine == "jobset":
+        raise AllocationError(
+            "cannot use nodes in a JobSet, which starts all pods anew when one ends; delete the line, and set the "
+            "number of pods in the manifest"
+        )
     if wanted > nodes:
         raise AllocationError(
             f"cannot train on {counted(nodes, 'node')}: nodes = {wanted} in the job's section asks for {wanted} at "
@@ -29,9 +34,4 @@ def training_nodes(config: Config, nodes: int) -> int:
         raise AllocationError(f"{cannot}: workers is for several processes of one host; delete it, or train on one")
     if allocation.CLUSTER in {**config.supervisord.environment, **program.environment}:
         raise AllocationError(f"{cannot}: environment sets {allocation.CLUSTER}, which the nodes decide; delete it")
-    if wanted and config.supervisord.engine == "jobset":
-        raise AllocationError(
-            f"{cannot}: nodes is for Slurm, as a JobSet starts all pods anew when one ends; delete it, and set the "
-            f"number of pods in the manifest"
-        )
     return wanted or nodes

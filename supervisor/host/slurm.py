@@ -33,9 +33,9 @@ class SlurmError(OSError):
     """Slurm did not do what it was asked; the text says what, why, and what to do."""
 
 
-def read_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the job's nodes, in the order of ranks. Raises AllocationError or SlurmError."""
-    compressed = allocation.compressed_nodes(environment)
+def read_nodes(environment: Mapping[str, str], of_step: bool = False) -> tuple[str, ...]:
+    """The names of the job's nodes, or of the step's, in the order of ranks. Raises AllocationError or SlurmError."""
+    compressed = allocation.compressed_nodes(environment, of_step)
     return allocation.parse_nodes(_ask("find the nodes of this job", "scontrol", "show", "hostnames", compressed))
 
 
@@ -47,7 +47,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
             "or set engine = alone"
         )
     is_one = allocation.is_one_node(environment)
-    return allocation.read_allocation(environment, ("localhost",) if is_one else read_nodes(environment))
+    return allocation.read_allocation(environment, ("localhost",) if is_one else read_nodes(environment, of_step=True))
 
 
 def job_state(job_id: int) -> str | None:
@@ -100,7 +100,7 @@ def sweep_folders(own: Path, older_than_s: float = SWEPT_AFTER_S) -> list[Path]:
     until it is `older_than_s`. Asks Slurm, which may take long.
     """
     swept = list[Path]()
-    name = re.compile(rf"stepkeeper-{os.geteuid()}-([0-9]{{1,12}})")
+    name = re.compile(rf"stepkeeper-{os.geteuid()}-([0-9]{{1,12}})(-[a-z0-9_]{{8}})?")  # with more: a verdict's
     with contextlib.suppress(OSError):
         for folder in sorted(own.parent.iterdir()):
             number = name.fullmatch(folder.name)

@@ -136,12 +136,13 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET, VERDICT)}
 
 
-def compressed_nodes(environment: Mapping[str, str]) -> str:
+def compressed_nodes(environment: Mapping[str, str], of_step: bool = False) -> str:
     """The list of nodes as Slurm writes it, for `scontrol show hostnames`. Raises AllocationError.
 
-    Of the step, if there is one: a job that has lost a node has more in its own list.
+    `of_step`: of the step in which this process runs, as a job that has lost a node still has that in its own list. In
+    a batch script, the variable may be that of the step in which somebody submitted it.
     """
-    name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+    name = "SLURM_STEP_NODELIST" if of_step and environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     text = environment.get(name, "")
     if not text or len(text) > MAX_LIST_CHARACTERS or not text.isascii() or text.startswith("-"):
         raise AllocationError(f"cannot use {name}: it is {text[:80]!r}; start this with sbatch or srun")

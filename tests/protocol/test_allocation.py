@@ -55,7 +55,9 @@ def test_names_that_are_no_hosts_are_refused(printed: str):
 
 def test_the_nodes_of_a_step_are_its_own_as_a_job_can_lose_some():
     variables = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_STEP_NODELIST": "n[1,3]"}
-    assert allocation.compressed_nodes(variables) == "n[1,3]"
+    assert allocation.compressed_nodes(variables, of_step=True) == "n[1,3]"
+    assert allocation.compressed_nodes(variables) == "n[1-3]"
+    assert allocation.compressed_nodes({"SLURM_JOB_NODELIST": "n1"}, of_step=True) == "n1"
 
 
 @given(st.integers(0, 10**12), st.integers(0, 255))
