@@ -3,9 +3,11 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.config import Config, SupervisordConfig
+from supervisor.config.several_nodes import training_nodes
 from supervisor.control.base.context import CommandContext
 from supervisor.core.fleet.exit_conditions import ExitOn
 from supervisor.core.notices.active import ActiveNotices
@@ -113,7 +115,7 @@ def build_daemon(
     on_gpus = JobsOnGpus(runners, environment, settings.hooks())
     gpus = GpuGuard(gpu_helper, settings.state_dir, on_gpus, hooks, listeners, settings.on_gpu_fault == "act")
     services = _build_services(config, ledger, logs, expected_times, place, environment, gpus, hooks, listeners)
-    watches = _build_watches(settings, services, runners, exit_request, gpus)
+    watches = _build_watches(config, services, runners, exit_request, gpus)
     notices = NoticeDispatcher(active_notices, expected_times, runners, NoticeStore(settings.runtime_dir))
     programs = Programs(
         config, read_config, services, runners, on_change=watches.on_change, on_added=notices.post_current_notice
@@ -179,19 +181,20 @@ def _build_services(
 
 
 def _build_watches(
-    settings: SupervisordConfig,
+    config: Config,
     services: Services,
     runners: Mapping[str, Runner],
     exit_request: ExitRequest,
     gpus: GpuGuard,
 ) -> Watches:
-    place, gang = services.gang, None
+    settings, place, gang = config.supervisord, services.gang, None
     leave, is_leaving = exit_request.request_exit, lambda: exit_request.is_made
     if place is not None:
         from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings  # most daemons are alone
 
-        secret = os.environ.get(allocation.SECRET, "")
-        how = GangSettings(secret, settings.rendezvous_timeout, place.allocation.size)
+        secret, verdict = os.environ.get(allocation.SECRET, ""), os.environ.get(allocation.VERDICT)
+        wanted = training_nodes(config, place.allocation.size)
+        how = GangSettings(secret, settings.rendezvous_timeout, wanted, Path(verdict) if verdict else None)
         gang = GangAgent(place, how, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
     return Watches(

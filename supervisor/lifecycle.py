@@ -11,7 +11,7 @@ import structlog
 from supervisor import __version__
 from supervisor.assembly import DaemonParts, build_daemon, notice_sources
 from supervisor.config import Config
-from supervisor.config.several_nodes import refuse_several_nodes
+from supervisor.config.several_nodes import training_nodes
 from supervisor.control.base.context import CommandContext
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
@@ -116,7 +116,7 @@ class DaemonLifecycle:
                 place = slurm.find_allocation(os.environ)
             case "jobset":
                 place = allocation.read_jobset(os.environ)
-        refuse_several_nodes(self._config, place.size)
+        training_nodes(self._config, place.size)
         if place.rank == 0 and place.size > 1:
             limits.require_files(place.size + OTHER_FILES, f"hold the connections of {place.size} nodes")
         return place

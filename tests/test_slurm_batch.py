@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_config
-from supervisor.config.several_nodes import refuse_several_nodes
+from supervisor.config.several_nodes import training_nodes
 from supervisor.protocol.allocation import AllocationError, StepExit
 from tests.waiting import wait_until
 
@@ -20,7 +20,7 @@ def refusal(folder: Path, programs: str, nodes: int = 2, settings: str = "") -> 
     conf = folder / "test.conf"
     conf.write_text(f"[supervisord]\n{settings}\n{programs}")
     try:
-        refuse_several_nodes(load_config(conf, {}), nodes)
+        training_nodes(load_config(conf, {}), nodes)
     except AllocationError as error:
         return str(error)
     return None
@@ -44,6 +44,24 @@ def test_several_nodes_need_one_job_that_can_use_them(tmp_path: Path, programs: 
 
 def test_a_gang_is_accepted(tmp_path: Path):
     assert refusal(tmp_path, GANG) is None
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_fewer_nodes_than_train_are_refused(tmp_path: Path, nodes: int):
+    text = str(refusal(tmp_path, GANG + "nodes=3\n", nodes))
+    assert f"cannot train on {nodes} node" in text and "nodes = 3" in text and "sbatch --nodes=3 or more" in text
+
+
+def test_nodes_beyond_those_that_train_are_spare(tmp_path: Path):
+    conf = tmp_path / "test.conf"
+    conf.write_text(f"[supervisord]\n{GANG}nodes=3\n")
+    assert [training_nodes(load_config(conf, {}), nodes) for nodes in (3, 5)] == [3, 3]
+    conf.write_text(f"[supervisord]\n{GANG}")
+    assert [training_nodes(load_config(conf, {}), nodes) for nodes in (1, 3, 5)] == [1, 3, 5]
+
+
+def test_spare_nodes_are_refused_in_a_jobset(tmp_path: Path):
+    assert "cannot use nodes in a JobSet" in str(refusal(tmp_path, GANG + "nodes=2\n", 3, "engine=jobset"))
 
 
 COMMANDS = {
@@ -76,3 +94,46 @@ def test_an_allocation_that_ends_between_two_steps_gets_no_other_one(tmp_path: P
         run.kill()  # as Slurm does with a job that is queued again
         run.wait()
     assert did.read_text().split() == ["step", "clean", "requeue"]
+
+
+SPARED = {
+    "srun": 'case "$*" in *--clean*) ;; *--no-kill*) echo "$*" >> {did}; {verdict} exec sleep {sleep};; esac',
+    "scontrol": 'case "$*" in *hostnames*n1-3*) printf "n1\nn2\nn3\n";; *hostnames*) echo n1;; '
+    'requeue*) echo requeue >> {did};; *) echo "JobState=RUNNING ReqNodeList=x NodeList={nodes}";; esac',
+}
+
+
+def run_spared(folder: Path, verdict: str, nodes: str) -> tuple[int | None, str]:
+    """The batch script with a spare node, whose `srun` never ends by itself. Returns its status and what it did."""
+    conf, did, errors = folder / "test.conf", folder / "did", folder / "errors"
+    conf.write_text(f"[supervisord]\n{GANG}nodes=2\n")
+    for name, script in SPARED.items():
+        text = script.format(did=did, verdict=verdict, sleep=1000, nodes=nodes)
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[n1-3]", "TMPDIR": str(folder)}
+    code = (
+        "import sys; from supervisor import slurm_batch; slurm_batch.OTHERS_WAIT_S = slurm_batch.NODES_LOOK_S = 0.1; "
+        "slurm_batch.REQUEUED_S = 0.0; sys.exit(slurm_batch.main())"
+    )
+    with errors.open("w") as output:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, str(conf)], check=False, timeout=60, stderr=output, stdout=output,
+            env={**os.environ, **allocation, "PATH": f"{folder}:{os.environ['PATH']}"},
+        )  # fmt: skip
+    return ended.returncode, did.read_text() + errors.read_text()
+
+
+@pytest.mark.integration
+def test_a_step_with_spare_nodes_ends_with_the_chiefs_verdict(tmp_path: Path):
+    said = 'echo "$STEPKEEPER_GENERATION 0" > "$STEPKEEPER_VERDICT";'
+    status, did = run_spared(tmp_path, said, "n[n1-3]")
+    assert status == 0, did
+    assert "--wait=0" in did and "supervisor.slurm_node" in did and "next: leave" in did
+    assert not list(tmp_path.glob("stepkeeper-*")), "nothing stays on the node's disk"
+
+
+@pytest.mark.integration
+def test_a_step_with_too_few_nodes_left_is_ended_and_the_job_queued_again(tmp_path: Path):
+    _, did = run_spared(tmp_path, "", "n1")
+    assert "those that are left are too few; next: requeue" in did and "requeue" in did.split()

@@ -58,8 +58,8 @@ def check_program(program: ProgramConfig, reader: SectionReader) -> None:
     A value that is wrong itself contradicts nothing.
     """
     for check in (
-        _check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval, _check_shadow,
-        _check_mirror, _check_replay,
+        _check_kill, _check_ready, _check_strategy, _check_workers, _check_nodes, _check_standby, _check_interval,
+        _check_shadow, _check_mirror, _check_replay,
     ):  # fmt: skip
         with contextlib.suppress(UnknownValue):
             check(program, reader)
@@ -196,6 +196,17 @@ def _check_workers(program: ProgramConfig, reader: SectionReader) -> None:
             "workers starts processes on this host, but TF_CONFIG names processes of several hosts; delete one of them"
         )
         reader.add_problem(text, "workers")
+
+
+def _check_nodes(program: ProgramConfig, reader: SectionReader) -> None:
+    job = program.job
+    if job is None or job.nodes is None:
+        return
+    if job.strategy != "multiworker":
+        reader.add_problem("nodes has no effect without strategy = multiworker; add that, or delete the line", "nodes")
+    if job.workers is not None:
+        text = "nodes is for several hosts, but workers for several processes of one host; delete one of them"
+        reader.add_problem(text, "nodes")
 
 
 def _check_log(program: ProgramConfig, reader: SectionReader, channel: str) -> None:

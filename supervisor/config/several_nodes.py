@@ -1,4 +1,4 @@
-"""Whether a configuration can be trained on several nodes."""
+"""Whether a configuration can be trained on the nodes that the job got, and on how many of them."""
 
 from supervisor.config.load import Config
 from supervisor.protocol import allocation
@@ -6,10 +6,21 @@ from supervisor.protocol.allocation import AllocationError
 from supervisor.protocol.plurals import counted
 
 
-def refuse_several_nodes(config: Config, nodes: int) -> None:
-    """Raises AllocationError if the configuration can't use so many nodes."""
+def training_nodes(config: Config, nodes: int) -> int:
+    """How many of `nodes` train; the others are spare. Raises AllocationError if the configuration can't use them."""
+    wanted = max((program.job.nodes or 0 for program in config.programs.values() if program.job is not None), default=0)
+    if wanted and config.supervisord.engine == "jobset":
+        raise AllocationError(
+            "cannot use nodes in a JobSet, which starts all pods anew when one ends; delete the line, and set the "
+            "number of pods in the manifest"
+        )
+    if wanted > nodes:
+        raise AllocationError(
+            f"cannot train on {counted(nodes, 'node')}: nodes = {wanted} in the job's section asks for {wanted} at "
+            f"least; start it with sbatch --nodes={wanted} or more, or lower nodes"
+        )
     if nodes == 1:
-        return
+        return 1
     cannot = f"cannot train on {nodes} nodes"
     if len(config.programs) != 1:
         raise AllocationError(
@@ -23,3 +34,4 @@ def refuse_several_nodes(config: Config, nodes: int) -> None:
         raise AllocationError(f"{cannot}: workers is for several processes of one host; delete it, or train on one")
     if allocation.CLUSTER in {**config.supervisord.environment, **program.environment}:
         raise AllocationError(f"{cannot}: environment sets {allocation.CLUSTER}, which the nodes decide; delete it")
+    return wanted or nodes

@@ -66,7 +66,7 @@ class LinkListener(Protocol):
     def on_lost(self, rank: int, text: str) -> None:
         """Its connection ended."""
 
-    def on_refused(self, reason: str) -> None:
+    def on_refused(self, refused: Refused) -> None:
         """The chief does not take this daemon."""
 
 
@@ -199,7 +199,9 @@ class GangLink:
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
         challenge = Challenge(secrets.token_hex(16))
         writer.write(MESSAGES.encode(challenge))
-        said = MESSAGES.decode(await _line(reader))
+        if not (line := await reader.readline()):
+            return None  # a node looked whether this daemon lives
+        said = MESSAGES.decode(_require_whole(line))
         peer = writer.get_extra_info("peername")
         if not isinstance(said, Join):
             raise ProtocolError(f"{peer} did not join")
@@ -297,7 +299,7 @@ class GangLink:
         if isinstance(message, Begin):
             self._on_begin(rank, message)
         elif isinstance(message, Refused):
-            self._listener.on_refused(message.reason)
+            self._listener.on_refused(message)
         elif isinstance(message, Over) and rank != 0:
             raise ProtocolError(f"rank {rank} is not the chief, and ends a turn")
         elif isinstance(message, Broken | WithoutWorker) and self._allocation.rank != 0:
@@ -333,7 +335,10 @@ def _origin_of(writer: asyncio.StreamWriter) -> str:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    line = await reader.readline()
+    return _require_whole(await reader.readline())
+
+
+def _require_whole(line: bytes) -> bytes:
     if not line.endswith(b"\n"):
         raise ProtocolError("the connection ended")
     return line

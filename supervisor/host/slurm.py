@@ -23,6 +23,9 @@ ENDED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"}
 )
 """States (squeue(1)) after which Slurm does not run a job again."""
+RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "PREEMPTED"})
+"""States in which Slurm can queue a job again."""
+_NODE_LIST = re.compile(r" NodeList=(\S+)")
 _STATE = re.compile(r"\bJobState=([A-Z_]+)")
 
 
@@ -30,9 +33,9 @@ class SlurmError(OSError):
     """Slurm did not do what it was asked; the text says what, why, and what to do."""
 
 
-def read_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the job's nodes, in the order of ranks. Raises AllocationError or SlurmError."""
-    compressed = allocation.compressed_nodes(environment)
+def read_nodes(environment: Mapping[str, str], of_step: bool = False) -> tuple[str, ...]:
+    """The names of the job's nodes, or of the step's, in the order of ranks. Raises AllocationError or SlurmError."""
+    compressed = allocation.compressed_nodes(environment, of_step)
     return allocation.parse_nodes(_ask("find the nodes of this job", "scontrol", "show", "hostnames", compressed))
 
 
@@ -44,7 +47,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
             "or set engine = alone"
         )
     is_one = allocation.is_one_node(environment)
-    return allocation.read_allocation(environment, ("localhost",) if is_one else read_nodes(environment))
+    return allocation.read_allocation(environment, ("localhost",) if is_one else read_nodes(environment, of_step=True))
 
 
 def job_state(job_id: int) -> str | None:
@@ -54,6 +57,17 @@ def job_state(job_id: int) -> str | None:
     except SlurmError:
         return None
     return match[1] if match is not None else None
+
+
+def remaining_nodes(job_id: int) -> tuple[str, ...] | None:
+    """The nodes that a running job has now, without those that it has lost; None if Slurm does not say."""
+    try:
+        match = _NODE_LIST.search(_ask("read the nodes of this job", "scontrol", "show", "job", "-o", str(job_id)))
+        if match is None or match[1].startswith("("):
+            return None
+        return allocation.parse_nodes(_ask("find the nodes of this job", "scontrol", "show", "hostnames", match[1]))
+    except (SlurmError, AllocationError):
+        return None
 
 
 def requeue(job_id: int) -> None:
@@ -86,7 +100,7 @@ def sweep_folders(own: Path, older_than_s: float = SWEPT_AFTER_S) -> list[Path]:
     until it is `older_than_s`. Asks Slurm, which may take long.
     """
     swept = list[Path]()
-    name = re.compile(rf"stepkeeper-{os.geteuid()}-([0-9]{{1,12}})")
+    name = re.compile(rf"stepkeeper-{os.geteuid()}-([0-9]{{1,12}})(-[a-z0-9_]{{8}})?")  # with more: a verdict's
     with contextlib.suppress(OSError):
         for folder in sorted(own.parent.iterdir()):
             number = name.fullmatch(folder.name)

@@ -20,6 +20,8 @@ SECRET = "STEPKEEPER_GANG_SECRET"  # noqa: S105 - its name
 NODES, RANK, RESTARTS = "STEPKEEPER_NODES", "STEPKEEPER_RANK", "STEPKEEPER_RESTARTS"
 """What the manifest of a JobSet sets: all pods' host names with commas between them, this one's place in the list, and
 how often the gang was started again."""
+VERDICT = "STEPKEEPER_VERDICT"
+"""Where the chief's daemon writes for the batch script how its generation has ended, if there are spare nodes."""
 MIN_SECRET_CHARACTERS = 16  # whoever knows it can join the gang
 CLUSTER = "TF_CONFIG"  # TensorFlow's variable
 OUTPUT_RANKS = 8  # whose daemons write to the job's output
@@ -31,6 +33,7 @@ there are no new checkpoints."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,13}")
+_VERDICT = re.compile(r"([0-9]{1,13}) ([0-9]{1,3})\n")
 
 
 class StepExit(IntEnum):
@@ -130,20 +133,36 @@ def output_level(environment: Mapping[str, str]) -> str | None:
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less what is between the daemons alone."""
-    return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET)}
+    return {key: value for key, value in environment.items() if key not in (GENERATION, SECRET, VERDICT)}
 
 
-def compressed_nodes(environment: Mapping[str, str]) -> str:
-    """The list of nodes as Slurm writes it, for `scontrol show hostnames`. Raises AllocationError."""
-    text = environment.get("SLURM_JOB_NODELIST", "")
+def compressed_nodes(environment: Mapping[str, str], of_step: bool = False) -> str:
+    """The list of nodes as Slurm writes it, for `scontrol show hostnames`. Raises AllocationError.
+
+    `of_step`: of the step in which this process runs, as a job that has lost a node still has that in its own list. In
+    a batch script, the variable may be that of the step in which somebody submitted it.
+    """
+    name = "SLURM_STEP_NODELIST" if of_step and environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+    text = environment.get(name, "")
     if not text or len(text) > MAX_LIST_CHARACTERS or not text.isascii() or text.startswith("-"):
-        raise AllocationError(f"cannot use SLURM_JOB_NODELIST: it is {text[:80]!r}; start this with sbatch or srun")
+        raise AllocationError(f"cannot use {name}: it is {text[:80]!r}; start this with sbatch or srun")
     return text
 
 
 def parse_nodes(output: str) -> tuple[str, ...]:
     """The names that `scontrol show hostnames` printed. Raises AllocationError."""
     return _host_names(output.split(), "SLURM_JOB_NODELIST")
+
+
+def verdict_text(generation: int, status: int) -> str:
+    """What the chief's daemon writes into VERDICT."""
+    return f"{generation} {status}\n"
+
+
+def parse_verdict(text: str, generation: int) -> int | None:
+    """The status that the chief's daemon of `generation` has left; None if it has not."""
+    match = _VERDICT.fullmatch(text)
+    return int(match[2]) if match is not None and int(match[1]) == generation else None
 
 
 def is_one_node(environment: Mapping[str, str]) -> bool:

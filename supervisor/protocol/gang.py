@@ -64,9 +64,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The chief does not take this daemon."""
+    """The chief does not take this daemon. `is_out`: its node has failed too often, and the others go on without it."""
 
     reason: str
+    is_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from supervisor.config import Config, load_config
-from supervisor.config.several_nodes import refuse_several_nodes
+from supervisor.config.several_nodes import training_nodes
 from supervisor.core.fleet.exit_conditions import EXIT_FATAL, EXIT_INTERRUPTED
 from supervisor.daemon import EXIT_CONFIG
 from supervisor.protocol import allocation
@@ -124,7 +124,7 @@ def test_pods_of_a_jobset_are_told_what_the_engine_reads(tmp_path: Path):
     assert told[allocation.NODES] == ",".join(hosts)
     assert {allocation.RANK, allocation.RESTARTS, allocation.SECRET} <= told.keys()
     assert allocation.read_jobset({**told, allocation.RANK: "1", allocation.RESTARTS: "0", allocation.SECRET: "x" * 64})
-    refuse_several_nodes(config, job["completions"])
+    training_nodes(config, job["completions"])
     assert (job["parallelism"], job["backoffLimit"]) == (job["completions"], 0)
 
 

@@ -12,7 +12,7 @@ import pytest
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave
+from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave, Refused
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -47,8 +47,8 @@ class Heard:
     def on_lost(self, rank: int, text: str) -> None:
         self.lost.append((rank, text))
 
-    def on_refused(self, reason: str) -> None:
-        self.refused.append(reason)
+    def on_refused(self, refused: Refused) -> None:
+        self.refused.append(refused.reason)
 
 
 @pytest.fixture
@@ -90,6 +90,18 @@ async def test_another_generation_is_refused(port: int):
     async with daemon(port, 0, generation=2) as (_, at_chief), daemon(port, 1, generation=1) as (_, at_stale):
         await wait_until_async(lambda: at_stale.refused)
         assert "generation 1, and this is 2" in at_stale.refused[0]
+        assert not at_chief.joined
+
+
+async def test_a_node_that_only_looks_whether_the_chief_lives_is_no_stranger(port: int):
+    async with daemon(port, 0) as (chief, at_chief):
+        for words in (b"", b"half a line"):
+            reader, writer = await asyncio.open_connection("localhost", port)
+            writer.write(words)
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+            assert chief._refused == (1 if words else 0)
         assert not at_chief.joined
 
 

@@ -1,6 +1,8 @@
 """What Slurm's variables say, and what is refused in them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import AllocationError
@@ -51,9 +53,29 @@ def test_names_that_are_no_hosts_are_refused(printed: str):
         allocation.parse_nodes(printed)
 
 
+def test_the_nodes_of_a_step_are_its_own_as_a_job_can_lose_some():
+    variables = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_STEP_NODELIST": "n[1,3]"}
+    assert allocation.compressed_nodes(variables, of_step=True) == "n[1,3]"
+    assert allocation.compressed_nodes(variables) == "n[1-3]"
+    assert allocation.compressed_nodes({"SLURM_JOB_NODELIST": "n1"}, of_step=True) == "n1"
+
+
+@given(st.integers(0, 10**12), st.integers(0, 255))
+def test_a_verdict_is_read_as_it_was_written_and_only_of_its_generation(generation: int, status: int):
+    text = allocation.verdict_text(generation, status)
+    assert allocation.parse_verdict(text, generation) == status
+    assert allocation.parse_verdict(text, generation + 1) is None
+
+
+@given(st.text())
+def test_any_other_text_is_no_verdict(text: str):
+    verdict = allocation.parse_verdict(text, 7)
+    assert verdict is None or text == allocation.verdict_text(7, verdict)
+
+
 def test_secrets_stay_between_the_daemons():
-    given = {"PATH": "/bin", allocation.SECRET: "x", allocation.GENERATION: "1"}
-    assert allocation.without_secrets(given) == {"PATH": "/bin"}
+    variables = {"PATH": "/bin", allocation.SECRET: "x", allocation.GENERATION: "1", allocation.VERDICT: "/x"}
+    assert allocation.without_secrets(variables) == {"PATH": "/bin"}
 
 
 PODS = {

@@ -50,6 +50,7 @@ OTHERS = {
     "supervisor.host.logs.logger": "goes into the background (fork)",
     "supervisor.pidproxy": "a command of its own, which runs as a program's process",
     "supervisor.slurm_batch": "a command of its own, which runs as the user of a batch job",
+    "supervisor.slurm_node": "the same, on each node",
     "supervisor.prove.session": "proofs, which run as their caller or as the job's user: private daemons",
     "supervisor.prove.torch_states": "proofs: the job's own interpreter, as the job's user",
     "supervisor.prove.devices": "proofs: nvidia-smi, as their caller",

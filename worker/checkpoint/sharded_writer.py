@@ -142,14 +142,16 @@ class ShardedWriter(TensorFlowWriter):
         *arguments: Any,
         gang: Gang,
         link: SaveLink,
+        chief_attempt: int,
         least_bytes: int,
         own_files: Callable[[], Mapping[str, bytes]],
         **named: Any,
     ) -> None:
-        """`least_bytes`: the chief writes a smaller state alone. `own_files`: called between steps, for the files of
+        """`chief_attempt`: after which checkpoints are named; of a node that was a spare one, its own is another.
+        `least_bytes`: the chief writes a smaller state alone. `own_files`: called between steps, for the files of
         this worker: contents by name. The rest is as for TensorFlowWriter."""
         super().__init__(*arguments, **named)
-        self._gang, self._link = gang, link
+        self._gang, self._link, self._attempt = gang, link, chief_attempt
         self._least_bytes = least_bytes
         self._own_files = own_files
         self._saves = 0  # that were divided

@@ -79,6 +79,7 @@ class GangCheckpoints(RunCheckpoints):
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: step, ids
         self._reported_step = -1  # the newest saved step that this worker's daemon was told of
         self._save_shards = attempt.launch.save_shards  # of the chief, once the directory is open
+        self._chief_attempt = attempt.number
         self._link: SaveLink | None = None
         self._share: Future[None] | None = None  # this worker's part in the chief's save in flight
 
@@ -100,6 +101,7 @@ class GangCheckpoints(RunCheckpoints):
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
         number, path, generation, mark_name, self._save_shards = json.loads(gang.text_from_chief(""))
+        self._chief_attempt = number
         if generation != attempt.launch.generation:
             attempt.exit_with_error(
                 WorkerExit.STOPPED,
@@ -117,7 +119,13 @@ class GangCheckpoints(RunCheckpoints):
         self._link = SaveLink(self._gang.rank, jobs_of(self._state.strategy))
         least_bytes = LEAST_BYTES if self._save_shards == "auto" else 0
         return ShardedWriter(
-            *arguments, gang=self._gang, link=self._link, least_bytes=least_bytes, own_files=self._own_files, **named
+            *arguments,
+            gang=self._gang,
+            link=self._link,
+            chief_attempt=self._chief_attempt,
+            least_bytes=least_bytes,
+            own_files=self._own_files,
+            **named,
         )
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:

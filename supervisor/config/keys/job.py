@@ -20,6 +20,7 @@ from supervisor.config.schema.section import (
 )
 from supervisor.core.program.facts import Durable, OnNotice, OnOom
 from supervisor.core.standby import StandbyKind
+from supervisor.protocol.allocation import MAX_NODES
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.mirror.keys import store_url
 from supervisor.protocol.wire.launch import (
@@ -98,6 +99,12 @@ class JobConfig(SectionModel):
         "How many processes, 2 or more, train together on this host with `strategy = multiworker`. The job's process "
         "is the first and starts the others; they live and end together (docs/strategies.md).",
         shown="one process; with several hosts, `TF_CONFIG` says which one it is",
+    )
+    nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
+        None,
+        "How many nodes, 2 or more, train the job under Slurm with `strategy = multiworker`. Those that it got beyond "
+        "that are spare: one takes the rank of a node that fails (docs/slurm.md).",
+        shown="all that the job got",
     )
     deterministic: Boolean = key(
         False,

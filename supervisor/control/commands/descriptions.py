@@ -14,9 +14,11 @@ from supervisor.core.diagnosis.evidence import describe_remedy
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.standby import StandbyStage
+from supervisor.protocol.plurals import listed
 from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner
 
+MAX_NAMES = 8  # of nodes
 MAX_SPAN_S = 1e11  # 3,000 years
 
 
@@ -47,6 +49,9 @@ def full_description(runner: Runner, *warnings: str | None) -> str:
 
 
 def _description(runner: Runner) -> str:
+    if (spare_of := runner.spare_of) is not None and runner.pid is None:
+        names, generation = listed(spare_of, ", ", MAX_NAMES), runner.place.generation if runner.place else 0
+        return f"spare node, waits until one of those that train is lost ({names}), generation {generation}"
     if not runner.takeover.is_startable:
         return "waiting for processes of an earlier daemon to exit"
     if runner.waits_for is not None:

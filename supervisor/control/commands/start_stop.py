@@ -65,6 +65,7 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     """
     try:
         runner = find_program(context, request.name)
+        _refuse_on_spare_node(runner, Code.WAITING, "it trains by itself once one of those that train is lost")
         begins_at = _begins_at(context, request)
         await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
         if turn is not None and runner.takeover.has_leftovers and not runner.takeover.is_startable:
@@ -144,6 +145,12 @@ async def _start_dependencies(context: CommandContext, runner: Runner) -> None:
             context.programs.gates.start_when_ready(needed)
 
 
+def _refuse_on_spare_node(runner: Runner, code: Code, remedy: str) -> None:
+    """The gang alone starts a worker there, and an answer would have to wait for it."""
+    if runner.spare_of is not None and runner.pid is None:
+        raise CommandError(code, f"this is a spare node of the gang: {remedy}")
+
+
 def _require_not_closing(context: CommandContext) -> None:
     """Refuses a start that waited for its turn or its disk until the daemon began to shut down: the next daemon would
     carry it out."""
@@ -184,6 +191,7 @@ async def stop(context: CommandContext, request: StopRequest) -> Stopped:
     job's training is saved.
     """
     runner = find_program(context, request.name)
+    _refuse_on_spare_node(runner, Code.NOT_RUNNING, "nothing runs here; to end the job, use scancel")
     await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
     if request.only_if_saved and (why := await save_and_train_on(runner, "restart")) is not None:
         raise CommandError(Code.NOT_SAVED, f"{why}; {_trains_on(runner)}")

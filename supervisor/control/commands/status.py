@@ -42,9 +42,12 @@ class StandbyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GangAnswer:
-    """Of which gang a job is a rank. `nodes`: those that train, by rank; `generation`: grows with each start of all."""
+    """Of which gang a job is a rank. `nodes`: those that train, by rank; `generation`: grows with each start of all.
 
-    rank: int
+    `rank`: null on a spare node, which waits until one of those is lost.
+    """
+
+    rank: int | None
     nodes: tuple[str, ...]
     generation: int
 
@@ -278,6 +281,14 @@ def _path_text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
+def _gang(runner: Runner) -> GangAnswer | None:
+    if (place := runner.place) is None:
+        return None
+    if (spare_of := runner.spare_of) is not None:
+        return GangAnswer(None, spare_of, place.generation)
+    return GangAnswer(place.rank, place.nodes, place.generation)
+
+
 def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
     """What `status` says of a program that trains; None for others."""
     if runner.config.job is None:
@@ -299,7 +310,7 @@ def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:
         usual_step_s=None if (speed := runner.records.speed) is None else speed.usual_step_s,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
         mirror=runner.mirror.status if runner.mirror is not None else None,
-        gang=None if (place := runner.place) is None else GangAnswer(place.rank, place.nodes, place.generation),
+        gang=_gang(runner),
         waits_for_storage=runner.facts.waits_for_storage,
         newest=runner.facts.account.newest,
         proof=proof_status(proofs, runner.name),

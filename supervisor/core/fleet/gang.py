@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from supervisor.core.fleet.roster import CHIEF, GRACE_S, Roster
+from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
 from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
@@ -67,7 +67,7 @@ class EndWorker:
 class Say:
     """To one node, or to all that are connected (None)."""
 
-    message: Broken | Over | WithoutWorker
+    message: Broken | Over | Refused | WithoutWorker
     node: int | None = None
 
 
@@ -127,6 +127,9 @@ class GangView:
 
     def joined(self, node: int, turn: int, address: str, now: float) -> list[GangEffect]:
         """To the chief: a daemon has proved that it belongs to this generation."""
+        if self.roster.is_out(node):
+            text = f"{self.allocation.describe(node)} has failed {MAX_FAILURES} times and is not taken again"
+            return [Say(Refused(text, is_out=True), node)]
         self.heard(node, now)
         self.roster.came(node)
         if self.end is not None:
@@ -200,6 +203,12 @@ class GangView:
         self._heard_at.pop(node, None)
         self._ready.pop(node, None)
         return self._failed([node], f"{self.allocation.describe(node)} was lost: {text}", now)
+
+    def refused(self, reason: str, is_out: bool) -> list[GangEffect]:
+        """To the others: the chief does not take this daemon."""
+        if is_out:
+            return self._over(StepExit.DONE, reason)
+        return self._over(StepExit.AGAIN, f"the chief refused this daemon: {reason}")
 
     # --- what happens here ---
 

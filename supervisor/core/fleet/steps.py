@@ -19,6 +19,12 @@ STORAGE_PAUSE_S = 30.0  # between two looks at storage that is away; it is waite
 PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 
 
+MAX_RESTARTS = 2  # of one node's daemon in a step: a node that fails twice is not taken again
+_IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
+LEAVES_WITH = FINAL | _IN_ORDER
+"""Statuses of a daemon after which its node has nothing left to do in this step."""
+
+
 class AfterStep(Enum):
     """What the batch script does next."""
 
@@ -42,6 +48,51 @@ def daemon_status(requested: int, are_done: bool, node_leaves: bool, gang_ends_w
     return StepExit.NODE_LEAVES if node_leaves else StepExit.SAVED
 
 
+def step_status(verdict: int | None, highest: int) -> int:
+    """The status of a step with spare nodes, of which some may be lost.
+
+    `verdict`: what the chief's daemon left, None if it was killed; `highest`: of all nodes, as `srun` gives it. A node
+    may leave with a notice just after the chief has saved, so among ends in order the highest counts.
+    """
+    if verdict is None or {verdict, highest} <= _IN_ORDER:
+        return max(verdict or 0, highest)
+    return verdict
+
+
+class ChiefSeen(Enum):
+    """What another node sees of the chief."""
+
+    LISTENS = "listens"  # its daemon lives, and so does the generation
+    NO_DAEMON = "no daemon"  # its host answers: the batch script decides what follows
+    SILENT = "silent"  # its host is gone, or the link to it
+    NO_NODE = "no node"  # the same, and Slurm has taken it out of the job, and the batch script with it
+
+
+class AfterDaemon(Enum):
+    """What a node of a gang with spare nodes does after its daemon has ended."""
+
+    LEAVE = "leave"  # with the daemon's status
+    START = "start"  # another daemon, which joins the generation as a spare node
+    LOOK = "look"  # at the chief again, in a while
+    REQUEUE = "requeue"  # the job, as nobody else is there to do it
+
+
+def after_daemon(restarts: int, chief: ChiefSeen) -> AfterDaemon:
+    """What follows on a node other than the chief's whose daemon ended with a status that is not in LEAVES_WITH.
+
+    `restarts`: how often it was started again.
+    """
+    match chief:
+        case ChiefSeen.LISTENS:
+            return AfterDaemon.START if restarts < MAX_RESTARTS else AfterDaemon.LEAVE
+        case ChiefSeen.NO_DAEMON:
+            return AfterDaemon.LEAVE
+        case ChiefSeen.SILENT:
+            return AfterDaemon.LOOK
+        case ChiefSeen.NO_NODE:
+            return AfterDaemon.REQUEUE
+
+
 @dataclass(frozen=True, slots=True)
 class Next:
     """What follows. `pause_s`: before a new step. `why`: for people."""
@@ -63,8 +114,9 @@ class StepHistory:
     _again: int = 0
     _missing: int = field(default=0)
 
-    def after(self, status: int, newest: object, is_ending: bool) -> Next:
-        """What follows a step that ended with `status`. `is_ending`: the allocation ends, or the job was told to."""
+    def after(self, status: int, newest: object, is_ending: bool, lacks_nodes: bool = False) -> Next:
+        """What follows a step that ended with `status`. `is_ending`: the allocation ends, or the job was told to;
+        `lacks_nodes`: it has fewer nodes left than train."""
         if newest != self.newest:
             self._lost = self._again = 0
             self._has_progressed = True
@@ -81,6 +133,8 @@ class StepHistory:
             return Next(AfterStep.REQUEUE, "saved, because the allocation or a node ends")
         if is_ending:
             return Next(AfterStep.REQUEUE, "the allocation ends")
+        if lacks_nodes:
+            return Next(AfterStep.REQUEUE, "nodes were lost, and those that are left are too few")
         if status == StepExit.SAVED:
             return Next(AfterStep.AGAIN, "saved and stopped, and the allocation goes on")
         if status == StepExit.STORAGE_AWAY:

@@ -35,11 +35,13 @@ class StandbyLoadingSlot:
 class GangPlace:
     """This node's place in its gang. The gang's agent changes it with each turn.
 
-    `cluster`: TF_CONFIG of this turn, for the worker.
+    `cluster`: TF_CONFIG of this turn, for the worker. `spare_of`: the nodes that train while this one is a spare node;
+    None: it has a rank.
     """
 
     allocation: Allocation
     cluster: str | None = None
+    spare_of: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

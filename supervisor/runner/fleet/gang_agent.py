@@ -7,7 +7,8 @@ wrong on any node ends this turn everywhere, and nothing is started again by thi
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import assert_never
 
 import structlog
@@ -29,7 +30,8 @@ from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, WithoutWorker
+from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, Refused, WithoutWorker
+from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.program.runner import Runner
@@ -50,12 +52,13 @@ def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class GangSettings:
     """`secret`: of the allocation. `rendezvous_s`: how long it is waited until all are there. `wanted`: nodes that
-    train; the others are spare.
+    train; the others are spare. `verdict`: where the chief writes for the batch script how the generation has ended.
     """
 
     secret: str
     rendezvous_s: float
     wanted: int
+    verdict: Path | None = None
 
 
 class GangAgent:
@@ -95,6 +98,8 @@ class GangAgent:
         self._reported_turn = 0
         """The one for which this daemon has said that it has no worker; of the first one, it says so as it joins."""
         self._over_text = ""
+        self._left: dict[int, int] = {}
+        """Of the ranks that have left in this turn, with which status."""
         self._cluster: asyncio.Future[str | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -167,8 +172,19 @@ class GangAgent:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._view.is_chief and self._settings.verdict is not None:
+            await asyncio.to_thread(self._write_verdict, self._settings.verdict, max(status, *self._left.values(), 0))
         self._link.send(Leave(status, self._describe_exit(status)))
         await self._link.close()
+
+    def _write_verdict(self, path: Path, status: int) -> None:
+        """As of a step without spare nodes, the highest status of all counts, but only of those that have a rank."""
+        partial = path.with_suffix(".partial")
+        try:
+            partial.write_text(allocation.verdict_text(self.allocation.generation, status))
+            partial.rename(path)
+        except OSError as error:
+            log.error("gang.verdict_not_written", path=str(path), error=str(error), effect="the step's status decides")
 
     def _describe_exit(self, status: int) -> str:
         """For the others: the chief alone writes it where people look."""
@@ -209,6 +225,8 @@ class GangAgent:
                 if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it
                     self._leaves_for_node = True
                     log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
+                if rank in self._view.roster.ranks:
+                    self._left[rank] = message.status
                 self._execute(self._view.left(rank, message.status, message.text[:500], now))
 
     def on_lost(self, rank: int, text: str) -> None:
@@ -216,8 +234,8 @@ class GangAgent:
             log.warning("gang.daemon_lost", node=self.allocation.describe(rank), why=text[:500])
         self._execute(self._view.lost(rank, text, self._loop.time()))
 
-    def on_refused(self, reason: str) -> None:
-        self._execute([EndGeneration(StepExit.AGAIN, f"the chief refused this daemon: {reason}")])
+    def on_refused(self, refused: Refused) -> None:
+        self._execute(self._view.refused(refused.reason, refused.is_out))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -252,11 +270,16 @@ class GangAgent:
         """All are ready: starts the worker of this node, if it has a rank in this turn."""
         if self._view.is_chief:
             self._link.begin(effect.turn, effect.nodes, effect.addresses)
+        self._left.clear()
         took_s = round(self._loop.time() - self._view.began_at, 3)
-        me, size = self.allocation, len(effect.nodes)
-        log.info("gang.complete", nodes=size, took_s=took_s, generation=me.generation + effect.turn)
+        me = self.allocation
+        generation, names = me.generation + effect.turn, tuple(me.nodes[node] for node in effect.nodes)
+        spare = [name for name in me.nodes if name not in names]
+        spared = {"spare": listed(spare, ", ", 8)} if spare else {}
+        log.info("gang.complete", nodes=len(names), took_s=took_s, generation=generation, **spared)
         if me.rank not in effect.nodes:
-            log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node is lost")
+            log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node that trains is lost")
+            self._place.allocation, self._place.spare_of = replace(me, generation=generation), names
             return
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._has_started:
@@ -270,7 +293,7 @@ class GangAgent:
             runner.post(events.GangBegins())
 
     def _take_place(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
-        self._place.allocation = self.allocation.of_turn(turn, nodes)
+        self._place.allocation, self._place.spare_of = self.allocation.of_turn(turn, nodes), None
         self._place.cluster = gang.cluster_text(addresses, self._place.allocation.rank)
 
     def _end_worker(self, text: str) -> None:

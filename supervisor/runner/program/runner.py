@@ -117,6 +117,11 @@ class Runner:
         return self._services.place
 
     @property
+    def spare_of(self) -> tuple[str, ...] | None:
+        """The nodes that train the job while this one is a spare node; None if it has a rank, or no gang."""
+        return self._services.gang.spare_of if self._services.gang is not None else None
+
+    @property
     def name(self) -> str:
         """The program's name."""
         return self.config.name

@@ -18,7 +18,8 @@ from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
-from supervisor.runner.attempt.services import Services
+from supervisor.protocol.allocation import Allocation
+from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program.changes import ChangeWaiters
@@ -53,6 +54,25 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     yield SimpleNamespace(programs=programs, ledger=ledger)  # type: ignore[misc]
     await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     logs.close()
+
+
+async def test_on_a_spare_node_start_and_stop_are_refused_at_once(tmp_path: Path, ledger: Ledger):
+    place = GangPlace(Allocation(7, 2, ("n1", "n2", "n3"), 0, 1), spare_of=("n1", "n2"))
+    logs = LogCapture(tmp_path / "state")
+    services = Services(
+        ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None, gang=place
+    )
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}")
+    spare = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
+    context: CommandContext = SimpleNamespace(programs=spare, ledger=ledger)  # type: ignore[assignment]
+
+    with pytest.raises(CommandError, match="this is a spare node of the gang: it trains by itself") as start:
+        await asyncio.wait_for(start_stop.start(context, start_stop.StartRequest("first")), PATIENCE_S)
+    with pytest.raises(CommandError, match="nothing runs here; to end the job, use scancel") as stop:
+        await asyncio.wait_for(start_stop.stop(context, start_stop.StopRequest("first")), PATIENCE_S)
+
+    assert (start.value.code, stop.value.code) == (Code.WAITING, Code.NOT_RUNNING)
 
 
 @pytest.mark.integration

@@ -102,6 +102,17 @@ async def test_a_rank_says_which_of_how_many_nodes_it_is(
     assert other.gang is None
 
 
+async def test_a_spare_node_says_that_it_waits_and_for_whom(runner: Callable[..., Runner]):
+    place = GangPlace(Allocation(7, 2, ("n1", "n2", "n3"), 2, 2005), spare_of=("n1", "n2"))
+    spare = runner(gang=place)
+
+    assert full_description(spare) == (
+        "spare node, waits until one of those that train is lost (n1, n2), generation 2005"
+    )
+    assert (found := job_status(spare, Proofs({}, spare._persisted_state._services))) is not None
+    assert found.gang == GangAnswer(None, ("n1", "n2"), 2005)
+
+
 def test_a_job_is_shown_with_all_that_is_known_of_its_training():
     shown = {field.name: field.type for field in fields(JobStatus)}
 

@@ -18,7 +18,7 @@ from supervisor.core.fleet.gang import (
 )
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
 
 NODES = ("n1", "n2", "n3")
 
@@ -266,3 +266,22 @@ def test_a_spare_node_ends_well_when_the_chief_does():
     assert not spare.trains
     (end,) = spare.left(0, StepExit.DONE, "done", 2.0)
     assert isinstance(end, EndGeneration) and end.status is StepExit.DONE
+
+
+def test_a_node_that_failed_twice_is_told_that_the_others_go_on_without_it():
+    chief = spared()
+    for turn in (1, 2):
+        chief.lost(2 if turn == 1 else 3, "closed", 3.0)
+        join(chief, 2, 4.0, turn)
+        chief.lost(2, "closed", 5.0)
+    (refused,) = join(chief, 2, 6.0, chief.turn)
+    assert isinstance(refused, Say) and isinstance(refused.message, Refused)
+    assert refused.node == 2 and refused.message.is_out
+    out = view(2)
+    (end,) = out.refused(refused.message.reason, refused.message.is_out)
+    assert end == EndGeneration(StepExit.DONE, "rank 2 (n3) has failed 2 times and is not taken again")
+
+
+def test_a_daemon_that_is_refused_for_another_reason_begins_again():
+    (end,) = view(1).refused("it belongs to generation 1", False)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.AGAIN

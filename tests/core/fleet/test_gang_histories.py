@@ -23,7 +23,7 @@ from supervisor.core.fleet.gang import (
 )
 from supervisor.core.fleet.roster import Roster
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import Broken, Over, WithoutWorker
+from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
 
 SIZE, WANTED = 5, 3
 NODES = tuple(f"n{node}" for node in range(SIZE))
@@ -121,6 +121,9 @@ class World:
                 self.do(to, view.on_ready(source, message, self.now))
             case Broken():
                 self.do(to, view.on_broken(source, message, self.now))
+            case Refused():
+                assert self.daemons[0].view.roster.is_out(to)
+                self.do(to, view.refused(message.reason, message.is_out))
             case StepExit():
                 self.do(to, view.left(source, message, "x", self.now))
 

@@ -2,7 +2,20 @@
 
 import pytest
 
-from supervisor.core.fleet.steps import MAX_AGAIN, MAX_LOST, MAX_RUNS_MISSING, AfterStep, StepHistory, daemon_status
+from supervisor.core.fleet.steps import (
+    LEAVES_WITH,
+    MAX_AGAIN,
+    MAX_LOST,
+    MAX_RESTARTS,
+    MAX_RUNS_MISSING,
+    AfterDaemon,
+    AfterStep,
+    ChiefSeen,
+    StepHistory,
+    after_daemon,
+    daemon_status,
+    step_status,
+)
 from supervisor.protocol.allocation import StepExit
 
 KILLED = 137
@@ -92,3 +105,51 @@ def test_storage_that_is_away_is_waited_for_without_end_and_counts_for_nothing()
     assert {each.verdict for each in found} == {AfterStep.AGAIN}
     assert min(each.pause_s for each in found) > 0
     assert history.after(StepExit.AGAIN, None, False).verdict is AfterStep.AGAIN
+
+
+@pytest.mark.parametrize(
+    ("verdict", "highest", "status"),
+    [
+        (StepExit.DONE, KILLED, StepExit.DONE),  # of a node that was lost
+        (StepExit.FAILED, KILLED, StepExit.FAILED),
+        (StepExit.AGAIN, KILLED, StepExit.AGAIN),
+        (StepExit.SAVED, StepExit.NODE_LEAVES, StepExit.NODE_LEAVES),
+        (StepExit.NODE_LEAVES, StepExit.DONE, StepExit.NODE_LEAVES),
+        (None, KILLED, KILLED),
+        (None, StepExit.DONE, StepExit.DONE),
+    ],
+)
+def test_with_spare_nodes_the_chief_says_how_a_step_ended(verdict: int | None, highest: int, status: int):
+    assert step_status(verdict, highest) == status
+
+
+@pytest.mark.parametrize(
+    ("restarts", "chief", "follows"),
+    [
+        (0, ChiefSeen.LISTENS, AfterDaemon.START),
+        (MAX_RESTARTS, ChiefSeen.LISTENS, AfterDaemon.LEAVE),
+        (0, ChiefSeen.NO_DAEMON, AfterDaemon.LEAVE),
+        (MAX_RESTARTS, ChiefSeen.SILENT, AfterDaemon.LOOK),
+        (MAX_RESTARTS, ChiefSeen.NO_NODE, AfterDaemon.REQUEUE),
+    ],
+)
+def test_a_node_starts_its_daemon_again_while_the_gang_goes_on(restarts: int, chief: ChiefSeen, follows: AfterDaemon):
+    assert after_daemon(restarts, chief) is follows
+
+
+def test_a_node_whose_daemon_ended_in_order_or_for_good_leaves():
+    assert {StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES, StepExit.FAILED, 71, 78} <= LEAVES_WITH
+    assert LEAVES_WITH.isdisjoint({StepExit.AGAIN, StepExit.NODE_MISSING, StepExit.STORAGE_AWAY, KILLED})
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        (StepExit.AGAIN, AfterStep.REQUEUE),
+        (KILLED, AfterStep.REQUEUE),
+        (StepExit.DONE, AfterStep.LEAVE),
+        (StepExit.FAILED, AfterStep.LEAVE),
+    ],
+)
+def test_a_job_that_has_lost_too_many_nodes_is_queued_again_unless_it_is_over(status: int, verdict: AfterStep):
+    assert StepHistory().after(status, None, False, lacks_nodes=True).verdict is verdict

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from supervisor.core.program.events import GangBegins, GangBroken
 from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink
-from supervisor.protocol import gang
+from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
-from supervisor.protocol.gang import Alive, Broken, GangMessage, Join, Over, WithoutWorker
+from supervisor.protocol.gang import Alive, Broken, GangMessage, Join, Leave, Over, Refused, WithoutWorker
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
 from tests.waiting import wait_until_async
@@ -22,7 +23,15 @@ PLACE = Allocation(7, 1, ("localhost", "127.0.0.1"), 0, 1)
 class Daemon:
     """An agent whose one program is in a state, with what it asked the daemon for."""
 
-    def __init__(self, state: State = State.STOPPED, code: int | None = None, **facts: bool) -> None:
+    def __init__(
+        self,
+        state: State = State.STOPPED,
+        code: int | None = None,
+        place: Allocation = PLACE,
+        wanted: int = PLACE.size,
+        verdict: Path | None = None,
+        **facts: bool,
+    ) -> None:
         self.left = 0
         self.posted: list[object] = []
         self.is_leaving = False
@@ -37,10 +46,10 @@ class Daemon:
             facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
             records=SimpleNamespace(process=SimpleNamespace(last_exit=SimpleNamespace(code=code))),
         )
-        self.place = GangPlace(PLACE)
+        self.place = GangPlace(place)
         self.agent = GangAgent(
             self.place,
-            GangSettings("s", 1.0, PLACE.size),
+            GangSettings("s", 1.0, wanted, verdict),
             {"train": self.runner},  # type: ignore[dict-item]
             self._leave,
             lambda: self.is_leaving,
@@ -99,8 +108,8 @@ class Heard:
     def on_lost(self, rank: int, text: str) -> None:
         pass
 
-    def on_refused(self, reason: str) -> None:
-        raise AssertionError(reason)
+    def on_refused(self, refused: Refused) -> None:
+        raise AssertionError(refused.reason)
 
 
 async def test_a_worker_that_ended_begins_again_with_all_others_and_the_daemon_stays() -> None:
@@ -145,6 +154,55 @@ async def test_a_worker_that_ended_begins_again_with_all_others_and_the_daemon_s
     finally:
         await one.agent.close(StepExit.DONE)
         await chief.close()
+
+
+async def test_a_spare_node_says_for_whom_it_waits_and_takes_a_rank_when_it_is_named() -> None:
+    heard = Heard()
+    place = replace(PLACE, rank=2, nodes=("localhost", "127.0.0.1", "127.0.0.2"))
+    chief = GangLink(replace(place, rank=0), "s", gang.link_port(place), heard)
+    spare = Daemon(launched=False, place=place, wanted=2)
+    await chief.open()
+    gathering = asyncio.create_task(spare.agent.gather())
+    try:
+        await wait_until_async(lambda: heard.joined)
+        chief.begin(0, (0, 1), ("localhost:5000", "127.0.0.1:5001"))
+        await wait_until_async(lambda: spare.place.spare_of)
+        assert spare.place.spare_of == ("localhost", "127.0.0.1")
+        assert not gathering.done()
+
+        chief.send(Over(1, "why"))
+        await wait_until_async(lambda: heard.messages)
+        (ready,) = heard.messages
+        assert isinstance(ready, WithoutWorker)
+        chief.begin(1, (0, 2), ("localhost:6000", ready.address))
+        assert '"index": 1' in (await gathering or "")
+        assert (spare.place.spare_of, spare.place.allocation.nodes) == (None, ("localhost", "127.0.0.2"))
+        assert spare.place.allocation.generation == place.generation + 1
+    finally:
+        await spare.agent.close(StepExit.DONE)
+        await chief.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "left", "verdict"),
+    [
+        (StepExit.DONE, {}, StepExit.DONE),
+        (StepExit.SAVED, {1: StepExit.NODE_LEAVES}, StepExit.NODE_LEAVES),
+        (StepExit.AGAIN, {1: StepExit.FAILED}, StepExit.FAILED),
+        (StepExit.DONE, {2: StepExit.AGAIN}, StepExit.DONE),
+    ],
+)
+async def test_the_chief_leaves_the_verdict_of_those_that_have_a_rank(
+    tmp_path: Path, own: StepExit, left: dict[int, StepExit], verdict: StepExit
+) -> None:
+    place = replace(PLACE, rank=0, nodes=("localhost", "127.0.0.1", "127.0.0.2"))
+    chief = Daemon(place=place, wanted=2, verdict=tmp_path / "verdict")
+    for rank, status in left.items():
+        chief.agent.on_message(rank, Leave(status, "why"))
+
+    await chief.agent.close(own)
+
+    assert allocation.parse_verdict((tmp_path / "verdict").read_text(), place.generation) == verdict
 
 
 def test_one_node_is_a_cluster_of_one_for_a_job_that_can_use_several() -> None:

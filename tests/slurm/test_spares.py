@@ -1,0 +1,158 @@
+"""Spare nodes under a real Slurm: one takes the rank of a node that is lost, without another run of the job."""
+
+import time
+
+import pytest
+
+from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.tensorbundle import verify
+from tests.slurm.cluster import Cluster, SlurmJob
+from tests.slurm.jobs import Gang
+from tests.slurm.test_gang import DAEMON, PATIENCE_S, WORKER, end_of, until_training
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.integration, pytest.mark.tensorflow, pytest.mark.minutes, pytest.mark.timeout(500),
+]  # fmt: skip
+
+SPARE = 2
+"""The third node: two train."""
+
+
+class Spared(Gang):
+    """Two nodes that train, and a spare one."""
+
+    def __init__(self, cluster: Cluster, name: str, pause: float = 0.1, keys: str = "", standby: str = "off") -> None:
+        super().__init__(cluster, name, pause=pause, keys=f"nodes=2\n{keys}", standby=standby)
+
+    def begin(self, *options: str) -> SlurmJob:
+        return self.submit("--nodes=3", "--no-kill", *options)
+
+    def log(self, job: SlurmJob, node: int) -> str:
+        """Of the daemon of a node."""
+        file = self.cluster.shared / f"stepkeeper-{job.id}" / self.cluster.nodes[node].name / "supervisord.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+
+def switch_off(cluster: Cluster, node: int) -> float:
+    """As a power failure does: nothing says that it is gone. Returns when (monotonic)."""
+    cluster.nodes[node].cut()
+    off_at = time.monotonic()
+    cluster.nodes[node].power_off()
+    return off_at
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Cluster) -> list[str]:
+    gang = Spared(cluster, "undisturbed", pause=0.0)
+    job = gang.begin()
+    end_of(gang, job)
+    assert '"gang.spare"' in gang.log(job, SPARE)
+    return gang.ends()
+
+
+def test_a_node_that_is_switched_off(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Spared(cluster, "off", pause=0.5, keys="save_shards=always")
+    job = gang.begin()
+    until_training(gang, job)
+    off_at = switch_off(cluster, 1)
+    try:
+        job.until(lambda: len(gang.starts(job)) >= 4, "the spare node trains", PATIENCE_S)
+        print(f"from power-off until all workers are about to step: {time.monotonic() - off_at:.1f} s")
+        job.until_state("COMPLETED", patience_s=PATIENCE_S)
+        job.until(lambda: not cluster.leftovers(), "nothing runs on any node")
+    finally:
+        cluster.nodes[1].start()
+        cluster.until_idle()
+    assert gang.ends() == undisturbed
+    assert job.field("Restarts") == "0"
+    assert "next: again" not in job.output
+    newest = gang.checkpoints / str(selection.committed_checkpoints(gang.checkpoints)[0])
+    assert verify.verify_bundle(newest / "ckpt").shards == 2, "the node that was a spare one writes its share"
+
+
+def test_processes_that_have_imported_everything_wait_on_the_spare_node_too(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Spared(cluster, "off-standby", pause=3.0, standby="auto")
+    job = gang.begin()
+    until_training(gang, job)
+    job.until(
+        lambda: len(counts := gang.logged(job, "standby.ready")) == 3 and min(counts) > 0, "they wait", PATIENCE_S
+    )
+    off_at = switch_off(cluster, 1)
+    try:
+        job.until(lambda: len(gang.starts(job)) >= 4, "the spare node trains", PATIENCE_S)
+        print(f"from power-off until all workers are about to step, with standby: {time.monotonic() - off_at:.1f} s")
+        job.until_state("COMPLETED", patience_s=PATIENCE_S)
+    finally:
+        cluster.nodes[1].start()
+        cluster.until_idle()
+    assert gang.ends() == undisturbed
+    assert job.field("Restarts") == "0"
+
+
+def test_the_spare_node_is_lost_too(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Spared(cluster, "both-off", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    try:
+        switch_off(cluster, 1)
+        job.until(lambda: len(gang.starts(job)) >= 4, "the spare node trains", PATIENCE_S)
+        off_at = switch_off(cluster, SPARE)
+        job.until(lambda: job.field("Restarts") == "1", "it is queued again", PATIENCE_S)
+        print(f"from power-off to the requeue: {time.monotonic() - off_at:.1f} s")
+        assert "those that are left are too few" in job.output
+        gang.set_pause(0.0)
+    finally:
+        for node in (1, SPARE):
+            cluster.nodes[node].start()
+    job.start_now()
+    job.until_state("COMPLETED", patience_s=PATIENCE_S)
+    cluster.until_idle()
+    assert gang.ends() == undisturbed
+
+
+def test_a_node_whose_daemon_is_killed_twice_is_not_taken_again(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Spared(cluster, "flapping", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    node = cluster.nodes[1]
+    assert node.kill(DAEMON)
+    node.kill(WORKER)
+    job.until(lambda: '"gang.spare"' in gang.log(job, 1), "it has come back as the spare node", PATIENCE_S)
+    job.until(lambda: len(gang.starts(job)) >= 4, "the other two train", PATIENCE_S)
+    assert node.kill(DAEMON)
+    job.until(lambda: "has failed 2 times and is not taken again" in gang.log(job, 1), "it is out", PATIENCE_S)
+    job.until(lambda: not node.find(DAEMON), "it has no daemon")
+    gang.set_pause(0.0)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    assert "next: again" not in job.output
+    assert len(gang.starts(job)) == 4
+
+
+def test_a_daemon_alone_is_killed_and_its_worker_trains_on(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Spared(cluster, "daemon-alone")
+    job = gang.begin()
+    until_training(gang, job)
+    assert cluster.nodes[1].kill(DAEMON)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    assert "next: again" not in job.output
+
+
+def test_the_node_of_the_chief_is_lost(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Spared(cluster, "chief-off", pause=0.5)
+    job = gang.begin()
+    until_training(gang, job)
+    off_at = switch_off(cluster, 0)
+    try:
+        job.until(lambda: job.field("Restarts") == "1", "it is queued again", PATIENCE_S)
+        print(f"from power-off to the requeue: {time.monotonic() - off_at:.1f} s")
+        gang.set_pause(0.0)
+    finally:
+        cluster.nodes[0].start()
+    job.start_now()
+    job.until_state("COMPLETED", patience_s=PATIENCE_S)
+    cluster.until_idle()
+    assert gang.ends() == undisturbed
