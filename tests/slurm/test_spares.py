@@ -137,6 +137,24 @@ def test_a_node_whose_daemon_is_killed_twice_is_not_taken_again(cluster: Cluster
     assert len(gang.starts(job)) == 4
 
 
+def test_a_link_that_is_cut_and_mended(cluster: Cluster, undisturbed: list[str]) -> None:
+    gang = Spared(cluster, "cut", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    node = cluster.nodes[1]
+    node.cut()
+    try:
+        job.until(lambda: not node.find(WORKER), "the node that was cut off ends its worker", PATIENCE_S)
+        until_stepping(gang, job, 2)
+    finally:
+        node.mend()
+    job.until(lambda: '"gang.spare"' in gang.log(job, 1), "it has come back as the spare node", PATIENCE_S)
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    assert job.field("Restarts") == "0"
+    assert "next: again" not in job.output
+
+
 def test_a_daemon_alone_is_killed_and_its_worker_trains_on(cluster: Cluster, undisturbed: list[str]) -> None:
     gang = Spared(cluster, "daemon-alone")
     job = gang.begin()
