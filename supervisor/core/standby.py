@@ -99,9 +99,11 @@ class MemoryHeadroom:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """The job's need, after anything that may have changed it."""
+    """The job's need, after anything that may have changed it. `is_closed`: no attempt starts any more, also none that
+    was expected."""
 
     need: StandbyNeed
+    is_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +246,10 @@ class Standby:
 
     def _job_changed(self, event: JobChanged, now: float) -> list[StandbyEffect]:
         was = self.status
-        if event.need is was.need:
+        is_cancelled = event.is_closed and was.is_expected
+        if event.need is was.need and not is_cancelled:
             return []
+        self.status = was = replace(was, is_expected=was.is_expected and not is_cancelled)
         calm_since = now if event.need is StandbyNeed.CALM else was.calm_since
         self.status = was = replace(was, need=event.need, calm_since=calm_since)
         effects: list[StandbyEffect] = []

@@ -37,6 +37,7 @@ from supervisor.core.standby import (
     StandbyNeed,
     StandbyStage,
     StandbyUseless,
+    StartExpected,
     need_of,
 )
 from supervisor.protocol.wire.messages import Then
@@ -72,6 +73,21 @@ def test_standby_is_prepared_once_training_has_settled():
     assert machine.handle(looked(), 10.0 + SETTLE_S / 2) == []
     assert machine.handle(looked(), 10.0 + SETTLE_S) == [PrepareStandby(WARM, 1)]
     assert machine.handle(looked(), 100.0) == [], "one is enough"
+
+
+def test_one_for_a_start_that_never_comes_goes_with_the_program():
+    """As on a spare node, whose program was never taken up when the gang ends."""
+    machine = Standby(AUTO)
+    machine.handle(StartExpected(), 0.0)
+    assert machine.handle(looked(), 0.0) == [PrepareStandby(WARM, 1, is_urgent=True)]
+    machine.handle(StandbyLoaded(WARM), 1.0)
+    assert machine.handle(JobChanged(StandbyNeed.NONE), 2.0) == []
+
+    (drop,) = machine.handle(JobChanged(StandbyNeed.NONE, is_closed=True), 3.0)
+
+    assert isinstance(drop, DropStandby)
+    machine.handle(StandbyExited("killed"), 3.1)
+    assert machine.deadline() is None, "and no other one is loaded"
 
 
 def test_off_is_never_prepared():
@@ -288,7 +304,7 @@ class Together:
         self.promotions = 0
 
     def job_effects(self, effects: list[Effect], usable: bool, now: float) -> None:
-        self.do(self.standby.handle(JobChanged(need_of(self.job.facts)), now))
+        self.do(self.standby.handle(JobChanged(need_of(self.job.facts), self.job.facts.closing), now))
         if need_of(self.job.facts) is StandbyNeed.NONE:
             assert self.standby.status.stage in (StandbyStage.NONE, StandbyStage.ENDING), (
                 "it ends before anything else is done"

@@ -94,7 +94,7 @@ class StandbyHolder(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         """A standby that the job no longer needs is killed when this returns."""
-        self._handle_event(core.JobChanged(core.need_of(facts)))
+        self._handle_event(core.JobChanged(core.need_of(facts), facts.closing))
 
     def expect_start(self) -> None:
         """The other ranks of the gang are being met, so the worker starts soon: it loads what it can already."""
