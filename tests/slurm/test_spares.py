@@ -49,10 +49,11 @@ def until_stepping(gang: Spared, job: SlurmJob, times: int) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: Cluster) -> list[str]:
-    gang = Spared(cluster, "undisturbed", pause=0.0)
+    gang = Spared(cluster, "undisturbed", pause=0.0, standby="auto")
     job = gang.begin()
     end_of(gang, job)
     assert '"gang.spare"' in gang.log(job, SPARE)
+    assert "forcing job termination" not in job.output, "the spare node leaves by itself, with what it has loaded"
     return gang.ends()
 
 
