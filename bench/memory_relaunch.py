@@ -70,7 +70,7 @@ def measured(size: float, waits: str, standby: str, kills: int, folder: Path) ->
             times.append((restored.at - killed_at, first.at - killed_at))
         lines = [json.loads(line) for line in (folder / "daemon.log").read_text().splitlines()]
     ways = [bool(line["from_memory"]) for line in lines if line["event"] == "worker.restored"][1 : kills + 1]
-    print(f"{size:g} MB, restored from memory: {ways.count(True)} of {len(ways)}", flush=True)
+    print(f"{size:g} MB, restored from memory: {ways.count(True)} of {len(ways)}; {times}", flush=True)
     return times
 
 

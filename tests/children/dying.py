@@ -1,6 +1,7 @@
 """Dies in the middle of a step, in the way that a file says: `raise`, `exit`, `segv`, `abort`, `kill`, `memory` (an
 error for a lack of it), `eat` (all memory that its control group has), or `copy N`: before the Nth line of what copies
-the state into memory, on whichever thread."""
+the state into memory, on whichever thread. Or, if there is a file `die_restoring` with N when it starts, before the Nth
+line of what restores it from there."""
 
 import os
 import signal
@@ -12,7 +13,12 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "kill": signal.SIGKILL}
-_COPYING = ("worker/saving/memory_file.py", "protocol/memory_tier/layout.py", "worker/checkpoint/bundle_writer.py")
+_COPYING = (
+    "worker/saving/memory_file.py",
+    "worker/saving/memory_checkpoint.py",
+    "protocol/memory_tier/layout.py",
+    "worker/checkpoint/bundle_writer.py",
+)
 
 
 class DeathAtLine:
@@ -39,6 +45,15 @@ class DeathAtLine:
             if not self._lines_left:
                 os.kill(os.getpid(), signal.SIGKILL)
         return self._on_line
+
+
+def die_restoring_if_told(folder: Path, at_line: DeathAtLine) -> None:
+    """Will die while it restores from memory, if there is a file `die_restoring` in the folder, and deletes that."""
+    path = folder / "die_restoring"
+    if path.exists():
+        at_line.watch()
+        at_line.die_before(int(path.read_text()))
+        path.unlink()
 
 
 def die_if_told(folder: Path, at_line: DeathAtLine) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 import worker
-from tests.children.dying import DeathAtLine, die_if_told, rest_of_step
+from tests.children.dying import DeathAtLine, die_if_told, die_restoring_if_told, rest_of_step
 
 STEPS = int(os.environ.get("STEPS", "100"))
 STEP_S = float(os.environ.get("STEP_S", "0.02"))
@@ -23,6 +23,7 @@ BESIDE = Path(os.environ["BESIDE"])
 at_line = DeathAtLine()
 if os.environ.get("DIES_COPYING"):
     at_line.watch()
+die_restoring_if_told(BESIDE, at_line)
 weights = tf.Variable(tf.zeros([ELEMENTS]))
 moment = tf.Variable(0.5, dtype=tf.float64)
 generator = tf.random.Generator.from_seed(7)

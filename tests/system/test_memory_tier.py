@@ -301,7 +301,8 @@ def test_a_standby_that_is_promoted_begins_from_what_was_in_memory(tmp_path: Pat
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(tmp_path: Path, small_disk: Path) -> None:
-    """Two die before they have a copy of their own; the third one has one, and it is written once there is room."""
+    """Two die before they have a copy of their own, one of them while it restores. The third one has one when the next
+    daemon takes it over, and that copy is written once there is room."""
     steps = 4000
     job = MemoryJob(tmp_path / "job", steps, checkpoints=small_disk / "ckpt", MEGABYTES=0.03, STEP_S=0.1)
     with job.daemon as daemon:
@@ -313,23 +314,30 @@ def test_on_a_full_disk_attempts_begin_from_memory_all_the_same(tmp_path: Path, 
             while True:
                 filler.write(bytes(4096))
         os.kill(pid, signal.SIGKILL)
-        for _ in range(2):
-            before, pid = pid, job.until_trains(but=pid)
-            assert pid_steps(job, pid)[0] > saved + 1, before
-            os.kill(pid, signal.SIGKILL)
-        pid = job.until_trains(but=pid)
+        second = job.until_trains(but=pid)
+        (job.folder / "die_restoring").write_text("60")
+        os.kill(second, signal.SIGKILL)
+        fourth = job.until_trains(but=second)
+        daemon.die()
+        daemon.start()
         job.until_copied()
+        restored = [
+            (record["attempt"], record["step"], record["from_memory"]) for record in job.logged("worker.restored")
+        ]
         (small_disk / "filler").unlink()
-        os.kill(pid, signal.SIGKILL)
-        job.until_trains(but=pid)
+        os.kill(fourth, signal.SIGKILL)
+        job.until_trains(but=fourth)
         job.hurry()
         digest = job.until_done()
 
     assert digest == undisturbed(tmp_path / "undisturbed", steps, MEGABYTES=0.03)
     assert {str(record["why"]) for record in job.logged("memory.not_salvaged")} == {"No space left on device"}
-    restored = [(record["step"], record["from_memory"]) for record in job.logged("worker.restored")]
-    assert len({step for step, _ in restored[1:4]}) == 1
-    assert [is_from_memory for _, is_from_memory in restored[:4]] == [False, True, True, True]
+    assert not (job.folder / "die_restoring").exists()
+    begun = pid_steps(job, second)[0]
+    assert begun > saved + 1
+    assert pid_steps(job, fourth)[0] == begun
+    assert set(restored) == {(1, 0, False), (2, begun - 1, True), (4, begun - 1, True)}
+    require_little_again(job, deaths=3)
 
 
 @pytest.mark.nightly  # as the one before, with a standby that waits for nothing but the checkpoint

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from supervisor.protocol.available_memory import available_memory
 from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES
 from supervisor.protocol.checkpoints.new_folder import NewFile, NewFolder
 from supervisor.protocol.memory_tier.layout import BundlePlace, TensorPlace
@@ -30,6 +31,7 @@ from worker.saving.memory_file import CopyRoom
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 ROOM_BYTES = 16 << 20  # spare, as histories grow from save to save; no memory until it is written to
+COPY_SHARE = 0.8  # of the memory that is left, at most, for a copy: training and its data go on beside it
 _WIPE_ON_FORK = 18  # MADV_WIPEONFORK, linux/mman.h; Python has no name for it
 Written = Sequence[tuple["TensorSlot", int]]
 """The tensors in a data file, with their checksums."""
@@ -164,12 +166,21 @@ class BufferPool:
         if kept is not None and size <= kept.capacity <= 2 * (size + ROOM_BYTES):
             return kept
         del kept  # frees it before the next one is made: memory may be short
+        _require_memory(size)
         return HostCopy.allocate(size + ROOM_BYTES)
 
     def reuse(self, image: HostCopy) -> None:
         """Takes the memory back; nothing reads the copy any more."""
         image.size = 0
         self._kept = image
+
+
+def _require_memory(size: int) -> None:
+    """Raises MemoryError if a copy would take nearly all memory: the kernel promises more than there is, then kills."""
+    with contextlib.suppress(OSError, ValueError, KeyError):  # nobody says how much is left
+        left = available_memory()[0]
+        if size > COPY_SHARE * left:
+            raise MemoryError(f"a copy takes {size / 1e6:.0f} MB, and {left / 1e6:.0f} MB of memory are left")
 
 
 class BundleCopy:

@@ -5,12 +5,13 @@ builds that graph anew for each save, while training waits. So what it said is k
 their names are the same, where nothing but variables contributes: those are read at each save.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from supervisor.protocol.tensorbundle.verify import OBJECT_GRAPH
 from worker.internals.tensorflow_internals import (
     BaseResourceVariable,
     gather_serialized_tensors,
@@ -71,6 +72,30 @@ class CheckpointTensors:
             name, place, tensor = _read(entry)
             if tensor is not None:  # None: part of the object graph, without a value
                 yield name, place, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PlainState:
+    """The state of a program that has it in variables in host memory alone: these, by their key in a checkpoint, and
+    the objects that it tracks with their names, as TensorFlow describes them there."""
+
+    variables: Mapping[str, Any]
+    graph: bytes
+
+
+def plain_state(tracked: tf.train.Checkpoint) -> PlainState | None:
+    """None if something else has state, too. Raises SnapshotImpossible."""
+    if not _are_variables(_walk(tracked)):
+        return None
+    variables, graph = {}, None
+    for entry in _gather(tracked):
+        if entry.key == OBJECT_GRAPH:
+            graph = bytes(entry.tensor.numpy())
+        elif entry.variable is None or getattr(entry.tensor, "slice_spec", None) or entry.part:
+            return None
+        else:
+            variables[_name_of(entry)] = entry.variable
+    return None if graph is None else PlainState(variables, graph)
 
 
 def holds_more_than_variables(tracked: tf.train.Checkpoint) -> str | None:

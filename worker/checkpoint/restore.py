@@ -14,6 +14,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.plurals import counted
 from worker.checkpoint.replica_parts import ReplicaParts
+from worker.checkpoint.restore_in_place import restore_in_place
 from worker.checkpoint.snapshot import find_variables_not_finite, tensor_name
 from worker.devices.tpu import host_io_options
 from worker.internals.keras_internals import layers_of
@@ -128,6 +129,8 @@ def require_finite(tracked: tf.train.Checkpoint, folder: Path) -> None:
 
 def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
     prefix = str(folder / layout.PREFIX)
+    if restore_in_place(tracked, folder / layout.PREFIX):
+        return []
     try:
         status = tracked.read(prefix, options=host_io_options())
         try:

@@ -21,7 +21,7 @@ from worker.saving.memory_file import CopyRoom, MemoryFile, NoRoom
 
 INTERVAL_S = 1.0  # of lost work hardly anybody notices less
 COST_SHARE = 0.01  # of training time
-CREDIT_S = 0.25  # what copies may cost in advance: a state that was just restored is worth a copy soon, too
+CREDIT_S = 1.0  # what copies may cost in advance: a crash soon after a start is to cost little, too
 LONGEST_S = 20.0  # between copies: the shortest automatic interval of saves is 30 s, so memory would buy little
 MEASURED = 3  # copies, before their costs are smoothed: the first ones find cold memory
 JUDGED = 10  # copies, before they may be found too dear: a host may be busy for a minute

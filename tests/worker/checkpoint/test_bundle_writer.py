@@ -15,6 +15,7 @@ from tensorflow.core.framework import types_pb2
 
 from supervisor.host.memory_tier import salvage
 from supervisor.protocol import durable
+from supervisor.protocol.available_memory import available_memory
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import bundle_writer
@@ -144,6 +145,11 @@ def test_memory_of_a_copy_is_had_again_also_for_a_state_that_grows_a_little() ->
     for other in (2 * size, size // 4):
         reserve.reuse(first)
         assert reserve.allocate(other) is not first
+
+
+def test_a_copy_that_would_take_nearly_all_memory_is_not_made() -> None:
+    with pytest.raises(MemoryError, match="of memory are left"):
+        BufferPool().allocate(int(0.95 * available_memory()[0]))
 
 
 def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,113 @@
+"""Restores a large checkpoint of plain variables into the memory that the variables have already.
+
+TensorFlow reads all tensors before it assigns the first one, each through a buffer of its size: beside a state of a
+gigabyte that took almost two more. Here the bytes are read from the file to where they belong. It is done only where
+it comes to the same: the objects and names that the program tracks are those in the checkpoint, byte for byte as
+TensorFlow describes them there, and nothing but variables in host memory has state.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from supervisor.protocol.tensorbundle import crc32c, entry, sstable
+from supervisor.protocol.tensorbundle.entry import TensorEntry
+from supervisor.protocol.tensorbundle.verify import INDEX, OBJECT_GRAPH
+from worker.checkpoint.bundle_writer import data_name
+from worker.checkpoint.checkpoint_tensors import PlainState, SnapshotImpossible, plain_state
+
+LEAST_BYTES = 256 << 20  # of data files: TensorFlow's own way takes little memory for less
+PIECE_BYTES = 16 << 20
+
+
+def restore_in_place(tracked: tf.train.Checkpoint, prefix: Path, least_bytes: int = LEAST_BYTES) -> bool:
+    """Restores all of it, or nothing (False) if TensorFlow has to do it.
+
+    Raises OSError if it can't be read or a checksum is wrong; then some variables are restored.
+    """
+    if sum(path.stat().st_size for path in prefix.parent.glob(f"{prefix.name}.data-*")) < least_bytes:
+        return False
+    try:
+        state = plain_state(tracked)
+    except SnapshotImpossible:
+        return False
+    if state is None:
+        return False
+    shards, tensors = _read_index(prefix.with_name(prefix.name + INDEX))
+    if not _is_same(state, tensors, prefix):
+        return False
+    # NumPy has a scalar as a copy, and nothing of what is empty
+    arrays = {key: variable for key, variable in state.variables.items() if variable.shape.rank and tensors[key].size}
+    memories = {key: _memory_of(variable) for key, variable in arrays.items()}
+    if not all(memory is not None and len(memory) == tensors[key].size for key, memory in memories.items()):
+        return False
+    with ExitStack() as files:
+        descriptors = []
+        for shard in range(shards):
+            path = prefix.with_name(data_name(prefix.name, shard, shards))
+            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            files.callback(os.close, descriptors[-1])
+        for key, variable in state.variables.items():
+            memory = memories[key] if key in memories else np.empty(tensors[key].size, np.uint8)
+            _restore(memory, tensors[key], descriptors[tensors[key].shard])
+            if key not in memories and tensors[key].size:
+                variable.assign(memory.view(variable.dtype.as_numpy_dtype)[0])
+    return True
+
+
+def _read_index(path: Path) -> tuple[int, dict[str, TensorEntry]]:
+    """How many data files there are, and the tensors in them, by key."""
+    shards, tensors = 0, {}
+    for key, record in sstable.read_table(path):
+        if not key:
+            shards = entry.parse_header(key, record).shards
+        elif (tensor := entry.parse_tensor(key, record)) is not None:
+            tensors[key.decode()] = tensor
+    return shards, tensors
+
+
+def _is_same(state: PlainState, tensors: Mapping[str, TensorEntry], prefix: Path) -> bool:
+    """Whether the checkpoint holds exactly this state, of types whose elements lie in the file as they do in memory."""
+    if state.variables.keys() | {OBJECT_GRAPH} != tensors.keys():
+        return False
+    reader = tf.train.load_checkpoint(str(prefix))
+    shapes = reader.get_variable_to_shape_map()
+    return bytes(reader.get_tensor(OBJECT_GRAPH)) == state.graph and all(
+        variable.dtype.as_datatype_enum == tensors[key].dtype
+        and variable.shape.as_list() == list(shapes[key])
+        and (variable.dtype.is_floating or variable.dtype.is_integer or variable.dtype.is_bool)
+        for key, variable in state.variables.items()
+    )
+
+
+def _memory_of(variable: Any) -> Any:
+    """The bytes in which a variable has its value, to be overwritten; None if that can't be had.
+
+    A read of a variable shares its memory, unless TensorFlow copies each time: then two reads lie in different places.
+    """
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    one, other = (
+        tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).__array__() for _ in range(2)
+    )
+    is_own = one.ctypes.data == other.ctypes.data and one.flags.writeable and one.flags.c_contiguous
+    return one.reshape(-1).view(np.uint8) if is_own else None
+
+
+def _restore(memory: Any, tensor: TensorEntry, descriptor: int) -> None:
+    """Reads a tensor into the memory of its variable."""
+    crc, done = 0, 0
+    while done < tensor.size:
+        piece = memory[done : done + PIECE_BYTES]
+        count = os.preadv(descriptor, [piece], tensor.offset + done)
+        if not count:
+            raise OSError(f"the file ends {tensor.size - done} bytes before {tensor.name} does")
+        read = piece[:count].view()
+        read.flags.writeable = False  # what the checksum's library asks for
+        crc, done = crc32c.extend(crc, read), done + count
+    if sstable.mask(crc) != tensor.crc:
+        raise OSError(f"{tensor.name} does not have the checksum in the index")
