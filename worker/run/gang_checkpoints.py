@@ -44,6 +44,7 @@ from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 from worker.state.replica_values import Place
 
+_TRIES_ALONE = 2  # how a save that could not be divided ended: the chief tries again, without the others' shares
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
 
 
@@ -124,13 +125,7 @@ class GangCheckpoints(RunCheckpoints):
         checkpoint = super()._restore_from(path)
         missing = self._restore_own_generators(path) if path.is_dir() else ()
         self._require_same_state(path, checkpoint)
-        return RestoredCheckpoint(
-            checkpoint.name,
-            checkpoint.state,
-            (*checkpoint.unmatched, *missing),
-            checkpoint.size_bytes,
-            checkpoint.took_s,
-        )
+        return replace(checkpoint, unmatched=(*checkpoint.unmatched, *missing))
 
     def _restore_own_generators(self, path: Path) -> tuple[str, ...]:
         """Restores this worker's random generators. Returns what could not be restored, in words."""
@@ -197,15 +192,27 @@ class GangCheckpoints(RunCheckpoints):
         self._next = step + agreed.next_in
         if not agreed.saves:
             return
-        error = self._save_together(agreed, boundary(), beside=not agreed.stops)
+        here, was_divided = boundary(), self._is_divided()
+        error = self._save_together(agreed, here, beside=not agreed.stops)
         if not agreed.stops:
             return
-        failed = bool(self._gang.from_chief([int(error is not None)])[0])  # no worker exits before the commit
+        tries_alone = error is not None and was_divided and not self._is_divided()
+        outcome = self._gang.from_chief([int(error is not None) + int(tries_alone)])[
+            0
+        ]  # nobody exits before the commit
+        if outcome == _TRIES_ALONE:
+            error = self._save_together(agreed, here, beside=False)
+            outcome = self._gang.from_chief([int(error is not None)])[0]
+        failed = outcome > 0
         self._allow_exits()
         self._report_stop(step, failed)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
+
+    def _is_divided(self) -> bool:
+        """Whether the next save may be one of which each worker writes its share; of the chief's writer."""
+        return isinstance(self._writer, ShardedWriter) and self._writer.is_trusted
 
     def save_final(self, boundary: StepBoundary) -> None:
         """Saves the end of training together; the chief tries several times."""
