@@ -17,11 +17,13 @@ import tensorflow as tf
 
 import worker
 from supervisor.host.gang_link import free_port
+from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.gang import cluster_text
+from supervisor.protocol.mirror import verification
 from supervisor.protocol.tensorbundle import verify
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
@@ -29,6 +31,7 @@ from tests import forked
 from tests.places import ROOT
 from tests.reading import whole_lines
 from tests.system.harness import Daemon
+from tests.system.test_prove import get
 from tests.worker import training
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(1800)]
@@ -92,7 +95,7 @@ def train(
     return done.stderr
 
 
-def program(folder: Path, workers: int, keys: str, every: int = 3, **environment: str) -> str:
+def program(folder: Path, workers: int, keys: str, every: int = 2, **environment: str) -> str:
     told = "".join(f',{name}="{value}"' for name, value in environment.items())
     return (
         f"[program:pair]\ncommand={sys.executable} {SCRIPT} {folder} {STEPS}\ndirectory={ROOT}\n"
@@ -376,3 +379,38 @@ def test_damaged_part_is_never_accepted(tmp_path: Path, shared: Path, file: str,
     if file != "worker-1.npz" and damage != "of another step":  # a whole index or part of another step may fit
         with pytest.raises(BundleError):
             verify.verify_bundle(newer / "ckpt")
+
+
+def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: Path) -> None:
+    """By default, as the state is large enough for it: metrics, lists and sizes, the mirror, and a start from it."""
+    store = tmp_path / "store"
+    (store / "pair").mkdir(parents=True)
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+
+    def training(folder: Path) -> str:
+        folder.mkdir()
+        return program(folder, 2, f"mirror=file://{store}\n", every=10 * STEPS, BALLAST_MIB="33")
+
+    with Daemon(here, training(here)) as daemon:
+        daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
+        daemon.until(lambda: daemon.status("pair")["job"]["mirror"]["newest_step"] == STEPS, "it is in the store")
+        job = daemon.status("pair")["job"]
+        (listed,) = daemon.call("checkpoints", name="pair")["checkpoints"]
+        metrics = get(daemon, "/metrics")
+    saved = newest(here)
+    assert verify.verify_bundle(saved / "ckpt").shards == 2
+    size = sum(file.size for file in manifest.verify_checkpoint(saved).files)
+    assert size == sum(path.stat().st_size for path in saved.iterdir() if path.name != layout.MANIFEST) > 33 << 20
+    on_disk = size + (saved / layout.MANIFEST).stat().st_size
+    assert (listed["valid"], listed["size_bytes"], job["checkpoint"]["size_bytes"]) == (True, size, on_disk)
+    assert f'stepkeeper_checkpoint_size_bytes{{program="pair"}} {on_disk}' in metrics
+    (remote,) = verification.verify_url(f"file://{store}/pair")
+    assert (remote.valid, remote.size_bytes) == (True, size)
+
+    with Daemon(elsewhere, training(elsewhere)) as daemon:
+        daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
+        (attempt,) = daemon.call("history", name="pair")["attempts"]
+
+    assert attempt["restored"] == saved.name
+    assert values(newest(elsewhere)) == values(saved)
+    assert ends(elsewhere) == ends(here)

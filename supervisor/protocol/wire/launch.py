@@ -131,7 +131,7 @@ class Launch:
     checkpoint_interval_min: float = CHECKPOINT_INTERVAL_MIN
     checkpoint_interval_max: float = CHECKPOINT_INTERVAL_MAX
     checkpoint_make_room: bool = False
-    save_shards: SaveShards = "never"
+    save_shards: SaveShards = "auto"
     memory_checkpoint: MemoryCheckpoint = "off"
     memory_limit: int | None = None
     checkpoint_keep: int = CHECKPOINT_KEEP

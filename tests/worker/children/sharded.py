@@ -40,7 +40,8 @@ def before(name: str, path: Path) -> None:
     if match is None and not (name == "fsync" and path == directory and saves):
         return
     with lock:
-        if match is not None and match[0] not in saves:
+        is_removal = name in ("unlink", "rmdir")  # of a checkpoint too old, or what a killed attempt has left
+        if match is not None and not is_removal and match[0] not in saves:
             saves.append(match[0])
             if rank == limited[0]:
                 most = LIMIT_BYTES if len(saves) == limited[1] else resource.RLIM_INFINITY
@@ -48,6 +49,8 @@ def before(name: str, path: Path) -> None:
         if images is not None:
             with suppress(shutil.Error, OSError):  # it is renamed meanwhile
                 shutil.copytree(directory, images / f"{rank}-{next(numbers):04d}")
+        if not saves:
+            return
         attempt = saves[-1].removesuffix(".partial").rpartition("a")[2]
         who, what, victim = kills.get(attempt, (None, "", 0))
         if who == rank and len(saves) == 2 and re.fullmatch(what, f"{name} {path.name}"):

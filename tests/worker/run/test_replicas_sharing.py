@@ -19,7 +19,7 @@ ANY = ("examples", "dataset", "uneven batches", "files")
 FIXED = "files of its own"
 
 
-def ran(script: str, workers: int, *arguments: object, shards: SaveShards = "never") -> str:
+def ran(script: str, workers: int, *arguments: object, shards: SaveShards = "auto") -> str:
     """Runs a script with so many processes; what they printed."""
     told = Launch(strategy="one-device")
     if workers > 1:
@@ -40,11 +40,11 @@ def given(folder: Path, kind: str) -> dict[int, list[int]]:
     return epochs
 
 
-@pytest.fixture(scope="module", params=["never", pytest.param("always", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["auto", pytest.param("always", marks=pytest.mark.nightly)])
 def two_one_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Two processes up to step 3, one up to step 5 with smaller batches, two to the end of the second epoch.
 
-    never: the chief writes all; always: both write their share."""
+    Of so small a state the chief writes all; always: both write their share."""
     folder = tmp_path_factory.mktemp("shared")
     for name, rows in (("one.txt", range(25)), ("two.txt", range(25, COUNT))):
         (folder / name).write_text("".join(f"{row}\n" for row in rows))
