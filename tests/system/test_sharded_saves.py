@@ -414,3 +414,32 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
     assert attempt["restored"] == saved.name
     assert values(newest(elsewhere)) == values(saved)
     assert ends(elsewhere) == ends(here)
+
+
+READS = re.compile(r"(?:read|pread64|preadv)\(\d+<([^>]+)>.* = (\d+)")
+
+
+@pytest.mark.nightly  # test_shared_read.py has who reads which byte
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to see what is read")
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_read_the_folder_once_and_each_reads_all_if_told_so(
+    tmp_path: Path, undisturbed: Undisturbed, workers: int
+) -> None:
+    saved = newest(undisturbed(workers, "always"))
+    size = manifest.verify_checkpoint(saved).size_bytes
+    read: dict[str, float] = {}
+    shards: SaveShards
+    for shards in ("always", "never"):
+        folder = tmp_path / shards
+        shutil.copytree(saved, folder / "ckpt" / saved.name)
+        launch = Launch(strategy="multiworker", workers=workers, save_shards=shards)
+        environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
+        (folder / "calls").mkdir()
+        watched = ["strace", "-ff", "-y", "-qq", "-e", "trace=read,pread64,preadv", "-o", str(folder / "calls" / "of")]
+        command = [*watched, sys.executable, str(SCRIPT), str(folder), str(STEPS)]
+        subprocess.run(command, env=environment, cwd=ROOT, timeout=3 * PATIENCE_S, check=True, capture_output=True)
+        calls = "".join(path.read_text(errors="replace") for path in (folder / "calls").iterdir())
+        read[shards] = sum(int(n) for path, n in READS.findall(calls) if str(folder / "ckpt") in path) / size
+
+    assert 1.9 < read["always"] < 2.5, "the chief proves it, and all read it together once"
+    assert workers + 0.9 < read["never"]

@@ -8,23 +8,27 @@ of them stops all. They agree about every fifth of a second, so that it costs tr
 
 import contextlib
 import json
+import platform
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import ManifestError, verify_checkpoint
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.launch import reads_together
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.base.run_settings import RunSettings
 from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
-from worker.checkpoint.restore import RestoredCheckpoint
+from worker.checkpoint.restore import RestoredCheckpoint, has_place_for_all
 from worker.checkpoint.save_link import SaveLink
 from worker.checkpoint.sharded_writer import ShardedWriter
+from worker.checkpoint.shared_read import ALWAYS, IF_IT_PAYS, CannotShare, read_together
 from worker.checkpoint.shares import LEAST_BYTES
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks.findings import Finding
@@ -121,11 +125,45 @@ class GangCheckpoints(RunCheckpoints):
             *arguments, gang=self._gang, link=self._link, least_bytes=least_bytes, own_files=self._own_files, **named
         )
 
+    @contextlib.contextmanager
+    def _readable(self, path: Path) -> Iterator[Path]:
+        """A copy that all workers have read together, or else the checkpoint's own folder."""
+        with contextlib.ExitStack() as stack:
+            copy: Path | None = None
+            if reads_together(self._save_shards, self._gang.size):
+                rule = ALWAYS if self._save_shards == "always" else IF_IT_PAYS
+                try:
+                    copy = stack.enter_context(read_together(path, self._gang, rule))
+                except CannotShare as error:
+                    text = f"each worker reads all of {path.name}, as they can't share that: {error}"
+                    self._attempt.reporter.show_message(text)
+            if copy is not None and not has_place_for_all(self._state.tracked, str(copy / layout.PREFIX)):
+                copy = None  # what TensorFlow reads later, it looks for in the same files
+            if copy is None:
+                self._prove(path)
+            yield copy or path
+
+    def _prove(self, path: Path) -> None:
+        """Reads every byte, where this node's daemon leaves that to the worker (`CheckpointSelector`)."""
+        launch, gang = self._attempt.launch, self._gang
+        if gang.is_chief or launch.generation is None or not reads_together(launch.save_shards, gang.size):
+            return
+        try:
+            verify_checkpoint(path)
+        except (ManifestError, OSError) as error:
+            self._attempt.exit_with_error(
+                WorkerExit.DIRECTORY_UNUSABLE,
+                f"cannot restore {path.name} on {platform.node()}: {error}, and the chief's node saw it whole; all "
+                f"begin again, and the chief proves it once more",
+            )
+
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
+        started = time.monotonic()
         checkpoint = super()._restore_from(path)
         missing = self._restore_own_generators(path) if path.is_dir() else ()
         self._require_same_state(path, checkpoint)
-        return replace(checkpoint, unmatched=(*checkpoint.unmatched, *missing))
+        took_s = time.monotonic() - started
+        return replace(checkpoint, unmatched=(*checkpoint.unmatched, *missing), took_s=took_s)
 
     def _restore_own_generators(self, path: Path) -> tuple[str, ...]:
         """Restores this worker's random generators. Returns what could not be restored, in words."""
