@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.proof import Difference, Likely
 from supervisor.protocol.proof_plan import Begun, Killed, Named, ReachedValues, StepDone, decode_line, encode_line
 from supervisor.protocol.tensorbundle import crc32c, sstable
-from supervisor.protocol.tensorbundle.entry import HEADER, encode_tensor
+from supervisor.protocol.tensorbundle.entry import encode_header, encode_tensor
 from supervisor.prove.cause import explain
 from supervisor.prove.comparison.arrays import differing_arrays, differing_values
 from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back
@@ -103,17 +104,19 @@ def test_one_other_bit_is_found_wherever_it_is(losses: list[float], data: st.Dat
 # --- state ---
 
 
-def write_bundle(folder: Path, tensors: Mapping[str, np.ndarray]) -> Path:
-    """A TensorFlow checkpoint with these tensors of float32."""
+def write_bundle(folder: Path, tensors: Mapping[str, np.ndarray], shards: int = 1) -> Path:
+    """A TensorFlow checkpoint with these tensors of float32, in so many data files."""
     folder.mkdir(parents=True, exist_ok=True)
-    pairs, content = [(b"", HEADER)], b""
-    for name, value in sorted(tensors.items()):
-        held = value.astype("<f4").tobytes()
+    pairs, contents = [(b"", encode_header(shards))], [b""] * shards
+    for number, (name, value) in enumerate(sorted(tensors.items())):
+        held, shard = value.astype("<f4").tobytes(), number % shards
         crc = sstable.mask(crc32c.checksum(held))
-        pairs.append((f"{name}{SUFFIX}".encode(), encode_tensor(1, value.shape, len(content), len(held), crc)))
-        content += held
+        record = encode_tensor(1, value.shape, len(contents[shard]), len(held), crc, shard)
+        pairs.append((f"{name}{SUFFIX}".encode(), record))
+        contents[shard] += held
     (folder / f"{layout.PREFIX}.index").write_bytes(sstable.encode_table(pairs))
-    (folder / f"{layout.PREFIX}.data-00000-of-00001").write_bytes(content)
+    for shard, content in enumerate(contents):
+        (folder / f"{layout.PREFIX}.data-{shard:05d}-of-{shards:05d}").write_bytes(content)
     return folder
 
 
@@ -130,16 +133,22 @@ def test_a_tensor_is_named_as_the_user_knows_it(tmp_path: Path):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(
     sizes=st.dictionaries(st.text("abcd", min_size=1, max_size=5), st.integers(1, 6), min_size=1, max_size=6),
+    files=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     data=st.data(),
 )
-def test_exactly_the_tensors_that_differ_are_found(tmp_path: Path, sizes: dict[str, int], data: st.DataObject):
+def test_exactly_the_tensors_that_differ_are_found_in_however_many_files(
+    tmp_path: Path, sizes: dict[str, int], files: tuple[int, int], data: st.DataObject
+):
     changed = data.draw(st.sets(st.sampled_from(sorted(sizes))))
     tensors = {name: np.arange(size, dtype="<f4") for name, size in sizes.items()}
     others = {name: value + (name in changed) for name, value in tensors.items()}
 
-    found = differing_tensors(write_bundle(tmp_path / "one", tensors), write_bundle(tmp_path / "other", others))
+    folders = tempfile.mkdtemp(dir=tmp_path)
+    one, other = Path(folders, "one"), Path(folders, "other")
 
-    assert {each.name for each in found} == changed
+    found = differing_tensors(write_bundle(one, tensors, files[0]), write_bundle(other, others, files[1]))
+
+    assert {difference.name for difference in found} == changed
 
 
 def test_a_value_of_run_state_is_named(tmp_path: Path):

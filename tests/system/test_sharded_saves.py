@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,13 @@ import tensorflow as tf
 
 import worker
 from supervisor.host.gang_link import free_port
+from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.gang import cluster_text
+from supervisor.protocol.mirror import verification
 from supervisor.protocol.tensorbundle import verify
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
@@ -27,6 +31,7 @@ from tests import forked
 from tests.places import ROOT
 from tests.reading import whole_lines
 from tests.system.harness import Daemon
+from tests.system.test_prove import get
 from tests.worker import training
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(1800)]
@@ -35,19 +40,28 @@ SCRIPT = ROOT / "tests" / "worker" / "children" / "sharded.py"
 STEPS = 40
 PATIENCE_S = 300.0
 START_S = 120.0  # of two workers, on a machine that does other work
-KILLS = {
-    "the member, before its part": (1, r"create ckpt\.data-00001-of-00002", 1),
-    "the member, in its part": (1, r"pwrite ckpt\.data-00001-of-00002", 1),
-    "the member, before its part is synced": (1, r"fsync ckpt\.data-00001-of-00002", 1),
-    "the member, before it reports": (1, r"fsync step-.*\.partial", 1),
-    "the member, once it has reported": (0, r"create ckpt\.index", 1),
-    "the chief, before it orders": (0, r"mkdir step-.*\.partial", 0),
-    "the chief, once the member has written": (1, r"fsync step-.*\.partial", 0),
-    "the chief, before the index": (0, r"create ckpt\.index", 0),
-    "the chief, before the manifest": (0, r"create MANIFEST\.json", 0),
-    "the chief, before the rename": (0, r"rename step-.*\.partial", 0),
-    "the chief, after the rename": (0, "fsync ckpt", 0),
-}
+
+
+def kills(workers: int) -> dict[str, tuple[int, str, int]]:
+    """By name: the rank before whose operation (an expression) a rank is killed. The member is the last rank."""
+    last = workers - 1
+    part = rf"ckpt\.data-{last:05}-of-{workers:05}"
+    return {
+        "the member, before its part": (last, f"create {part}", last),
+        "the member, in its part": (last, f"pwrite {part}", last),
+        "the member, before its part is synced": (last, f"fsync {part}", last),
+        "the member, before it reports": (last, r"fsync step-.*\.partial", last),
+        "the member, once it has reported": (0, r"create ckpt\.index", last),
+        "another member, while this one writes": (last, f"pwrite {part}", 1),
+        "the chief, before it orders": (0, r"mkdir step-.*\.partial", 0),
+        "the chief, before its part": (0, rf"create ckpt\.data-00000-of-{workers:05}", 0),
+        "the chief, once the member has written": (last, r"fsync step-.*\.partial", 0),
+        "the chief, before the index": (0, r"create ckpt\.index", 0),
+        "the chief, before the manifest": (0, r"create MANIFEST\.json", 0),
+        "the chief, before the rename": (0, r"rename step-.*\.partial", 0),
+        "the chief, after the rename": (0, "fsync ckpt", 0),
+    }
+
 
 SOME = ("the member, in its part", "the member, once it has reported", "the chief, before the manifest")
 """Those of `make test`; the nightly tests have all."""
@@ -81,6 +95,16 @@ def train(
     return done.stderr
 
 
+def program(folder: Path, workers: int, keys: str, every: int = 2, **environment: str) -> str:
+    told = "".join(f',{name}="{value}"' for name, value in environment.items())
+    return (
+        f"[program:pair]\ncommand={sys.executable} {SCRIPT} {folder} {STEPS}\ndirectory={ROOT}\n"
+        f"checkpoint_dir={folder}/ckpt\nstrategy=multiworker\nworkers={workers}\ndeterministic=true\n"
+        f"checkpoint_interval={every} steps\nredirect_stderr=true\n{keys}"
+        f'environment=PYTHONPATH="{ROOT}"{told}\n'
+    )
+
+
 def ends(folder: Path, workers: int = 2) -> list[str]:
     return [(folder / f"end-{rank}").read_text() for rank in range(workers)]
 
@@ -101,20 +125,33 @@ def _devices_first() -> None:
     worker.strategy(replicas=2)
 
 
+Undisturbed = Callable[[int, SaveShards], Path]
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The folder of an undisturbed training of so many workers. `images`: what a kill at each moment would have left,
+    where each of them wrote its share."""
+
+    @cache
+    def trained(workers: int, shards: SaveShards) -> Path:
+        folder = tmp_path_factory.mktemp(f"{shards}-{workers}")
+        train(folder, workers, shards, images=folder / "images" if shards == "always" else None)
+        return folder
+
+    return trained
+
+
+@pytest.fixture(scope="module")
+def whole(undisturbed: Undisturbed) -> Path:
     """Two workers, of which the chief wrote all."""
-    folder = tmp_path_factory.mktemp("whole")
-    train(folder, 2, "never")
-    return folder
+    return undisturbed(2, "never")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two workers, each of which wrote its share. `images`: what a kill at each moment would have left."""
-    folder = tmp_path_factory.mktemp("shared")
-    train(folder, 2, "always", images=folder / "images")
-    return folder
+def shared(undisturbed: Undisturbed) -> Path:
+    """Two workers, each of which wrote its share."""
+    return undisturbed(2, "always")
 
 
 def test_checkpoint_of_two_writers_holds_the_same_tensors_as_the_chiefs_alone(whole: Path, shared: Path) -> None:
@@ -131,9 +168,11 @@ def test_checkpoint_of_two_writers_holds_the_same_tensors_as_the_chiefs_alone(wh
     assert max(sizes) < 2 * min(sizes)
 
 
-def test_whatever_moment_one_of_them_is_killed_at_the_newest_is_whole(shared: Path) -> None:
+@pytest.mark.parametrize("workers", [2, *(pytest.param(workers, marks=pytest.mark.nightly) for workers in (3, 4))])
+def test_whatever_moment_one_of_them_is_killed_at_the_newest_is_whole(undisturbed: Undisturbed, workers: int) -> None:
+    images = undisturbed(workers, "always") / "images"
     seen = set()
-    for image in sorted((shared / "images").iterdir()):
+    for image in sorted(images.iterdir()):
         chosen = selection.select_checkpoint(image)
         assert not chosen.rejected, (image, chosen)
         if chosen.path is not None:
@@ -141,28 +180,41 @@ def test_whatever_moment_one_of_them_is_killed_at_the_newest_is_whole(shared: Pa
             verify.verify_bundle(chosen.path / "ckpt")
 
     assert seen == {7, 14, 21, 28, 35, STEPS}
-    assert len(list((shared / "images").glob("0-*"))) >= 6 * 11
-    assert len(list((shared / "images").glob("1-*"))) >= 6 * 5
+    assert len(list(images.glob("0-*"))) >= 6 * 11
+    assert all(len(list(images.glob(f"{rank}-*"))) >= 6 * 5 for rank in range(1, workers))
 
 
-@pytest.mark.parametrize("names", [SOME, pytest.param(tuple(KILLS), marks=pytest.mark.nightly)], ids=["some", "all"])
+@pytest.mark.parametrize(
+    ("workers", "names"),
+    [(2, SOME), *(pytest.param(workers, tuple(kills(workers)), marks=pytest.mark.nightly) for workers in (2, 3, 4))],
+    ids=["two, some", "two", "three", "four"],
+)
 def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
-    tmp_path: Path, whole: Path, names: tuple[str, ...]
+    tmp_path: Path, undisturbed: Undisturbed, workers: int, names: tuple[str, ...]
 ) -> None:
-    (tmp_path / "kills").write_text(json.dumps({attempt: KILLS[name] for attempt, name in enumerate(names, 1)}))
-    with Daemon(
-        tmp_path,
-        f"[program:pair]\ncommand={sys.executable} {SCRIPT} {tmp_path} {STEPS}\ndirectory={ROOT}\n"
-        f"checkpoint_dir={tmp_path}/ckpt\nstrategy=multiworker\nworkers=2\ndeterministic=true\nsave_shards=always\n"
-        f'checkpoint_interval=3 steps\nredirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}"\n',
-    ) as daemon:
+    chosen = {attempt: kills(workers)[name] for attempt, name in enumerate(names, 1)}
+    (tmp_path / "kills").write_text(json.dumps(chosen))
+    with Daemon(tmp_path, program(tmp_path, workers, "save_shards=always\n")) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S * (len(names) + 1))
-        attempts = daemon.call("history", name="pair")["attempts"]
+        attempts = daemon.call("history", name="pair", limit=100)["attempts"]
 
     assert len(whole_lines(tmp_path / "killed")) == len(names)
     assert len(attempts) == len(names) + 1
     assert not list((tmp_path / "ckpt").glob("quarantine/*"))
     assert not list((tmp_path / "ckpt").glob("*.partial"))
+    assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == workers
+    assert ends(tmp_path, workers) == ends(undisturbed(workers, "never"), workers)
+
+
+def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_path: Path, whole: Path) -> None:
+    (tmp_path / "limit").write_text(json.dumps([1, 1]))
+    with Daemon(tmp_path, program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1")) as daemon:
+        daemon.until_step("pair", 3, START_S)
+        os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
+        daemon.until_state("pair", "SUCCEEDED", patience_s=2 * START_S)
+        first, second = sorted(daemon.call("history", name="pair")["attempts"], key=lambda attempt: attempt["attempt"])
+
+    assert second["from_step"] == first["to_step"] >= 3
     assert ends(tmp_path) == ends(whole)
 
 
@@ -170,7 +222,7 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
 def test_share_that_cannot_be_written_fails_the_save_for_all_and_the_next_one_succeeds(
     tmp_path: Path, whole: Path, rank: int
 ) -> None:
-    (tmp_path / "limit").write_text(json.dumps(rank))
+    (tmp_path / "limit").write_text(json.dumps([rank, 2]))
     said = train(tmp_path, 2, "always")
 
     assert "cannot save step-0000000014.a1" in said
@@ -253,6 +305,38 @@ def test_any_number_of_workers_goes_on_from_it(tmp_path: Path, shared: Path, wor
     assert verify.verify_bundle(newest(tmp_path) / "ckpt").shards == workers
 
 
+@pytest.mark.nightly  # as above, of more writers, and by the bits
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("writers", [2, 3, 4])
+def test_any_number_of_workers_restores_the_same_bits(
+    tmp_path: Path, undisturbed: Undisturbed, writers: int, workers: int
+) -> None:
+    saved = undisturbed(writers, "always")
+    shutil.copytree(newest(saved), tmp_path / "ckpt" / newest(saved).name)
+    train(tmp_path, workers, "always", STEPS)
+
+    assert len(selection.committed_checkpoints(tmp_path / "ckpt")) == 1, "there is nothing to train"
+    assert {line.split()[0] for line in ends(tmp_path, workers)} == {line.split()[0] for line in ends(saved, writers)}
+    if workers == writers:
+        assert ends(tmp_path, workers) == ends(saved, workers)
+
+
+@pytest.mark.nightly  # test_damaged_part_is_never_accepted has what is selected then
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_after_damage_to_a_part_all_begin_from_the_one_before_with_the_same_bits(
+    tmp_path: Path, undisturbed: Undisturbed, workers: int
+) -> None:
+    shutil.copytree(undisturbed(workers, "always") / "ckpt", tmp_path / "ckpt")
+    part = newest(tmp_path) / f"ckpt.data-{workers - 1:05}-of-{workers:05}"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 3] ^= 1
+    part.write_bytes(content)
+    said = train(tmp_path, workers, "always")
+
+    assert f"refused {part.parent.name}: {part.name} has hash" in said
+    assert ends(tmp_path, workers) == ends(undisturbed(workers, "never"), workers)
+
+
 def test_tensorflow_alone_restores_it(shared: Path) -> None:
     tracked = training.build(tf.distribute.get_strategy())
     tracked.optimizer.build(tracked.model.trainable_variables)
@@ -295,3 +379,67 @@ def test_damaged_part_is_never_accepted(tmp_path: Path, shared: Path, file: str,
     if file != "worker-1.npz" and damage != "of another step":  # a whole index or part of another step may fit
         with pytest.raises(BundleError):
             verify.verify_bundle(newer / "ckpt")
+
+
+def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: Path) -> None:
+    """By default, as the state is large enough for it: metrics, lists and sizes, the mirror, and a start from it."""
+    store = tmp_path / "store"
+    (store / "pair").mkdir(parents=True)
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+
+    def training(folder: Path) -> str:
+        folder.mkdir()
+        return program(folder, 2, f"mirror=file://{store}\n", every=10 * STEPS, BALLAST_MIB="33")
+
+    with Daemon(here, training(here)) as daemon:
+        daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
+        daemon.until(lambda: daemon.status("pair")["job"]["mirror"]["newest_step"] == STEPS, "it is in the store")
+        job = daemon.status("pair")["job"]
+        (listed,) = daemon.call("checkpoints", name="pair")["checkpoints"]
+        metrics = get(daemon, "/metrics")
+    saved = newest(here)
+    assert verify.verify_bundle(saved / "ckpt").shards == 2
+    size = sum(file.size for file in manifest.verify_checkpoint(saved).files)
+    assert size == sum(path.stat().st_size for path in saved.iterdir() if path.name != layout.MANIFEST) > 33 << 20
+    on_disk = size + (saved / layout.MANIFEST).stat().st_size
+    assert (listed["valid"], listed["size_bytes"], job["checkpoint"]["size_bytes"]) == (True, size, on_disk)
+    assert f'stepkeeper_checkpoint_size_bytes{{program="pair"}} {on_disk}' in metrics
+    (remote,) = verification.verify_url(f"file://{store}/pair")
+    assert (remote.valid, remote.size_bytes) == (True, size)
+
+    with Daemon(elsewhere, training(elsewhere)) as daemon:
+        daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
+        (attempt,) = daemon.call("history", name="pair")["attempts"]
+
+    assert attempt["restored"] == saved.name
+    assert values(newest(elsewhere)) == values(saved)
+    assert ends(elsewhere) == ends(here)
+
+
+READS = re.compile(r"(?:read|pread64|preadv)\(\d+<([^>]+)>.* = (\d+)")
+
+
+@pytest.mark.nightly  # test_shared_read.py has who reads which byte
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to see what is read")
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_read_the_folder_once_and_each_reads_all_if_told_so(
+    tmp_path: Path, undisturbed: Undisturbed, workers: int
+) -> None:
+    saved = newest(undisturbed(workers, "always"))
+    size = manifest.verify_checkpoint(saved).size_bytes
+    read: dict[str, float] = {}
+    shards: SaveShards
+    for shards in ("always", "never"):
+        folder = tmp_path / shards
+        shutil.copytree(saved, folder / "ckpt" / saved.name)
+        launch = Launch(strategy="multiworker", workers=workers, save_shards=shards)
+        environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
+        (folder / "calls").mkdir()
+        watched = ["strace", "-ff", "-y", "-qq", "-e", "trace=read,pread64,preadv", "-o", str(folder / "calls" / "of")]
+        command = [*watched, sys.executable, str(SCRIPT), str(folder), str(STEPS)]
+        subprocess.run(command, env=environment, cwd=ROOT, timeout=3 * PATIENCE_S, check=True, capture_output=True)
+        calls = "".join(path.read_text(errors="replace") for path in (folder / "calls").iterdir())
+        read[shards] = sum(int(n) for path, n in READS.findall(calls) if str(folder / "ckpt") in path) / size
+
+    assert 1.9 < read["always"] < 2.5, "the chief proves it, and all read it together once"
+    assert workers + 0.9 < read["never"]

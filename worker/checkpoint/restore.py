@@ -26,6 +26,7 @@ from worker.state.state_file import TrainingState
 
 MAX_NAMED = 50  # names listed in a message
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_SLOT = "/.OPTIMIZER_SLOT/"  # variables of Keras 2's optimizers, which are no children of theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,17 @@ def compare_variables(tracked: tf.train.Checkpoint, prefix: str) -> VariableDiff
             != (wanted := describe_tensor(variable.dtype, variable.shape))
         ),
     )
+
+
+def has_place_for_all(tracked: tf.train.Checkpoint, prefix: str) -> bool:
+    """Whether the program has an object for everything in the checkpoint at `prefix`, so that a restore reads all of it
+    at once: TensorFlow reads the rest later, from the same files, if the program makes such objects then."""
+    stored = tf.train.CheckpointView(prefix)
+    paths = _paths(0, stored.children)
+    _, only_stored, _ = stored.diff(tracked)
+    missing = tuple(f"{paths[node]}/.ATTRIBUTES/".lstrip("/") for node in only_stored if node in paths)
+    names = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    return not any(name.startswith(missing) or _SLOT in name for name in names)
 
 
 def describe_tensor(dtype: Any, shape: Any) -> str:

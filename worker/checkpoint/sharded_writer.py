@@ -20,10 +20,13 @@ checkpoint that is not synced. A worker that is late can't spoil another save: i
 and the chief waits for the reports of that very round of that very save, after which nobody writes.
 """
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +49,7 @@ from worker.process.reporting import describe_error, print_message
 from worker.saving.commit import NotFinite, SaveError, is_disk_full, save_error_text
 from worker.state.plain_values import NotSaveable
 
+SEEN_S = 5.0  # until the chief sees what another host has written: network file systems remember sizes for about 3 s
 _WHOLE, _FAILED, _READY = 0, 1, 2  # in the place of a digest: it can't be divided here; it failed; it may be divided
 
 
@@ -90,6 +94,7 @@ class _ChiefShare:
         for rank, text in enumerate(texts, 1):
             report = self._accepted(rank, text)
             for file, size, digest in report.files:
+                _wait_until_seen(folder.path / file, size)
                 folder.record(file, size, digest)
             by_rank.append(list(zip(self._shares.slots(rank), report.checksums, strict=True)))
         folder.add(f"{prefix}{verify.INDEX}", encode_index(by_rank))
@@ -111,6 +116,16 @@ class _ChiefShare:
     def release(self) -> None:
         self._link.end()
         self._own.release()
+
+
+def _wait_until_seen(path: Path, size: int) -> None:
+    """Returns once a file has the size that its writer reports, at the latest after SEEN_S."""
+    deadline = time.monotonic() + SEEN_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):  # it is not there yet; `record` raises what remains
+            if path.lstat().st_size == size:
+                return
+        time.sleep(0.05)
 
 
 class _MemberShare:
@@ -155,7 +170,8 @@ class ShardedWriter(TensorFlowWriter):
         self._least_bytes = least_bytes
         self._own_files = own_files
         self._saves = 0  # that were divided
-        self._is_trusted = True  # no divided save has failed; what the chief thinks of it decides
+        self.is_trusted = True
+        """Whether no divided save has failed. What the chief's writer says decides for all."""
 
     def capture(self, boundary: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state of this worker's share. All call it between the same steps; a SaveError is for all."""
@@ -166,7 +182,7 @@ class ShardedWriter(TensorFlowWriter):
             files = self._own_files()
         except NotSaveable as error:
             failure = SaveError(save_error_text(name, str(error)))
-        is_ready = self._can_capture and self._is_trusted
+        is_ready = self._can_capture and self.is_trusted
         # before anything is read: of some variables all have to read, or none
         answers = self._agree(name, _READY if is_ready else _WHOLE, failure)
         if _WHOLE in answers:
@@ -208,7 +224,7 @@ class ShardedWriter(TensorFlowWriter):
         except SaveError as error:
             is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), _ChiefShare)
             if is_divided and not isinstance(error, NotFinite) and not is_disk_full(error.__cause__):
-                self._is_trusted = False
+                self.is_trusted = False
                 print_message("a worker could not write its share; from now on, the chief writes checkpoints alone")
             raise
 

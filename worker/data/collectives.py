@@ -17,6 +17,7 @@ from worker.internals.tensorflow_internals import local_devices
 from worker.state.state_file import Position
 
 _WORD_BYTES = 8
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,15 @@ class Gang:
         """Each worker's part, by rank. Every worker gets all of them. For a few megabytes at most."""
         lengths = self.sum([len(part) if rank == self.rank else 0 for rank in range(self.size)])
         words = max(1, math.ceil(max(lengths) / _WORD_BYTES))
-        table = np.zeros((self.size, words), np.int64)
-        table[self.rank] = np.frombuffer(part.ljust(words * _WORD_BYTES, b"\0"), np.int64)
-        table = self._summed(table.reshape(-1)).reshape(self.size, words)
+        table = self.gather_numbers(np.frombuffer(part.ljust(words * _WORD_BYTES, b"\0"), np.int64))
         return [table[rank].tobytes()[:length] for rank, length in enumerate(lengths)]
+
+    def gather_numbers(self, numbers: Numbers) -> Numbers:
+        """Each worker's numbers, a row for each rank. All workers pass the same count of numbers."""
+        table = np.zeros((self.size, len(numbers)), np.int64)
+        table[self.rank] = numbers
+        summed: Numbers = self._summed(table.reshape(-1))
+        return summed.reshape(table.shape)
 
     def _summed(self, numbers: Any) -> Any:
         return self._sum(tf.constant(numbers, tf.int64))

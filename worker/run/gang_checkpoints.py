@@ -8,23 +8,27 @@ of them stops all. They agree about every fifth of a second, so that it costs tr
 
 import contextlib
 import json
+import platform
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.manifest import ManifestError, verify_checkpoint
 from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
+from supervisor.protocol.wire.launch import reads_together
 from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.base.run_settings import RunSettings
 from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
-from worker.checkpoint.restore import RestoredCheckpoint
+from worker.checkpoint.restore import RestoredCheckpoint, has_place_for_all
 from worker.checkpoint.save_link import SaveLink
 from worker.checkpoint.sharded_writer import ShardedWriter
+from worker.checkpoint.shared_read import ALWAYS, IF_IT_PAYS, CannotShare, read_together
 from worker.checkpoint.shares import LEAST_BYTES
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks.findings import Finding
@@ -44,6 +48,7 @@ from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 from worker.state.replica_values import Place
 
+_TRIES_ALONE = 2  # how a save that could not be divided ended: the chief tries again, without the others' shares
 AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
 
 
@@ -128,17 +133,45 @@ class GangCheckpoints(RunCheckpoints):
             **named,
         )
 
+    @contextlib.contextmanager
+    def _readable(self, path: Path) -> Iterator[Path]:
+        """A copy that all workers have read together, or else the checkpoint's own folder."""
+        with contextlib.ExitStack() as stack:
+            copy: Path | None = None
+            if reads_together(self._save_shards, self._gang.size):
+                rule = ALWAYS if self._save_shards == "always" else IF_IT_PAYS
+                try:
+                    copy = stack.enter_context(read_together(path, self._gang, rule))
+                except CannotShare as error:
+                    text = f"each worker reads all of {path.name}, as they can't share that: {error}"
+                    self._attempt.reporter.show_message(text)
+            if copy is not None and not has_place_for_all(self._state.tracked, str(copy / layout.PREFIX)):
+                copy = None  # what TensorFlow reads later, it looks for in the same files
+            if copy is None:
+                self._prove(path)
+            yield copy or path
+
+    def _prove(self, path: Path) -> None:
+        """Reads every byte, where this node's daemon leaves that to the worker (`CheckpointSelector`)."""
+        launch, gang = self._attempt.launch, self._gang
+        if gang.is_chief or launch.generation is None or not reads_together(launch.save_shards, gang.size):
+            return
+        try:
+            verify_checkpoint(path)
+        except (ManifestError, OSError) as error:
+            self._attempt.exit_with_error(
+                WorkerExit.DIRECTORY_UNUSABLE,
+                f"cannot restore {path.name} on {platform.node()}: {error}, and the chief's node saw it whole; all "
+                f"begin again, and the chief proves it once more",
+            )
+
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
+        started = time.monotonic()
         checkpoint = super()._restore_from(path)
         missing = self._restore_own_generators(path) if path.is_dir() else ()
         self._require_same_state(path, checkpoint)
-        return RestoredCheckpoint(
-            checkpoint.name,
-            checkpoint.state,
-            (*checkpoint.unmatched, *missing),
-            checkpoint.size_bytes,
-            checkpoint.took_s,
-        )
+        took_s = time.monotonic() - started
+        return replace(checkpoint, unmatched=(*checkpoint.unmatched, *missing), took_s=took_s)
 
     def _restore_own_generators(self, path: Path) -> tuple[str, ...]:
         """Restores this worker's random generators. Returns what could not be restored, in words."""
@@ -205,15 +238,27 @@ class GangCheckpoints(RunCheckpoints):
         self._next = step + agreed.next_in
         if not agreed.saves:
             return
-        error = self._save_together(agreed, boundary(), beside=not agreed.stops)
+        here, was_divided = boundary(), self._is_divided()
+        error = self._save_together(agreed, here, beside=not agreed.stops)
         if not agreed.stops:
             return
-        failed = bool(self._gang.from_chief([int(error is not None)])[0])  # no worker exits before the commit
+        tries_alone = error is not None and was_divided and not self._is_divided()
+        outcome = self._gang.from_chief([int(error is not None) + int(tries_alone)])[
+            0
+        ]  # nobody exits before the commit
+        if outcome == _TRIES_ALONE:
+            error = self._save_together(agreed, here, beside=False)
+            outcome = self._gang.from_chief([int(error is not None)])[0]
+        failed = outcome > 0
         self._allow_exits()
         self._report_stop(step, failed)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
+
+    def _is_divided(self) -> bool:
+        """Whether the next save may be one of which each worker writes its share; of the chief's writer."""
+        return isinstance(self._writer, ShardedWriter) and self._writer.is_trusted
 
     def save_final(self, boundary: StepBoundary) -> None:
         """Saves the end of training together; the chief tries several times."""

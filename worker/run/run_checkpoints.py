@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -215,19 +216,29 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         try:
             if not path.is_dir():
                 return restore_foreign(self._state.tracked, path)
-            replicas = tensorflow_conditions.replica_count(self._state.strategy)
-            checkpoint = restore_checkpoint(self._state.tracked, path, replicas, self._state.generators, self._place)
-            parts = ReplicaParts(path)
-            parts.complete_fit(self._state.tracked, self._place)
-            if self._not_finite is not None:
-                require_finite(self._state.tracked, path)
-            run_state.restore_from(
-                path, self._state.values, lambda name, value: parts.complete_state(name, value, self._place.processes)
-            )
+            with self._readable(path) as folder:
+                checkpoint = self._restore_from_folder(folder)
         except NotRestorable as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {path.name}: {error}")
         except Unfit as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
         if path.parent == self._directory:  # a checkpoint of another job has to be saved here too
             self._last = LastCheckpoint(checkpoint.state.step, path.name, checkpoint.size_bytes)
+        return checkpoint
+
+    def _readable(self, path: Path) -> AbstractContextManager[Path]:
+        """A folder from which this process reads the checkpoint in `path`."""
+        return nullcontext(path)
+
+    def _restore_from_folder(self, folder: Path) -> RestoredCheckpoint:
+        """Raises NotRestorable and Unfit."""
+        replicas = tensorflow_conditions.replica_count(self._state.strategy)
+        checkpoint = restore_checkpoint(self._state.tracked, folder, replicas, self._state.generators, self._place)
+        parts = ReplicaParts(folder)
+        parts.complete_fit(self._state.tracked, self._place)
+        if self._not_finite is not None:
+            require_finite(self._state.tracked, folder)
+        run_state.restore_from(
+            folder, self._state.values, lambda name, value: parts.complete_state(name, value, self._place.processes)
+        )
         return checkpoint

@@ -144,9 +144,10 @@ class JobConfig(SectionModel):
         "again: the oldest first, never the newest whole one or the newest attempt's.",
     )
     save_shards: SaveShards = key(
-        "never",
-        "Whether each of several workers writes its share of a checkpoint (docs/strategies.md): `auto`, if the state "
-        "is large enough to gain from it; `always`; `never`: the chief writes all.",
+        "auto",
+        "Whether each of several workers writes its share of a checkpoint, and reads its share at a restore "
+        "(docs/strategies.md): `auto`, if the state is large enough to gain from it; `always`; `never`: the chief "
+        "writes all, and each reads all.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,

@@ -126,8 +126,10 @@ def _from_body(body: dict[str, Any]) -> Manifest:
     )
 
 
-def verify_checkpoint(directory: Path) -> Manifest:
+def verify_checkpoint(directory: Path, reads: bool = True) -> Manifest:
     """Proves that `directory` is a whole checkpoint: reads every byte of it and compares with its manifest.
+
+    `reads`: False compares the sizes of files alone.
 
     Raises ManifestError if anything is missing, changed, of another size, or not where its name says; OSError if it
     can't be read for a reason that says nothing about the checkpoint.
@@ -140,7 +142,7 @@ def verify_checkpoint(directory: Path) -> Manifest:
     if manifest.name != name:
         raise ManifestError(f"{layout.MANIFEST} says {manifest.name}, the directory is called {directory.name}")
     for file in manifest.files:
-        _verify_file(directory, file)
+        _verify_file(directory, file, reads)
     return manifest
 
 
@@ -156,11 +158,13 @@ def record_files(directory: Path, names: tuple[str, ...]) -> tuple[FileRecord, .
     return tuple(FileRecord(name, *durable.hash_file(directory / name)) for name in names)
 
 
-def _verify_file(directory: Path, expected: FileRecord) -> None:
+def _verify_file(directory: Path, expected: FileRecord, reads: bool) -> None:
     with _reading(expected.name):
         on_disk = (directory / expected.name).lstat().st_size
         if on_disk != expected.size:
             raise ManifestError(f"{expected.name} is {on_disk} bytes, its manifest says {expected.size}")
+        if not reads:
+            return
         size, file_hash = durable.hash_file(directory / expected.name)
     if size != expected.size or file_hash != expected.hash:
         raise ManifestError(f"{expected.name} has hash {file_hash}, its manifest says {expected.hash}")

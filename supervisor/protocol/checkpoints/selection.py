@@ -97,7 +97,8 @@ class SelectionRules:
     `initial`: where to begin from while the directory has none. `avoid`: names to pass over, and leave as they are,
     while an older one is whole. `jobs`: the jobs whose checkpoints are restored, None: anybody's.
     `pass_over_unreadable`: choose an older one where the newest can't be read. `begin_again`: what a person can do if
-    none is whole. `expected`: the name of the checkpoint that should be the newest, if that is known.
+    none is whole. `expected`: the name of the checkpoint that should be the newest, if that is known. `reads`: False
+    looks at sizes alone, where somebody else reads and proves what is restored.
     """
 
     initial: Path | None = None
@@ -106,6 +107,7 @@ class SelectionRules:
     pass_over_unreadable: bool = False
     begin_again: str = BEGIN_AGAIN
     expected: str | None = None
+    reads: bool = True
 
 
 ANY = SelectionRules()
@@ -142,7 +144,7 @@ def _select_own(directory: Path, rules: SelectionRules) -> Selection | None:
     for place, name in enumerate(names, 1):
         folder = directory / str(name)
         try:
-            proven = manifest.verify_checkpoint(folder)
+            proven = manifest.verify_checkpoint(folder, rules.reads)
         except ManifestError as error:
             if name not in committed_checkpoints(directory):
                 continue  # retention of a worker that is still leaving took it

@@ -30,6 +30,7 @@ Strategy = Literal["auto", "mirrored", "one-device", "multiworker", "tpu"]
 OnNan = Literal["stop", "rollback", "skip", "off"]
 OnReplayDifference = Literal["warn", "stop"]
 SaveShards = Literal["auto", "always", "never"]
+LEAST_READING_TOGETHER = 8  # a server on 25 Gbit/s gives each of 8 hosts as much as TensorFlow's workers exchange
 Standby = Literal["warm", "hot"]
 MemoryCheckpoint = Literal["auto", "off"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -131,7 +132,7 @@ class Launch:
     checkpoint_interval_min: float = CHECKPOINT_INTERVAL_MIN
     checkpoint_interval_max: float = CHECKPOINT_INTERVAL_MAX
     checkpoint_make_room: bool = False
-    save_shards: SaveShards = "never"
+    save_shards: SaveShards = "auto"
     memory_checkpoint: MemoryCheckpoint = "off"
     memory_limit: int | None = None
     checkpoint_keep: int = CHECKPOINT_KEEP
@@ -158,6 +159,12 @@ class Launch:
     def to_environment(self) -> dict[str, str]:
         """The variable that `from_environment` reads back to the same value."""
         return {VARIABLE: encode_record(self)}
+
+
+def reads_together(save_shards: SaveShards, workers: int) -> bool:
+    """Whether the workers of a gang read a checkpoint together, unless it is small or one of them can't; so that each
+    proves what it restores, and the daemons of all but the chief need not."""
+    return save_shards == "always" or (save_shards == "auto" and workers >= LEAST_READING_TOGETHER)
 
 
 def from_environment(environment: Mapping[str, str]) -> Launch:

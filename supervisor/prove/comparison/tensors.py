@@ -31,15 +31,17 @@ def differing_tensors(one: Path, other: Path) -> Iterator[TensorDifference]:
 
     Raises OSError, ValueError or BundleError if one can't be read.
     """
-    (first, shards), (second, _) = _entries(one), _entries(other)
+    (first, mine_in), (second, theirs_in) = _entries(one), _entries(other)
     for name in sorted(first.keys() | second.keys()):
         mine, theirs = first.get(name), second.get(name)
         if mine is None or theirs is None:
             yield TensorDifference(
                 shown_name(name), *("absent" if entry is None else "present" for entry in (mine, theirs))
             )
-        elif name != OBJECT_GRAPH and _content(one, mine, shards) != _content(other, theirs, shards):
-            yield _difference(name, mine, _content(one, mine, shards), _content(other, theirs, shards))
+        elif name != OBJECT_GRAPH:
+            contents = _content(one, mine, mine_in), _content(other, theirs, theirs_in)
+            if contents[0] != contents[1]:
+                yield _difference(name, mine, *contents)
 
 
 def shown_name(name: str) -> str:
@@ -48,6 +50,7 @@ def shown_name(name: str) -> str:
 
 
 def _entries(folder: Path) -> tuple[dict[str, TensorEntry], int]:
+    """The tensors by name, and in how many data files they lie: one checkpoint may have more of them than another."""
     entries: dict[str, TensorEntry] = {}
     shards = 1
     for number, (key, value) in enumerate(sstable.read_table(folder / f"{layout.PREFIX}{INDEX}")):

@@ -15,6 +15,7 @@ from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
 from supervisor.protocol.tensorbundle import crc32c
+from supervisor.protocol.wire.launch import reads_together
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
@@ -169,7 +170,16 @@ class CheckpointSelector:
             pass_over_unreadable=effect.pass_over_unreadable,
             begin_again=f"begin anew with supervisorctl start --from-scratch {self._program}",
             expected=None if effect.newest is None else effect.newest.name,
+            reads=not self._is_proven_by_worker(),
         )
+
+    def _is_proven_by_worker(self) -> bool:
+        """Whether the worker proves what it restores, together with the others of its gang: the chief's daemon selects
+        for all, and on the other nodes every byte would be read for nothing."""
+        gang = self._services.gang
+        if gang is None or gang.allocation.rank == 0:
+            return False
+        return reads_together(self._job.save_shards, gang.allocation.size)
 
     def _answer(
         self, effect: effects.SelectCheckpoint, selection: Selection

@@ -193,7 +193,7 @@ def test_the_only_one_that_cannot_be_read_is_never_passed_over(
 ) -> None:
     only = checkpoint(step=100)
 
-    def refuse(directory: Path) -> None:
+    def refuse(directory: Path, reads: bool) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(checkpoints.manifest, "verify_checkpoint", refuse)

@@ -142,6 +142,24 @@ def layered() -> Any:
     return model
 
 
+class Seen(tf.keras.metrics.Sum):  # type: ignore[misc]
+    """How many examples there were."""
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        super().update_state(tf.ones([tf.shape(y)[0]]))
+
+
+def branched() -> Any:
+    """Two ways through the model, in half precision, with gradients of two steps applied at once."""
+    layers = tf.keras.layers
+    x = tf.keras.Input((3,))
+    one = layers.Dense(8, dtype="mixed_bfloat16")(layers.Dropout(0.3)(x))
+    other = layers.LayerNormalization()(layers.Dense(8, activation="tanh")(x))
+    model = tf.keras.Model(x, layers.Dense(1, dtype="float32")(layers.Add()([one, other])))
+    model.compile(tf.keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2, clipnorm=1.0), "mse")
+    return model
+
+
 def of_keras(own: Path) -> list[Any]:
     return [
         callbacks.ModelCheckpoint(own / "best.keras", save_best_only=True),
@@ -179,6 +197,10 @@ OTHERS: dict[str, Any] = {
         "x": X[:18], "y": Y[:18], "batch_size": 6, "model": regression(run_eagerly=True),
         "validation_data": (X[:12], Y[:12]), "validation_batch_size": 6,
     },
+    "half precision and accumulated gradients": lambda own: {
+        "x": X, "y": Y, "batch_size": 4, "model": branched()
+    },
+    "seen": lambda own: {"x": X, "y": Y, "batch_size": 6, "model": regression(metrics=[Seen(name="seen")])},
     "validated now and then": lambda own: {
         "x": X, "y": Y, "batch_size": 4, "validation_freq": 2, "validation_batch_size": 5,
     },

@@ -2,7 +2,7 @@
 
 FOLDER/kills: by attempt, JSON of [rank, operation, victim]: right before the first operation of the rank's second save
 that the expression matches, the victim is killed. Operations are those of `power_calls`: `fsync ckpt.index`.
-FOLDER/limit: a rank, whose second save finds that files can't be longer than a kilobyte.
+FOLDER/limit: a rank, and which of its saves finds that files can't be longer than a kilobyte.
 IMAGES: a folder; before each operation of a save, on each rank, a copy of the checkpoint directory goes there.
 """
 
@@ -27,7 +27,7 @@ folder = Path(sys.argv[1])
 directory = (folder / "ckpt").resolve()
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"] if "TF_CONFIG" in os.environ else 0
 kills = json.loads((folder / "kills").read_text()) if (folder / "kills").exists() else {}
-limited = json.loads((folder / "limit").read_text()) if (folder / "limit").exists() else None
+limited = json.loads((folder / "limit").read_text()) if (folder / "limit").exists() else [None, 0]
 images = Path(os.environ["IMAGES"]) if "IMAGES" in os.environ else None
 numbers, lock = itertools.count(), threading.Lock()
 saves: list[str] = []
@@ -40,14 +40,17 @@ def before(name: str, path: Path) -> None:
     if match is None and not (name == "fsync" and path == directory and saves):
         return
     with lock:
-        if match is not None and match[0] not in saves:
+        is_removal = name in ("unlink", "rmdir")  # of a checkpoint too old, or what a killed attempt has left
+        if match is not None and not is_removal and match[0] not in saves:
             saves.append(match[0])
-            if rank == limited:
-                most = LIMIT_BYTES if len(saves) == 2 else resource.RLIM_INFINITY
+            if rank == limited[0]:
+                most = LIMIT_BYTES if len(saves) == limited[1] else resource.RLIM_INFINITY
                 resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         if images is not None:
             with suppress(shutil.Error, OSError):  # it is renamed meanwhile
                 shutil.copytree(directory, images / f"{rank}-{next(numbers):04d}")
+        if not saves:
+            return
         attempt = saves[-1].removesuffix(".partial").rpartition("a")[2]
         who, what, victim = kills.get(attempt, (None, "", 0))
         if who == rank and len(saves) == 2 and re.fullmatch(what, f"{name} {path.name}"):

@@ -1,7 +1,7 @@
 """Trains with several processes: FOLDER STEPS.
 
 Each writes a digest of everything that decides its next step, one of its random state, and one of the values that its
-replicas have for themselves (sums, means, metrics).
+replicas have for themselves (sums, means, metrics). With BALLAST_MIB in the environment the state is larger by that.
 """
 
 import hashlib
@@ -19,6 +19,8 @@ from worker.state import extra_state
 
 strategy = worker.strategy("multiworker", deterministic=True, directory=Path(sys.argv[1]) / "ckpt")
 
+import tensorflow as tf  # noqa: E402 - the strategy comes first
+
 from tests.worker import training  # noqa: E402 - it makes tensors
 from tests.worker.own_values import OwnValues  # noqa: E402
 
@@ -28,6 +30,11 @@ rank = 0 if resolver is None else resolver.task_id
 tracked = training.build(strategy)
 own = OwnValues(strategy)
 tracked.own, tracked.alone = own.variables, own.alone
+with strategy.scope():
+    mebibytes = range(int(os.environ.get("BALLAST_MIB", "0")))
+    ballast = [tf.Variable(tf.fill([1 << 18], float(number))) for number in mebibytes]
+if ballast:
+    tracked.ballast = ballast
 with worker.Run(
     tracked, strategy=strategy, total_steps=steps, directory=folder / "ckpt", interval="7 steps", state=own.metrics
 ) as run:
@@ -37,11 +44,13 @@ with worker.Run(
         noise = np.random.normal(size=rank + 1).sum() + random.random()
         own.update(run.step)
         loss = step(images, labels)
+        for variable in ballast:
+            variable.assign_add(tf.ones_like(variable) * 0.1)
         run.step_done(loss=loss, noise=noise)
         if (pause := float(os.environ.get("PAUSE", "0"))) > 0:
             time.sleep(pause)
 digest = hashlib.sha256()
-for value in training.all_values(tracked):
+for value in [*training.all_values(tracked), *(variable.numpy() for variable in ballast)]:
     digest.update(value.tobytes())
 drawn = json.dumps(extra_state.read_generators(), sort_keys=True)
 digests = digest.hexdigest(), *(hashlib.sha256(each.encode()).hexdigest() for each in (drawn, json.dumps(own.values())))

@@ -16,6 +16,7 @@ from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests import forked
 from tests.places import ROOT
 from tests.waiting import wait_until
+from tests.worker.keras.test_fit_arguments import COUNT
 from tests.worker.run.test_multiworker import CHILDREN
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(3600)]
@@ -27,7 +28,7 @@ ROWS = (
     "dataset in steps", "shuffled", "weighed dataset", "PyDataset", "PyDataset with workers", "PyDataset with noise",
     "validated on a shuffled dataset", "validated on a PyDataset", "generator", "endless generator", "generator object",
     "Examples", "of unknown length", "of unknown length in steps", "made for each epoch", "callbacks of Keras",
-    "stopped by one", "steps of its own", "averages and metrics", "eager",
+    "stopped by one", "steps of its own", "averages and metrics", "eager", "half precision and accumulated gradients",
     "validated now and then",
 )  # fmt: skip
 SOME = ("callbacks of Keras",)
@@ -154,3 +155,14 @@ def test_fit_killed_on_any_worker_ends_like_an_undisturbed_one(
 def _alternating() -> Iterator[str]:
     while True:
         yield from ("never", "always")
+
+
+@NIGHTLY  # test_replicas_sharing.py has the same of a loop
+def test_other_numbers_of_workers_go_on_amid_an_epoch_with_each_example_once(tmp_path: Path) -> None:
+    kill(tmp_path, 2, "seen", 1, "batch 3")
+    kill(tmp_path, 3, "seen", 0, "batch 7", save_shards="always")
+    kill(tmp_path, 2, "seen", 0, "batch 10")
+    train(tmp_path, 1, ["seen"])
+
+    history, epochs, _ = json.loads(ends(tmp_path, "seen", 1)[0][1])
+    assert (history["seen"], epochs) == ([COUNT] * 3, [0, 1, 2])

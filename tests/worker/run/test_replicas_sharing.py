@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from supervisor.protocol.wire.launch import Launch, SaveShards, without_launch_variables
 from tests import forked
 from tests.places import ROOT
 
@@ -19,15 +19,13 @@ ANY = ("examples", "dataset", "uneven batches", "files")
 FIXED = "files of its own"
 
 
-def shared(folder: Path, workers: int, batch: int, stop: int, *kinds: str) -> str:
-    """Goes on with so many processes; what they printed."""
-    return ran("sharing.py", workers, str(folder), str(batch), str(stop), *kinds)
-
-
-def ran(script: str, workers: int, *arguments: str) -> str:
-    told = Launch(strategy="multiworker", workers=workers) if workers > 1 else Launch(strategy="one-device")
+def ran(script: str, workers: int, *arguments: object, shards: SaveShards = "auto") -> str:
+    """Runs a script with so many processes; what they printed."""
+    told = Launch(strategy="one-device")
+    if workers > 1:
+        told = Launch(strategy="multiworker", workers=workers, save_shards=shards)
     environment = {**without_launch_variables(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(CHILDREN / script), *arguments]
+    command = [sys.executable, str(CHILDREN / script), *map(str, arguments)]
     done = forked.run(command, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -42,17 +40,23 @@ def given(folder: Path, kind: str) -> dict[int, list[int]]:
     return epochs
 
 
-@pytest.fixture(scope="module")
-def two_one_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Two processes up to step 3, one up to step 5 with smaller batches, two to the end of the second epoch."""
+@pytest.fixture(scope="module", params=["auto", pytest.param("always", marks=pytest.mark.nightly)])
+def two_one_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Two processes up to step 3, one up to step 5 with smaller batches, two to the end of the second epoch.
+
+    Of so small a state the chief writes all; always: both write their share."""
     folder = tmp_path_factory.mktemp("shared")
     for name, rows in (("one.txt", range(25)), ("two.txt", range(25, COUNT))):
         (folder / name).write_text("".join(f"{row}\n" for row in rows))
-    shared(folder, 2, 6, 3, *ANY)
-    shared(folder, 2, 4, 2, FIXED)
-    refused = shared(folder, 1, 4, 5, *ANY, FIXED)
-    shared(folder, 2, 6, 0, *ANY)
-    shared(folder, 2, 4, 0, FIXED)
+
+    def goes_on(workers: int, batch: int, stop: int, *kinds: str) -> str:
+        return ran("sharing.py", workers, folder, batch, stop, *kinds, shards=request.param)
+
+    goes_on(2, 6, 3, *ANY)
+    goes_on(2, 4, 2, FIXED)
+    refused = goes_on(1, 4, 5, *ANY, FIXED)
+    goes_on(2, 6, 0, *ANY)
+    goes_on(2, 4, 0, FIXED)
     return folder, refused
 
 
