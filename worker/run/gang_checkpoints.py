@@ -243,9 +243,8 @@ class GangCheckpoints(RunCheckpoints):
         if not agreed.stops:
             return
         tries_alone = error is not None and was_divided and not self._is_divided()
-        outcome = self._gang.from_chief([int(error is not None) + int(tries_alone)])[
-            0
-        ]  # nobody exits before the commit
+        # nobody exits before the commit
+        outcome = self._gang.from_chief([int(error is not None) + int(tries_alone)])[0]
         if outcome == _TRIES_ALONE:
             error = self._save_together(agreed, here, beside=False)
             outcome = self._gang.from_chief([int(error is not None)])[0]
