@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,15 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in FILES}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What a file says. Parsing all files takes a second, and several tests read them."""
+    return ast.parse(path.read_text())
+
+
 def imported(module: str) -> Iterator[str]:
     """The modules that `module` imports, also later or for type checkers only."""
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(MODULES[module])):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -77,7 +84,7 @@ def test_a_cycle_is_found():
 def test_no_class_name_is_in_two_files():
     places = defaultdict(set)
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].add(module)
 
@@ -90,7 +97,7 @@ def test_no_class_name_is_in_two_files():
 def test_a_folder_says_what_it_is_for_and_is_small(folder: Path):
     modules = [path for path in FILES if path.parent == folder and path.name != "__init__.py"]
 
-    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), "no docstring"
+    assert ast.get_docstring(tree_of(folder / "__init__.py")), "no docstring"
     assert len(modules) <= MOST_MODULES
 
 
@@ -99,8 +106,8 @@ def test_no_encoder_writes_numbers_that_are_not_finite():
     calls = [
         (module, node.lineno)
         for module, path in MODULES.items()
-        if module.startswith("supervisor")
-        for node in ast.walk(ast.parse(path.read_text()))
+        if module.startswith("supervisor") and "json.dump" in path.read_text()
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump")
         if "allow_nan=False" not in ast.unparse(node)
     ]

@@ -9,6 +9,7 @@ was ready to run and waited for a processor.
 
 import os
 import platform
+import re
 import sys
 import threading
 from collections import Counter
@@ -34,6 +35,8 @@ _IMPORTS_TENSORFLOW = frozenset(
     }
 )
 """Lines of a test file that imports TensorFlow, or what comes with it and takes as long."""
+_ALL_NEED_TENSORFLOW = re.compile(r"^pytestmark = .*\bmark\.tensorflow\b", re.MULTILINE)
+"""Of a test file none of whose tests are run without it, whatever it imports."""
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
 """Python's audit events of a process that begins."""
 _OVER_LIMIT = "took_s"
@@ -71,8 +74,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves files that import TensorFlow uncollected where its tests are deselected: the import takes seconds."""
     if "not tensorflow" in config.option.markexpr and collection_path.suffix == ".py":
-        lines = collection_path.read_text().splitlines()
-        return True if _IMPORTS_TENSORFLOW.intersection(lines) else None
+        text = collection_path.read_text()
+        needs_it = _ALL_NEED_TENSORFLOW.search(text) or _IMPORTS_TENSORFLOW.intersection(text.splitlines())
+        return True if needs_it else None
     return None
 
 

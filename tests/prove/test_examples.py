@@ -33,7 +33,13 @@ def path_with(folder: Path) -> str:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("name", "steps"), [("digits", 25), ("fit", 25), ("tf1_loop", 25), ("charlm", 10)])
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        *(("digits", 25), ("fit", 25), ("tf1_loop", 25)),
+        pytest.param("charlm", 10, marks=pytest.mark.nightly),  # has a loop of its own, as digits
+    ],
+)
 def test_an_example_in_tensorflow_is_exact(name: str, steps: int, tmp_path: Path):
     here = path_with(Path(sys.executable).parent)
 

@@ -15,6 +15,7 @@ from supervisor.host.gang_link import free_port
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.gang import cluster_text
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
+from tests import forked
 from tests.places import ROOT
 from tests.reading import alive, whole_lines
 from tests.system.harness import Daemon
@@ -46,7 +47,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("undisturbed")
     launch = {**Launch(workers=2, strategy="multiworker").to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(folder), str(STEPS)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S, check=True)
+    done = forked.run(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
     return ends(folder)
 
 
@@ -164,7 +166,7 @@ def test_workers_with_directories_of_their_own_are_told_at_their_first_start(tmp
         environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
         environment |= {"TF_CONFIG": cluster_text(cluster, rank)}
         command = [sys.executable, str(SCRIPT), str(folder), "8"]
-        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+        started.append(forked.ForkedProcess(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE))
     errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
 
     said = ["must be shared by all nodes of the gang" in error for error in errors]

@@ -1,7 +1,7 @@
 """Training code as tutorials write it, with a few lines added, is killed at exact lines and ends the same.
 
-`make test` kills one with a loop of its own, one with `fit` and one whose loop is in a library, under a daemon; the
-corpus has more of each kind without one. `make nightly` kills all.
+`make test` kills one, whose loop is in a library, under a daemon. Loops of their own and `fit` are killed there in
+the corpus without a daemon, and in tests/prove and tests/system under one. `make nightly` kills all.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.training_code.scripts import SCRIPTS, Script
 from worker.state.script_conditions import OTHER_SCRIPT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
-IN_EVERY_RUN = ("tf_custom_loop", "keras_two_inputs", "torch_ignite")
+IN_EVERY_RUN = ("torch_ignite",)
 OTHER_DATA = "training continues on other data"
 MOST_LINES = 13
 """The most lines that had to be added to one of them; half of them need four or fewer."""

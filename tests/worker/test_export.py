@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tensorflow as tf
 import worker
 from supervisor.protocol.wire.launch import Launch
 from supervisor.protocol.wire.messages import Committed, Done, Export, Exported, Failed, Go
+from tests.waiting import wait_until
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.export import RECORD, ExportError, _put_in_place, export, verify
@@ -149,8 +149,7 @@ def test_training_continues_if_the_model_cannot_be_traced_for_an_export(
     model(tf.ones((2, 4)))
     with pytest.raises(LookupError), worker.Run(tf.train.Checkpoint(model=model)) as run:
         daemon.send(Export(1, id=7))
-        while not run._attempt.requests.pending_exports:
-            time.sleep(0.001)
+        wait_until(lambda: run._attempt.requests.pending_exports, "it is asked to export")
         run.step_done()
         raise LookupError
 

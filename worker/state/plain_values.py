@@ -18,8 +18,9 @@ import xxhash
 
 from worker.state.random_generators import read_generator, write_generator
 
-LIBRARIES = frozenset({"tensorflow", "keras", "torch", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
-"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
+LIBRARIES = sys.stdlib_module_names | {"tensorflow", "keras", "torch", "numpy", "worker", "supervisor", "_pytest"}
+"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name. Any fixture of
+pytest leads to all tests of its session, which took seconds to search in each test that trains."""
 PLAIN = (bool, int, float, str, type(None))
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")

@@ -15,7 +15,7 @@ from supervisor.core.failures.slowness import (
     Window,
     explain_slowness,
 )
-from tests.fuzzing import cases
+from tests.fuzzing import QUICK, cases
 
 
 class Training:
@@ -81,7 +81,7 @@ def test_a_simulated_thousand_hours_of_noise_give_no_false_alarm():
     chance = random.Random(7)
     for noise in (0.02, 0.1, 0.3, 0.6):
         training = Training()
-        training.go_on(25 * 3600.0, 0.1, noise, chance)
+        training.go_on((2.5 if QUICK else 25) * 3600.0, 0.1, noise, chance)
         assert training.said == [], noise
 
 
@@ -115,7 +115,7 @@ def test_a_job_that_stays_within_a_fifth_is_never_slower(step_times: list[float]
 
 def test_a_job_whose_speed_always_changes_is_as_usual():
     training, chance = Training(), random.Random(3)
-    for _ in range(2000):
+    for _ in range(200 if QUICK else 2000):
         training.go_on(chance.choice([30.0, 120.0]), chance.choice([0.1, 0.16]), 0.05, chance)
 
     assert training.said == []

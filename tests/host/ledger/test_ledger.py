@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from supervisor.host.ledger import ledger as ledger_module
@@ -18,6 +18,7 @@ from supervisor.host.ledger import schema
 from supervisor.host.ledger import writer as ledger_writer
 from supervisor.host.ledger.attempts import MAX_TEXT, AttemptRecord, OpenAttempt
 from supervisor.host.ledger.ledger import CLOSE_WAIT_S, Ledger, LedgerError
+from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
 from tests.waiting import wait_until
@@ -258,7 +259,7 @@ def test_a_corrupt_ledger_is_set_aside_and_said(content: bytes, tmp_path: Path) 
             assert fresh.wanted.wanted_programs() == {}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@cases(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(start=47, damage=b"\x05")  # "unsupported file format"
 @example(start=18, damage=b"\x05")  # "attempt to write a readonly database"
 @example(start=0, damage=b"x")

@@ -42,7 +42,9 @@ def test_damaged_row_is_no_series(text: str):
 
 def test_row_that_is_too_long_is_cut(tmp_path: Path):
     row = [1, 1, 1.0, 1, 1, 1.0, 1.0, 1.0]
-    content = {f"m{number}": {"per_bucket": 1, "buckets": [row] * 2000} for number in range(200)}
+    content = {
+        f"m{number}": {"per_bucket": 1, "buckets": [row] * (MAX_BUCKETS + 1)} for number in range(MAX_METRICS + 1)
+    }
 
     found = from_json(json.dumps(content)).by_name
 

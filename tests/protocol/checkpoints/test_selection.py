@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.protocol import layout
@@ -18,6 +18,7 @@ from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarant
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, OtherJobsCheckpoint, SelectionRules
 from supervisor.protocol.damage import UnreadableCheckpoint
 from supervisor.protocol.layout import CheckpointName
+from tests.fuzzing import cases
 
 Commit = Callable[..., Path]
 DATA, INDEX = "ckpt.data-00000-of-00001", "ckpt.index"
@@ -82,7 +83,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_chosen(
     assert list_quarantined(tmp_path) == list(chosen.rejected)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@cases(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=st.sampled_from([DATA, INDEX, layout.STATE]), bit=st.integers(0, 10**6))
 def test_every_single_flipped_bit_is_found(file: str, bit: int, checkpoint: Commit, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)

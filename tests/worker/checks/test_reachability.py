@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from worker.checks.reachability import global_names
+from worker.checks.reachability import global_names, parts_of_script, walk
 
 
 def names_by_dis(code: types.CodeType) -> frozenset[str]:
@@ -34,3 +34,8 @@ def test_a_module_with_more_names_than_a_byte_counts_has_them_all() -> None:
     code = compile("\n".join(f"name_{number}" for number in range(70_000)), "module.py", "exec")
 
     assert len(global_names(code)) == 70_000
+
+
+def test_fixtures_of_pytest_are_not_searched(request: pytest.FixtureRequest) -> None:
+    """They lead to all tests of the session."""
+    assert list(walk([("request", request)], parts_of_script)) == [("request", request)]

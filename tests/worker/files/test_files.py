@@ -19,6 +19,7 @@ from supervisor.protocol.checkpoints import manifest, removal, selection
 from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.wire.launch import Interval, Launch
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
+from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
 from worker.devices import conditions
 from worker.files import FilesRun, NotFinite, Unfit, prepare
@@ -512,8 +513,7 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
     with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
         run.step_done(epoch=0, batch=1)
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
-        while not run._attempt.requests.has_save_request:
-            time.sleep(0.001)
+        wait_until(lambda: run._attempt.requests.has_save_request, "it is asked to save")
         run._checkpoints.on_step_boundary(1, run._step_boundary)
         files.may.set()
         answered = daemon.wait_for(Committed)
@@ -650,8 +650,7 @@ def test_an_error_of_the_programs_own_on_the_saves_thread_is_answered_and_leaves
     with pytest.raises(ZeroDivisionError if kind is MemoryError else kind, match=r"on purpose|wrong"), run:
         run.step_done(epoch=0, batch=1)
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
-        while not run._attempt.requests.has_save_request:
-            time.sleep(0.001)
+        wait_until(lambda: run._attempt.requests.has_save_request, "it is asked to save")
         run._checkpoints.on_step_boundary(1, run._step_boundary)
         asked.set()
         answered = daemon.wait_for(SaveFailed)
