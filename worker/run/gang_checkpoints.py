@@ -99,6 +99,7 @@ class GangCheckpoints(RunCheckpoints):
                 started.require_all_alive()  # also if the script trains a second time
             restore = str(opened.restore) if opened.restore else None
             mark = make_mark(directory)
+            self._chief_attempt = attempt.number  # without a daemon, it has one only now
             start = [attempt.number, restore, attempt.launch.generation, mark.name, self._save_shards]
             gang.text_from_chief(json.dumps(start))
             require_shared(mark, gang, attempt)
