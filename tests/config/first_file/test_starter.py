@@ -124,7 +124,10 @@ def test_a_shell_script_is_run_by_the_shell(tmp_path: Path):
     assert started(path)[0].programs["run"].command == ("/bin/sh", str(path))
 
 
-def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_nothing_is_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # in one, its interpreter is asked what it has
     target = tmp_path / "supervisord.conf"
     target.write_text("mine")
 
@@ -133,7 +136,10 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "it exists already" in capsys.readouterr().err
 
 
-def test_deep_folder_gets_a_socket_that_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_deep_folder_gets_a_socket_that_can_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # in one, its interpreter is asked what it has
     target = tmp_path / ("deep" * 25) / "supervisord.conf"
     target.parent.mkdir()
 
