@@ -124,9 +124,7 @@ def test_a_shell_script_is_run_by_the_shell(tmp_path: Path):
     assert started(path)[0].programs["run"].command == ("/bin/sh", str(path))
 
 
-def test_nothing_is_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # in one, its interpreter is asked what it has
     target = tmp_path / "supervisord.conf"
     target.write_text("mine")
