@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.internals.tensorflow_internals import local_devices
 from worker.state.state_file import Position
 
 _WORD_BYTES = 8
@@ -106,7 +105,7 @@ def _tasks(resolver: Any) -> list[tuple[str, int]]:
 
 
 def _make_sum(strategy: tf.distribute.Strategy) -> Any:
-    local = local_devices(strategy)
+    local = strategy.extended.worker_devices
 
     def on_replica(numbers: tf.Tensor) -> tf.Tensor:
         context = tf.distribute.get_replica_context()

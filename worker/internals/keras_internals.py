@@ -90,7 +90,7 @@ def average_logs_over_workers() -> None:
 
 def _averaged(values: Any, strategy: tf.distribute.Strategy) -> Any:
     """All in one collective operation for each type: of several small ones, each would wait for the others' workers."""
-    parts = tf.nest.flatten(values)
+    parts = [_on_a_device(part, strategy) for part in tf.nest.flatten(values)]
     averages = list(parts)
     for dtype in dict.fromkeys(_dtype_of(part) for part in parts):
         numbers = [number for number, part in enumerate(parts) if _dtype_of(part) == dtype]
@@ -99,6 +99,14 @@ def _averaged(values: Any, strategy: tf.distribute.Strategy) -> Any:
         for number, part in zip(numbers, reduced, strict=True):
             averages[number] = strategy.experimental_local_results(part)[0]
     return tf.nest.pack_sequence_as(values, averages)
+
+
+def _on_a_device(part: Any, strategy: tf.distribute.Strategy) -> Any:
+    """TensorFlow reduces a tensor to the device on which it lies, and the result of Keras' Sum names none."""
+    if not isinstance(part, tf.Tensor) or part.device:
+        return part
+    with tf.device(strategy.extended.worker_devices[0]):
+        return tf.identity(part)
 
 
 def _dtype_of(part: Any) -> Any:

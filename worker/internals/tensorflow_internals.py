@@ -153,11 +153,6 @@ def is_default_strategy(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, _distribute._DefaultDistributionStrategy)
 
 
-def local_devices(strategy: tf.distribute.Strategy) -> tuple[str, ...]:
-    """The devices of this process that a strategy of several processes computes on."""
-    return tuple(getattr(strategy.extended, "_local_devices", ("",)))
-
-
 def is_mirrored(item: Any) -> bool:
     """Whether an object that `gather_serialized_tensors` names is a variable, of TensorFlow or Keras, that a strategy
     keeps the same on all of its replicas."""

@@ -187,7 +187,10 @@ OTHERS: dict[str, Any] = {
     "made for each epoch": lambda own: {
         "x": lambda epoch: pairs().shuffle(9, seed=epoch).batch(4).with_options(untuned())
     },
-    "callbacks of Keras": lambda own: {"x": X, "y": Y, "batch_size": 4, "callbacks": of_keras(own)},
+    "callbacks of Keras": lambda own: {
+        "x": X, "y": Y, "batch_size": 4, "callbacks": of_keras(own),
+        "model": regression(metrics=["mae", Seen(name="seen")]),
+    },
     "stopped by one": lambda own: {"x": X, "y": Y, "batch_size": 4, "callbacks": [StopsLate()]},
     "steps of its own": lambda own: {"x": X, "y": Y, "batch_size": 4, "model": stepping()},
     "averages and metrics": lambda own: {

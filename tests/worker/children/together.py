@@ -1,7 +1,8 @@
 """Trains with several processes: FOLDER STEPS.
 
-Each writes a digest of everything that decides its next step, one of its random state, and one of the values that its
-replicas have for themselves (sums, means, metrics). With BALLAST_MIB in the environment the state is larger by that.
+Each writes a digest of everything that decides its next step, one of its random state, one of the values that its
+replicas have for themselves (sums, means, metrics), and one of what all have in common: weights and optimizer. With
+BALLAST_MIB in the environment the state is larger by that.
 """
 
 import hashlib
@@ -53,5 +54,8 @@ digest = hashlib.sha256()
 for value in [*training.all_values(tracked), *(variable.numpy() for variable in ballast)]:
     digest.update(value.tobytes())
 drawn = json.dumps(extra_state.read_generators(), sort_keys=True)
+common = hashlib.sha256()
+for variable in [*tracked.model.trainable_variables, *tracked.optimizer.variables, *ballast]:
+    common.update(variable.numpy().tobytes())
 digests = digest.hexdigest(), *(hashlib.sha256(each.encode()).hexdigest() for each in (drawn, json.dumps(own.values())))
-(folder / f"end-{rank}").write_text(f"{' '.join(digests)}\n")
+(folder / f"end-{rank}").write_text(f"{' '.join(digests)} {common.hexdigest()}\n")
