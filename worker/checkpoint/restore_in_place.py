@@ -88,9 +88,13 @@ def _is_same(state: PlainState, tensors: Mapping[str, TensorEntry], prefix: Path
 def _memory_of(variable: Any) -> Any:
     """The bytes in which a variable has its value, to be overwritten; None if that can't be had.
 
-    A read of a variable shares its memory, unless TensorFlow copies each time: then two reads lie in different places.
+    A variable that was assigned from another one, or made of a tensor, has its memory in common with that until one of
+    them is updated. So one element is updated to what it is: TensorFlow then gives the variable a memory of its own. A
+    read shares that, unless TensorFlow copies each time: then two reads lie in different places.
     """
-    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    element = (slice(0, 1),) * variable.shape.rank
+    variable[element].assign(variable[element])
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)  # which that update has turned on
     one, other = (
         tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).__array__() for _ in range(2)
     )

@@ -63,6 +63,37 @@ def test_all_types_and_shapes_come_back_to_the_bit(tmp_path: Path, monkeypatch: 
     assert bits(variables)[2] != bits(saved)[2], "it is a variable as any"
 
 
+def shares_memory(how: str, drawn: tf.Tensor) -> tuple[tf.Variable, tf.Variable]:
+    """Two variables whose value lies in one place, until one of them is updated."""
+    one = tf.Variable(drawn)
+    if how == "of one tensor":
+        return one, tf.Variable(drawn)
+    if how == "made of the other":
+        return one, tf.Variable(one)
+    other = tf.Variable(tf.zeros_like(drawn))
+    other.assign(one)
+    return one, other
+
+
+@pytest.mark.parametrize("how", ["of one tensor", "made of the other", "assigned from the other"])
+def test_variables_that_share_their_memory_get_each_its_own(tmp_path: Path, how: str) -> None:
+    """As a target network does that begins with the weights of another one."""
+    one, other = shares_memory(how, tf.random.uniform((1000,)))
+    one.assign(tf.range(1000.0))
+    other.assign(-tf.range(1000.0))
+    prefix = written(tf.train.Checkpoint(one=one, other=other), tmp_path)
+    drawn = tf.random.uniform((1000,))
+    again = shares_memory(how, drawn)
+    read = again[0].read_value()
+    kept = [drawn.numpy().copy(), read.numpy().copy()]
+
+    assert restore_in_place(tf.train.Checkpoint(one=again[0], other=again[1]), prefix, 0)
+
+    assert bits(list(again)) == bits([one, other])
+    assert np.array_equal(drawn, kept[0])
+    assert np.array_equal(read, kept[1])
+
+
 def test_a_variable_that_tensorflow_copies_at_each_read_is_restored_too(tmp_path: Path) -> None:
     table = tf.Variable(tf.ones([50, 4]))
     tracked = tf.train.Checkpoint(table=table)
