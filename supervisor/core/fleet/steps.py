@@ -6,9 +6,10 @@ What is counted here is what no daemon can count: daemons that were killed. Fail
 daemon of rank 0, under their causes as everywhere, and it ends with FAILED once a budget is spent.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
+from supervisor.core.fleet.roster import MAX_FAILURES
 from supervisor.protocol.allocation import FINAL, StepExit
 
 MAX_LOST = 5  # daemons killed in a row without a new checkpoint
@@ -17,9 +18,7 @@ MAX_MISSING = 2  # rendezvous in a row without a node: it may be gone, and only 
 MAX_RUNS_MISSING = 10  # after so many requeues it is no accident that nodes don't reach each other
 STORAGE_PAUSE_S = 30.0  # between two looks at storage that is away; it is waited for as long as the allocation goes on
 PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
-
-
-MAX_RESTARTS = 2  # of one node's daemon in a step: a node that fails twice is not taken again
+MAX_RESTARTS = MAX_FAILURES  # of one node's daemon in a step; the last one learns that its node is not taken again
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 LEAVES_WITH = FINAL | _IN_ORDER
 """Statuses of a daemon after which its node has nothing left to do in this step."""
@@ -112,7 +111,7 @@ class StepHistory:
     _has_progressed: bool = False
     _lost: int = 0
     _again: int = 0
-    _missing: int = field(default=0)
+    _missing: int = 0
 
     def after(self, status: int, newest: object, is_ending: bool, lacks_nodes: bool = False) -> Next:
         """What follows a step that ended with `status`. `is_ending`: the allocation ends, or the job was told to;
