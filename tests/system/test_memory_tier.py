@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import statistics
 import time
@@ -172,7 +173,8 @@ def test_the_next_daemon_takes_the_memory_over(tmp_path: Path, expected: str) ->
     assert len(job.logged("checkpoint.salvaged")) == 1
     assert len(job.repeated) == 2
     assert "newest: step " in described and " in memory, " in described
-    assert "copied every 1 s (" in described
+    # as often as what copies cost here allows, from the first of an attempt on: on a busy machine less than each second
+    assert re.search(r"copied every [1-9]\d* s \(\d", described), described
 
 
 def writer_of(job: MemoryJob) -> int | None:
