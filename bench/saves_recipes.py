@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from worker.process.startup import current_attempt
-
 KEPT = 3
 
 
@@ -82,6 +80,7 @@ class Stepkeeper(Recipe):
 
         import worker
         from supervisor.protocol.wire.launch import Launch
+        from worker.process.startup import current_attempt
 
         current_attempt().launch = Launch(checkpoint_keep=KEPT)
         self.array = tf.Variable(pattern(elements(size_mb)))

@@ -5,9 +5,11 @@ before. TensorFlow's own writer copies every byte through a buffer, starts the d
 """
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,7 +34,8 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 ROOM_BYTES = 16 << 20  # spare, as histories grow from save to save; no memory until it is written to
 COPY_SHARE = 0.8  # of the memory that is left, at most, for a copy: training and its data go on beside it
-_WIPE_ON_FORK = 18  # MADV_WIPEONFORK, linux/mman.h; Python has no name for it
+_WIPE_ON_FORK, _POPULATE_WRITE = 18, 23  # MADV_…, linux/mman.h; Python has no names for them
+_libc = ctypes.CDLL(None)  # its calls don't hold the interpreter's lock, as those of Python's mmap do
 Written = Sequence[tuple["TensorSlot", int]]
 """The tensors in a data file, with their checksums."""
 
@@ -112,6 +115,14 @@ class HostCopy:
             memory.madvise(_WIPE_ON_FORK)
         return cls(memory, capacity)
 
+    def populate(self) -> None:
+        """Lets the kernel give the memory now (Linux 5.14 on), which it does at the first write otherwise. On any thread,
+        also while the copy is made."""
+        for at in range(0, self.capacity, PIECE_BYTES):
+            piece = ctypes.c_void_p(self._bytes.ctypes.data + at)
+            if _libc.madvise(piece, ctypes.c_size_t(min(PIECE_BYTES, self.capacity - at)), _POPULATE_WRITE):
+                return
+
     def append(self, content: bytes | Bytes) -> None:
         """Appends."""
         end = self.size + len(content)
@@ -168,6 +179,16 @@ class BufferPool:
         del kept  # frees it before the next one is made: memory may be short
         _require_memory(size)
         return HostCopy.allocate(size + ROOM_BYTES)
+
+    def prepare(self, size: int) -> None:
+        """Takes the memory of the first copy, of about `size` bytes, and has it filled in on a thread of its own."""
+        with contextlib.suppress(MemoryError, RuntimeError):  # too little memory, which the copy says; too many threads
+            self._kept = self.allocate(size)
+            threading.Thread(target=self._kept.populate, name="stepkeeper-memory", daemon=True).start()
+
+    def clear(self) -> None:
+        """Frees what is kept: no copies are made here after all."""
+        self._kept = None
 
     def reuse(self, image: HostCopy) -> None:
         """Takes the memory back; nothing reads the copy any more."""

@@ -90,6 +90,7 @@ def capture_tensors(source: CheckpointTensors, copied: bool, pool: BufferPool) -
         return taken
     if taken.are_plain:
         return bundle_writer.BundleCopy(tuple(zip(names, tensors, strict=True)), pool)
+    pool.clear()  # TensorFlow takes memory of its own
     return TensorSnapshot(names, slices, tuple(map(_deep_copy, names, tensors)))
 
 

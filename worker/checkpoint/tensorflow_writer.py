@@ -3,7 +3,7 @@
 `capture` reads, between two steps, what the next step changes; `commit` writes it into files in a `.partial` folder
 and commits that; `tidy_up` applies retention. The last two may run on another thread while training goes on. A
 background save needs host memory for one copy of the state (of its tensors, not of the process), which is reused for
-the next one; at most one save is in flight.
+the next one; at most one save is in flight. `prepare_copy` takes that memory early.
 """
 
 import json
@@ -53,6 +53,7 @@ from worker.state.replica_values import replica_copies
 from worker.state.script_conditions import Plain
 from worker.state.state_file import Position, TrainingState
 
+PREPARED_BYTES = 64 << 20  # a smaller copy takes some ten milliseconds into new memory
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
 
@@ -123,6 +124,16 @@ class TensorFlowWriter:
         self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
         self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
 
+    def prepare_copy(self) -> None:
+        """Takes the memory of a large copy beside training. Call it when all variables are there.
+
+        Otherwise training waits in the first save until the kernel has cleared it: six times as long as for the copy
+        alone, and more in a virtual machine whose host has to find it first.
+        """
+        for prefix, tensors in self._tensors.items():
+            if (size := tensors.variable_bytes()) >= PREPARED_BYTES:
+                self._buffer_pools[prefix].prepare(size)
+
     def capture(self, boundary: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state. Call it between steps, on the thread that trains.
 
@@ -140,6 +151,8 @@ class TensorFlowWriter:
             return CapturedTensors(name, host, bundles, parts, is_apart)
         except SnapshotImpossible as error:
             self._can_capture = False
+            for pool in self._buffer_pools.values():
+                pool.clear()
             self._blocking_notice.explain_once(str(error))
             return CapturedTensors(name, host, None, parts, is_copy=False)
         except (tf.errors.OpError, MemoryError) as error:

@@ -226,7 +226,7 @@ class Run(RunBase):
     def _check_first_step(self, frame: FrameType) -> None:
         self._check_complete(frame)
         passes = self._passes
-        self._checkpoints.report_first_step(
+        self._checkpoints.begin_steps(
             differences(dict(self._passes.described_before), dict(passes.described_skipped or passes.described or {}))
         )
         if not self._uses_microbatches:

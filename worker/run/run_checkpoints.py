@@ -67,6 +67,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._is_from_memory = False
         self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
         self._script = ScriptConditions({})
+        self._tensor_writer: TensorFlowWriter | None = None
 
     def restore_or_begin(self, total_steps: int | None, set_at_step: str = SET_AT_STEP) -> TrainingState | None:
         """Restores the selected checkpoint and reports it; None if training begins at step 0.
@@ -102,11 +103,14 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._restored = restored
         return state
 
-    def report_first_step(self, changed_data: tuple[str, ...]) -> None:
-        """Says that training continues on other data than before: on stderr, and once more as `restored`.
+    def begin_steps(self, changed_data: tuple[str, ...]) -> None:
+        """The first step is done, so all variables are there: takes the memory for the copies that saves make.
 
-        So it says if the script has set values of its own in the place of restored ones.
+        Says that training continues on other data than before: on stderr, and once more as `restored`. So it says if
+        the script has set values of its own in the place of restored ones.
         """
+        if self._tensor_writer is not None and self._place == ALONE:
+            self._tensor_writer.prepare_copy()
         if changed_data:
             self._show_changes(f"training continues on other data than before: {'; '.join(changed_data)}")
         is_updated = self._script.has_differences and self._script.update(self._read_script())
@@ -178,7 +182,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         self._changed = conditions.report_changed_conditions(
             present, opened.directory, opened.restore, remark, self._record_conditions
         )
-        self._writer = writer = self._make_writer(
+        self._writer = self._tensor_writer = writer = self._make_writer(
             self._state.tracked,
             opened.directory,
             CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),

@@ -69,7 +69,8 @@ def _verify_folder(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     except _CannotVerify as error:
         terminal.print_line(f"{place}: ERROR ({error})")
         return ExitStatus.ERROR
-    terminal.print_result({"checkpoints": listed}, _table(listed) or [f"{place}: ERROR (no checkpoints there)"])
+    hint = "" if "/" in place else f"; those of a program: supervisorctl checkpoints {place}"
+    terminal.print_result({"checkpoints": listed}, _table(listed) or [f"{place}: ERROR (no checkpoints there{hint})"])
     proven = [entry for entry in listed if not entry["quarantined"]]
     is_proven = any(entry["counts"] for entry in proven) and all(entry["valid"] for entry in proven)
     return ExitStatus.OK if is_proven else ExitStatus.ERROR

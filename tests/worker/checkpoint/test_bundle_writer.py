@@ -4,6 +4,7 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from tensorflow.core.framework import types_pb2
 
 from supervisor.host.memory_tier import salvage
 from supervisor.protocol import durable
-from supervisor.protocol.available_memory import available_memory
+from supervisor.protocol.available_memory import available_memory, resident_bytes
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
+from tests.waiting import wait_until
 from worker.checkpoint import bundle_writer
-from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool, RoomInFile
+from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool, HostCopy, RoomInFile
 from worker.saving.memory_file import CopyRoom
 
 pytestmark = pytest.mark.tensorflow
@@ -192,3 +194,33 @@ def test_a_save_holds_one_copy_of_the_state_beside_training_and_none_while_it_wa
 
     assert waiting < 0.15
     assert 0.7 < beside < 1.15, "the copy, and nothing else of its size"
+
+
+def test_memory_of_the_first_copy_is_there_before_it_is_made() -> None:
+    pool, size, before = BufferPool(), 64 << 20, resident_bytes()
+    pool.prepare(size)
+    wait_until(lambda: resident_bytes() - before > size, "the kernel has given it")
+
+    image = pool.allocate(size)
+    assert image.capacity >= size
+    assert resident_bytes() - before < 2 * size
+
+
+def test_memory_that_is_prepared_keeps_what_is_written_meanwhile() -> None:
+    image, content = HostCopy.allocate(64 << 20), bytes(range(256)) * 1024
+    preparing = threading.Thread(target=image.populate)
+    preparing.start()
+    while preparing.is_alive() and image.size < image.capacity:
+        image.append(content)
+    preparing.join()
+
+    assert image.size
+    assert bytes(image.content) == content * (image.size // len(content))
+
+
+def test_a_copy_that_memory_is_too_short_for_is_not_prepared() -> None:
+    pool = BufferPool()
+    pool.prepare(1 << 60)
+
+    with pytest.raises(MemoryError):
+        pool.allocate(1 << 60)

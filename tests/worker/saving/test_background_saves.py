@@ -13,15 +13,18 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol import layout
+from supervisor.protocol.available_memory import resident_bytes
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.wire.launch import Interval, Launch
 from supervisor.protocol.wire.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
+from tests.waiting import wait_until
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.checkpoint import bundle_writer, snapshot
 from worker.checkpoint.bundle_writer import BufferPool
 from worker.checkpoint.checkpoint_tensors import CheckpointTensors
+from worker.checkpoint.tensorflow_writer import PREPARED_BYTES
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -331,3 +334,12 @@ def test_defect_of_the_writer_ends_training_at_the_next_step(
 
     assert "division by zero" in daemon.wait_for(Failed).error
     assert [said.flushes for said in daemon.all_of(SaveFailed)] == [(1,)], "who asked is answered"
+
+
+def test_the_first_step_takes_the_memory_of_a_copy_beside_training(tmp_path: Path) -> None:
+    table = tf.Variable(tf.zeros([PREPARED_BYTES // 4]))
+    with worker.Run(tf.train.Checkpoint(table=table), directory=tmp_path, interval="1000000 steps") as run:
+        table[0].assign(1.0)
+        before = resident_bytes()
+        run.step_done()
+        wait_until(lambda: resident_bytes() - before > PREPARED_BYTES, "the memory is there")

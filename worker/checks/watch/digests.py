@@ -1,6 +1,7 @@
 """Digests of values that a training script holds: equal digests mean equal values, as far as they are compared.
 
-Arrays and tensors of up to a megabyte are compared whole, of larger ones some thousand entries. Imports no framework.
+Arrays and tensors of up to a megabyte are compared whole, of larger ones, of long texts and of containers with many
+entries a part: a look at a script's values is between two steps, and some scripts hold gigabytes. Imports no framework.
 """
 
 import datetime
@@ -22,6 +23,8 @@ from worker.state.plain_values import class_module, is_tensorflow_tensor, is_tor
 WHOLE_BYTES = 1 << 20  # of an array; hashing takes 0.1 ms, a copy from a GPU about as long
 SAMPLE = 4096  # entries of a larger array
 ENTRIES = 1000  # of a container; of a longer one, such as a replay memory, the ends and some between
+_AT_AN_END = ENTRIES // 5
+WHOLE_TEXT = 1 << 16  # of a text; a list may have ENTRIES of them
 PLAIN = (
     bool, int, float, complex, str, bytes, type(None), np.generic, PurePath, enum.Enum, datetime.datetime,
     datetime.date, datetime.timedelta, range, slice,
@@ -48,7 +51,13 @@ def has_value(array: Any) -> bool:
 
 def digest_plain(value: Any) -> int:
     """The digest of a plain value: NaN is equal to itself, 1 is not equal to 1.0."""
-    return xxhash.xxh3_64_intdigest(f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
+    if isinstance(value, str | bytes):
+        shown = repr(_part_of(value, WHOLE_TEXT))
+    elif isinstance(value, int) and not isinstance(value, bool | enum.Enum):
+        shown = hex(value)  # Python refuses more than 4,300 decimal digits
+    else:
+        shown = repr(value)
+    return xxhash.xxh3_64_intdigest(f"{type(value).__name__} {shown}".encode(errors="surrogatepass"))
 
 
 def digest_array(value: Any) -> int:
@@ -66,21 +75,56 @@ def digest_all(digests: Iterable[int]) -> int:
 
 
 def entries_of(container: Any) -> list[tuple[str, Any]]:
-    """The entries of a container that are compared, each with what stands behind the container's name: `[3]`."""
+    """The entries of a container that are compared, each with what stands behind the container's name: `[3]`.
+
+    Takes memory for these entries alone, however many there are. Raises RuntimeError or LookupError if another thread
+    changes the container meanwhile, TypeError if it can't be read so.
+    """
+    if isinstance(container, bytearray):
+        return [("", _part_of(container, WHOLE_BYTES))]
     if isinstance(container, Mapping):
-        return [(f"[{key!r}]", value) for key, value in _some(list(container.items()))]
+        return [(f"[{key!r}]", value) for key, value in _some_items(container)]
     if isinstance(container, set | frozenset):
-        return [
-            ("", value) for value in _some(sorted(container, key=lambda entry: (type(entry).__name__, repr(entry))))
-        ]
-    return [(f"[{number}]", value) for number, value in _some(list(enumerate(container)))]
+        return [("", value) for value in _some_members(container)]
+    return [(f"[{number}]", container[number]) for number in _some_numbers(len(container))]
 
 
-def _some(entries: list[Any]) -> list[Any]:
-    if len(entries) <= ENTRIES:
-        return entries
-    ends, between = ENTRIES // 5, entries[:: max(1, len(entries) * 5 // (ENTRIES * 3))]
-    return [*entries[:ends], *itertools.islice(between, ENTRIES), *entries[-ends:]]
+def _some_numbers(length: int) -> Iterable[int]:
+    """Of the entries of a sequence: all, or the ends and some between."""
+    if length <= ENTRIES:
+        return range(length)
+    between = range(_AT_AN_END, length - _AT_AN_END, _distance(length))
+    return itertools.chain(range(_AT_AN_END), between, range(length - _AT_AN_END, length))
+
+
+def _some_items(mapping: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    length = len(mapping)
+    if length <= ENTRIES:
+        return list(mapping.items())
+    between = itertools.islice(mapping.items(), _AT_AN_END, length - _AT_AN_END, _distance(length))
+    last = itertools.islice(reversed(mapping.items()), _AT_AN_END)  # type: ignore[call-overload]
+    return [*itertools.islice(mapping.items(), _AT_AN_END), *between, *last]
+
+
+def _some_members(members: set[Any] | frozenset[Any]) -> list[Any]:
+    """In the same order for equal sets. Of a larger one the sum of all hashes, and of its objects the first ones."""
+    if len(members) <= ENTRIES:
+        return sorted(members, key=lambda entry: (type(entry).__name__, repr(entry)))
+    first = itertools.islice(members, ENTRIES)
+    return [sum(map(hash, members)), *(entry for entry in first if not isinstance(entry, PLAIN + CONTAINERS))]
+
+
+def _distance(length: int) -> int:
+    """Between two entries of those that are compared between the ends."""
+    return max(1, length * 5 // (ENTRIES * 3))
+
+
+def _part_of(content: Any, whole: int) -> Any:
+    """A text or bytes, or of what is longer than `whole` the ends and some between."""
+    if len(content) <= whole:
+        return bytes(content) if isinstance(content, bytearray) else content
+    part = content[:SAMPLE] + content[:: len(content) // SAMPLE] + content[-SAMPLE:]
+    return bytes(part) if isinstance(content, bytearray) else f"{len(content)} {part!r}"
 
 
 def _bytes_of(value: Any) -> bytes:

@@ -55,7 +55,7 @@ class Kept:
     def keep_contents(self, state: Any, name: str = "") -> None:
         """Takes what an object gives as its state: its values are kept under their names in it."""
         if isinstance(state, Mapping):
-            for key, value in list(state.items())[: digests.ENTRIES]:
+            for key, value in list(itertools.islice(state.items(), digests.ENTRIES)):
                 self.keep_contents(value, str(key))
         if (digest := digest_of(state)) is not None:
             self.contents.setdefault(name, set()).add(digest)

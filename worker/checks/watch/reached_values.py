@@ -81,7 +81,7 @@ class Search:
         parts = [len(container)]
         try:
             entries = digests.entries_of(container)
-        except (RuntimeError, TypeError):  # another thread changes it, or its keys can't be shown
+        except (RuntimeError, LookupError, TypeError):  # another thread changes it, or its keys can't be shown
             return 0
         if isinstance(container, Mapping):
             parts += [digests.digest_plain(key) for key, _ in entries]

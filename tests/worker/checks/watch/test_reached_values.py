@@ -4,9 +4,11 @@ import importlib
 import itertools
 import sys
 import time
+import tracemalloc
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,57 @@ def test_a_long_container_is_compared_at_its_ends_and_by_its_length(length: int,
     other[number] += 1
 
     assert len({digest_of(entries), digest_of(longer), digest_of(other)}) == 3
+
+
+MANY = 300_000
+LONG = 50_000_000
+LARGE: dict[str, Callable[[], Any]] = {
+    "list": lambda: [0] * MANY,
+    "tuple": lambda: (0,) * MANY,
+    "deque": lambda: deque([0] * MANY),
+    "dict": lambda: dict.fromkeys(range(MANY), 0),
+    "proxy": lambda: MappingProxyType(dict.fromkeys(range(MANY), 0)),
+    "set": lambda: set(range(MANY)),
+    "frozenset": lambda: frozenset(range(MANY)),
+    "bytearray": lambda: bytearray(LONG),
+    "bytes": lambda: bytes(LONG),
+    "text": lambda: "é" * LONG,
+    "array": lambda: np.zeros(LONG, np.uint8),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_look_takes_little_memory_however_much_a_script_holds(kind: str) -> None:
+    large = LARGE[kind]()
+    tracemalloc.start()
+    try:
+        values = reached(("large", large), ("held", [large]))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert {"large", "held"} <= values.keys()
+    assert peak_bytes < 2 << 20, f"{peak_bytes:,} bytes"
+
+
+@pytest.mark.parametrize("kind", ["bytearray", "bytes", "text"])
+def test_a_change_at_an_end_of_a_long_text_is_seen(kind: str) -> None:
+    text = LARGE[kind]()
+    odd = "o" if kind == "text" else type(text)(b"o")
+
+    assert len({digest_of(version) for version in (text, odd + text[1:], text[:-1] + odd, text[1:])}) == 4
+
+
+def test_sets_with_many_members_are_equal_in_whatever_order_they_were_filled() -> None:
+    members = [f"member {number}" for number in range(2000)]
+    backwards = set(reversed(members))
+
+    assert digest_of(set(members)) == digest_of(backwards)
+    assert digest_of(set(members)) != digest_of((backwards - {members[7]}) | {"another"})
+
+
+def test_an_integer_of_thousands_of_digits_has_a_digest() -> None:
+    assert digest_of(10**5000) != digest_of(10**5000 + 1)
 
 
 def test_looking_at_iterators_does_not_move_them() -> None:
