@@ -10,15 +10,13 @@ PAGE = ROOT / "docs" / "patterns.md"
 _HEAD = """\
 # Patterns of training code
 
-What becomes of training code as people write it: what is exact after a kill, what is named or refused at its start,
-and what to write instead. Tests hold every row, under `deterministic` where bits are compared; the page is made from
-their tables.
+What of training code as people write it is exact after a kill, what is named or refused at its start, and what to write
+instead. Tests hold every row, under `deterministic` where bits are compared.
 
 ## Patterns
 
-Jobs are killed, or broken off, at random steps, at the first step, at the last step of an epoch, in its tail and
-inside of saves. *Named* is at the first step and trains on, *refused* is before the second. `make bench-exactness`
-runs these tests and prints the table.
+Jobs are killed at random steps, at the first, at the last of an epoch, in its tail and in saves. *Named* is at the
+first step and trains on, *refused* is before the second. `make bench-exactness` runs these tests.
 
 | what people write | after a kill |
 |---|---|
@@ -26,10 +24,9 @@ runs these tests and prints the table.
 _SCRIPTS_HEAD = """
 ## Tutorials
 
-{scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, with a patch
-beside each that shows what stepkeeper added). Each is killed four or five times: in its first step, in the middle of an
-epoch, in what follows an epoch's last step, just after a save, and once inside of one (its files are written, its
-folder has no name yet). Each ends with the bits of an undisturbed run.
+{scripts} scripts have the structure of their frameworks' tutorials (`tests/training_code/resumable`, each with a patch
+of what stepkeeper added). Each is killed in its first step, in the middle of an epoch, in its tail, just after a save,
+and inside of one. Each ends with the bits of an undisturbed run.
 
 | script | what is in it | lines added |
 |---|---|---|
@@ -40,17 +37,14 @@ The last three use training code of packages from PyPI as it is
 
 ## Short scripts
 
-{minimal} scripts in the shapes of tutorials and repositories (`tests/training_code/minimal`) have no more than
-`with worker.Run(...) as run:` around their loop and `run.step_done()` in it. Each has something that a restart would
-lose. The worker says what it is before the third step ends and trains on, or refuses to train; with `strict = true`
-training ends there. A loss at the end of an epoch is named one step after it.
+{minimal} scripts (`tests/training_code/minimal`) have no more than `with worker.Run(...) as run:` around their loop
+and `run.step_done()` in it. Each has something that a restart would lose. The worker says what before the third step
+ends (or one step after the end of the epoch that loses it) and trains on, or refuses; with `strict = true` it ends.
 
-{exact} scripts (`tests/training_code/exact`) are written as [exact-resume.md](exact-resume.md) says: those of the first
-kind with their remedy, and others. Each is killed three or four times: in its first step, in a save, and at lines of
-its loop that a seed chooses. It ends with the bits of an undisturbed run, in each file of its last checkpoint, and
-prints the same result; the worker names nothing in any attempt, also under `strict = true`. *Lines* counts those that
-mention the run, `worker` or `leave_out`, the import included.
-`python -m tests.training_code.corpus_run` runs all of them and prints what disagrees.
+{exact} scripts (`tests/training_code/exact`) are the same with their remedy, and others. Each is killed three or four
+times: in its first step, in a save, and at lines of its loop that a seed chooses. It ends with the bits of an
+undisturbed run and prints the same result; the worker names nothing, also under `strict = true`. *Lines* mention the
+run, `worker` or `leave_out`. `python -m tests.training_code.corpus_run` runs all of them.
 
 | what is in the script | what is said contains | remedy | script | lines |
 |---|---|---|---|---|
