@@ -1,10 +1,11 @@
 """Measures a job with gigabytes of state: a save, a kill, the restore, the proof, and the memory that they take.
 
 Run with `python -m bench.large_state --gb 10`; needs that much memory, and twice as much if the copy for a save is to
-fit, and three times as much of disk in `--folder`. The first save takes new memory for its copy, which the kernel has
-to clear, and a virtual machine may have to get from its host; later ones use the same again. Prints a table and writes bench/results/large_state.json. Beside
-them `dd`, which writes and reads the same bytes past the page cache and syncs them. `memory`: of the worker, at its
-peak, beyond what it had before, as a share of the state.
+fit, and three times as much of disk in `--folder`. The first save, here right after the first step,
+takes new memory for its copy, which the kernel has to clear, and a virtual machine may have to get from its host; the
+next one uses that again. Prints a table and writes bench/results/large_state.json. Beside them `dd`, which writes and
+reads the same bytes past the page cache and syncs them. `memory`: of the worker, at its peak, beyond what it had
+before, as a share of the state.
 """
 
 import argparse

@@ -116,8 +116,10 @@ class HostCopy:
         return cls(memory, capacity)
 
     def populate(self) -> None:
-        """Lets the kernel give the memory now (Linux 5.14 on), which it does at the first write otherwise. On any thread,
-        also while the copy is made."""
+        """Lets the kernel give the memory now (Linux 5.14 and later), which it does at the first write otherwise.
+
+        On any thread, also while the copy is made.
+        """
         for at in range(0, self.capacity, PIECE_BYTES):
             piece = ctypes.c_void_p(self._bytes.ctypes.data + at)
             if _libc.madvise(piece, ctypes.c_size_t(min(PIECE_BYTES, self.capacity - at)), _POPULATE_WRITE):
