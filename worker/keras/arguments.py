@@ -13,7 +13,8 @@ from worker.internals.keras_data import weights_by_class
 from worker.internals.tensorflow_internals import global_seed
 from worker.keras.arrays import ArrayData, are_arrays, split_for_validation
 from worker.keras.fit_data import DatasetData, ExamplesData, FitData
-from worker.keras.python_data import GeneratorData, PyDatasetData
+from worker.keras.generator_data import GeneratorData
+from worker.keras.py_dataset import PyDatasetData
 from worker.keras.steps_per_epoch import StepsPerEpoch
 
 
