@@ -266,8 +266,8 @@ def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
     with contextlib.suppress(OSError):  # it may have been deleted, or this user may not enter it
         os.chdir(start_folder)
     named = ["-c", str(configuration)]
-    given = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *given])  # noqa: S606 - no shell
+    arguments = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *arguments])  # noqa: S606 - no shell
 
 
 def _run_daemon(

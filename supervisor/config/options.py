@@ -76,10 +76,10 @@ def overridden_keys(options: argparse.Namespace) -> Mapping[str, IniKey]:
 
     Raises ConfigError.
     """
-    given = {
+    values = {
         key: getattr(options, key) for key in (*(value[1] for value in _VALUES), *(switch[1] for switch in _SWITCHES))
     }
-    texts = {key: "true" if value is True else value for key, value in given.items() if value is not None}
+    texts = {key: "true" if value is True else value for key, value in values.items() if value is not None}
     is_needed = any(_is_relative(texts[key]) for key in _PATHS if key in texts)
     here = _present_folder() if is_needed else Path("/")
     # a percent sign is one: only the file has placeholders
