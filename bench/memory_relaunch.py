@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import harness
-from bench.relaunch import standby_pid, recorded_events, until
+from bench.relaunch import recorded_events, standby_pid, until
 from tests.system.harness import Daemon
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -138,6 +138,13 @@ def parser() -> argparse.ArgumentParser:
         add(*filter(None, (short_or_none, f"--{key}")), metavar=metavar, help=help_text)
     add("-t", "--strip_ansi", action=_UnsupportedOption, nargs=0, help=argparse.SUPPRESS)
     add("--profile_options", action=_UnsupportedOption, nargs="?", help=argparse.SUPPRESS)
+    _add_tasks(options)
+    return options
+
+
+def _add_tasks(options: argparse.ArgumentParser) -> None:
+    """What it does, and exits, instead of running programs."""
+    add = options.add_argument
     add("--check-config", action="store_true", help="check the configuration, show every problem, and exit")
     add(
         "--migrate",
@@ -168,4 +175,3 @@ def parser() -> argparse.ArgumentParser:
         "options are those of python -m worker.prove (docs/proof.md)",
     )
     add("--hash-password", action="store_true", help="read a password, print its hash for the configuration, and exit")
-    return options
