@@ -1,9 +1,7 @@
 """`worker.Run`: restores before the training loop, counts steps, saves when it is due or requested."""
 
 import sys
-import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -11,38 +9,28 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from worker.base.run_base import RunBase
 from worker.base.run_settings import check_settings, require_names
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.dataset_checks import find_made_in_epoch
 from worker.checks.findings import Finding
-from worker.checks.watch.kept_values import Kept
-from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.examples import Examples
 from worker.data.resume_dataset import Batch
 from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.microbatch import parts_of
-from worker.process import local_processes
 from worker.process.startup import current_attempt
 from worker.progress.divergence import Divergence, leave_out_batches
 from worker.progress.metrics import metric_values, replica_metrics
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.replay.replayed_run import LoopAccess
-from worker.run.gang_checkpoints import GangCheckpoints
-from worker.run.misuse import check_tracked, explain, require_python_loop
-from worker.run.replayed_state import ReplayedTensorFlow, batch_bytes, copy_small_variables
-from worker.run.run_checkpoints import RunCheckpoints, SavedState
+from worker.run.misuse import check_tracked, require_python_loop
+from worker.run.replayed_state import batch_bytes
 from worker.run.run_data import RunData
-from worker.run.run_exports import RunExports
-from worker.state import extra_state, random_generators
+from worker.run.tracked_run import TrackedRun
+from worker.state import extra_state
 from worker.state.dataset_passes import seed_state
 from worker.state.description import differences
-from worker.state.random_generators import GENERATORS
-from worker.state.replica_values import ALONE, MetricState, Place
-from worker.state.run_state import HasState
 from worker.state.script_conditions import SET_AT_STEP
 from worker.state.state_file import Position
 
@@ -59,7 +47,7 @@ _NOT_DETERMINISTIC = Finding(
 )
 
 
-class Run(RunBase):
+class Run(TrackedRun):
     """One training run around a loop of the script's own, as a context manager.
 
     Entering restores into `checkpoint` (what the daemon selected, or else the newest that verifies), or begins at step
@@ -109,21 +97,9 @@ class Run(RunBase):
             leave_out=leave_out, strict=strict, on_nan=on_nan, state=state, summaries=summaries,
             summary_every=summary_every,
         )  # fmt: skip
-        gang = self._gang = collectives.gang_of(strategy)
-        super().__init__(settings if gang is None or gang.is_chief else replace(settings, summaries=None))
-        self.strategy = strategy
-        self._tracked = checkpoint
-        self._generators = extra_state.check_own_generators(settings.generators)  # the script's, Keras' too
-        saved = SavedState(checkpoint, strategy, self._generators, self.state)
-        not_finite = self._not_finite if self._on_nan != "off" else None
-        self._checkpoints: RunCheckpoints = (
-            RunCheckpoints(self._attempt, settings, saved, not_finite)
-            if gang is None
-            else GangCheckpoints(gang, self._attempt, settings, saved, not_finite)
-        )
-        self._exports = RunExports(self._attempt, checkpoint, is_chief=gang is None or gang.is_chief)
+        super().__init__(checkpoint, strategy, settings)
         self._uses_microbatches = launch.microbatches <= 1
-        self._run_data = RunData(self._attempt, strategy, gang, self._digest_generators)
+        self._run_data = RunData(self._attempt, strategy, self._gang, self._digest_generators)
 
     def __enter__(self) -> Self:
         self._enter()
@@ -146,13 +122,6 @@ class Run(RunBase):
         self._attempt.requests.can_export = True
         self._begin()
         return self
-
-    def _failed(self, error: BaseException) -> None:
-        if (text := explain(error, self.strategy)) is not None:
-            error.add_note(f"stepkeeper: {text}")
-        if (others := local_processes.find_local_processes()) is not None and isinstance(error, tf.errors.OpError):
-            others.wait_for_member_failure()
-        super()._failed(error)
 
     def _release(self) -> None:
         self._run_data.close()
@@ -234,33 +203,14 @@ class Run(RunBase):
     def _reads_batches(self) -> bool:
         return self._run_data.reader is not None
 
-    def _replayed_run(self, loop: LoopAccess) -> ReplayedTensorFlow:
-        return ReplayedTensorFlow(loop, self._checkpoints, self._tracked)
-
-    @property
-    def _trains_with_others(self) -> bool:
-        return self._gang is not None or self._attempt.launch.member is not None
-
     def _find_seeded_in_epoch(self, data: Any, seeds_before: Any) -> list[Finding]:
         return find_made_in_epoch(data, seeds_before)
 
     def _read_seed_sequence(self) -> Any:
         return seed_state()
 
-    def _digest_generators(self) -> bytes:
-        return repr(random_generators.read([g for g in self._generators if isinstance(g, GENERATORS)])).encode()
-
     def _read_passes(self) -> Mapping[str, Any]:
         return self._run_data.passes.to_json()
-
-    def _read_generators(self) -> dict[str, Any]:
-        return extra_state.read_generators(self._generators)
-
-    def _write_generators(self, states: Mapping[str, Any]) -> None:
-        extra_state.write_generators(states, self._generators)
-
-    def _copy_small(self) -> Callable[[], None]:
-        return copy_small_variables(self._tracked)
 
     @property
     def split(self) -> int:
@@ -271,16 +221,6 @@ class Run(RunBase):
     def microbatches(self, batch: Any) -> Iterator[tuple[Batch, float]]:
         """The batch in the parts that fit into memory, each with its share of the examples; see `worker.microbatch`."""
         return parts_of(batch, self.split)
-
-    def _agree_on_order(self, digest: bytes) -> None:
-        if self._gang is None:
-            return
-        mine = [zlib.crc32(digest)]
-        if self._gang.sum([int(self._gang.from_chief(mine) != mine)])[0]:
-            raise RuntimeError(
-                "cannot train: the workers go through the epoch in different orders, of which a checkpoint holds one; "
-                "draw the order of run.order from a generator that has the same seed in all of them"
-            )
 
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
@@ -312,15 +252,6 @@ class Run(RunBase):
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
 
-    def _keep(self, kept: Kept) -> None:
-        super()._keep(kept)
-        tracked = tf.train.TrackableView(self._tracked).descendants()
-        # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
-        kept.identities |= {id(node) for node in tracked if hasattr(type(node), "deserialize")}
-
-    def _adapt_state(self, value: Any) -> HasState | None:
-        return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))
-
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""
         reader, passes = self._run_data.reader, self._run_data.passes
@@ -333,12 +264,3 @@ class Run(RunBase):
     def _finish(self) -> None:
         self._report_section(None)  # reports the wait for data since the last step
         super()._finish()
-
-    def _serve_exports(self) -> None:
-        started = time.monotonic()
-        self._exports.serve(self.step)
-        self._checkpoints.stalled_s += time.monotonic() - started
-
-    def _export(self) -> None:
-        self._exports.export_trained(self.step)
-        self._exports.serve(self.step)

@@ -254,7 +254,7 @@ class SaveScheduler(Generic[F, T]):
         return failure
 
     def _write(self, save: CheckpointSave[T], goes_on: bool, captured_at: float) -> str | None:
-        """Writes a captured step, on the other thread if training goes on. Returns the error, if there is one by now."""
+        """Writes a captured step, beside training if that goes on. Returns the error, if there is one by now."""
         if goes_on:
             try:
                 self._in_flight = save, self._save_thread.submit(save.write_and_report)
