@@ -138,11 +138,11 @@ def parser() -> argparse.ArgumentParser:
         add(*filter(None, (short_or_none, f"--{key}")), metavar=metavar, help=help_text)
     add("-t", "--strip_ansi", action=_UnsupportedOption, nargs=0, help=argparse.SUPPRESS)
     add("--profile_options", action=_UnsupportedOption, nargs="?", help=argparse.SUPPRESS)
-    _add_tasks(options)
+    _add_one_shot_options(options)
     return options
 
 
-def _add_tasks(options: argparse.ArgumentParser) -> None:
+def _add_one_shot_options(options: argparse.ArgumentParser) -> None:
     """What it does, and exits, instead of running programs."""
     add = options.add_argument
     add("--check-config", action="store_true", help="check the configuration, show every problem, and exit")
