@@ -36,10 +36,10 @@ def main() -> int:
         if diagnosis.kind != death.kind:
             print(f"WRONG {death.name}: {death.kind}, not {diagnosis.kind}: {diagnosis.line}")
     elapsed_s = time.perf_counter() - began
-    right = sum(count for (label, found), count in pairs.items() if label == found)
+    right = sum(count for (label, kind), count in pairs.items() if label == kind)
     if arguments.matrix:
-        for (label, found), count in sorted(pairs.items()):
-            print(f"{label:24} {found:24} {count:4}{'' if label == found else '  WRONG'}")
+        for (label, kind), count in sorted(pairs.items()):
+            print(f"{label:24} {kind:24} {count:4}{'' if label == kind else '  WRONG'}")
     print(
         f"{right} of {len(deaths)} right ({right / len(deaths):.1%}); {final} transient ones called final; "
         f"{1000 * elapsed_s / len(deaths):.2f} ms each"

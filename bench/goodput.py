@@ -124,7 +124,7 @@ class Theirs:
         self._folder, self._every_s = folder, every_s
         self.story = folder / "story"
 
-    def told(self) -> list[tuple[float, str, float]]:
+    def recorded_events(self) -> list[tuple[float, str, float]]:
         if not self.story.exists():
             return []
         lines = (line.split() for line in self.story.read_text().splitlines())
@@ -132,7 +132,7 @@ class Theirs:
 
     def look(self) -> tuple[int | None, int]:
         pid, step = 0, 0
-        for _, what, number in self.told():
+        for _, what, number in self.recorded_events():
             if what == "begin":
                 pid, step = int(number), 0
             elif what == "step":
@@ -140,7 +140,7 @@ class Theirs:
         return (pid, step) if pid and alive(pid) else (None, 0)
 
     def is_over(self) -> bool:
-        return any(what == "done" for _, what, _ in self.told())
+        return any(what == "done" for _, what, _ in self.recorded_events())
 
     def damage(self, cut: bool) -> None:
         files = [*self._folder.glob("work/ckpt-*.data-*"), *self._folder.glob("work/backup/latest.weights.h5")]
@@ -154,11 +154,11 @@ class Theirs:
                 path.write_bytes(content)
 
     def costs(self) -> tuple[float | None, float | None]:
-        saved = [number for _, what, number in self.told() if what == "saved"]
+        saved = [number for _, what, number in self.recorded_events() if what == "saved"]
         return (statistics.median(saved) if saved else None), self._every_s
 
     def spent_s(self, until: float) -> dict[str, float]:
-        return spent_by(self.told(), until)
+        return spent_by(self.recorded_events(), until)
 
 
 def spent_by(story: list[tuple[float, str, float]], until: float) -> dict[str, float]:

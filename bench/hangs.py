@@ -151,8 +151,8 @@ def main() -> None:
 
 def in_time(outcomes: dict[str, Outcome]) -> float:
     """The share of hangs that were found in time."""
-    found = sum(len(outcome.found_s) - outcome.late for outcome in outcomes.values())
-    return found / max(1, sum(len(outcome.found_s) + outcome.missed for outcome in outcomes.values()))
+    in_time_count = sum(len(outcome.found_s) - outcome.late for outcome in outcomes.values())
+    return in_time_count / max(1, sum(len(outcome.found_s) + outcome.missed for outcome in outcomes.values()))
 
 
 def show(console: Console, short: dict[str, Outcome], real: dict[str, Outcome], floor: float) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import harness
-from bench.relaunch import standby_pid, told, until
+from bench.relaunch import recorded_events, standby_pid, until
 from tests.system.harness import Daemon
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,9 +64,13 @@ def measured(size: float, waits: str, standby: str, kills: int, folder: Path) ->
             time.sleep(0.3)  # its hash
             pid, killed_at = int(daemon.status("job")["pid"]), time.monotonic()
             os.kill(pid, signal.SIGKILL)
-            until(lambda at=killed_at: [e for e in told(folder) if e.what == "step" and e.at > at + 0.1], "it", folder)
-            first = next(e for e in told(folder) if e.what == "step" and e.at > killed_at and e.pid != pid)
-            restored = [e for e in told(folder) if e.what == "restored" and e.pid == first.pid][-1]
+            until(
+                lambda at=killed_at: [e for e in recorded_events(folder) if e.what == "step" and e.at > at + 0.1],
+                "it",
+                folder,
+            )
+            first = next(e for e in recorded_events(folder) if e.what == "step" and e.at > killed_at and e.pid != pid)
+            restored = [e for e in recorded_events(folder) if e.what == "restored" and e.pid == first.pid][-1]
             times.append((restored.at - killed_at, first.at - killed_at))
         lines = [json.loads(line) for line in (folder / "daemon.log").read_text().splitlines()]
     ways = [bool(line["from_memory"]) for line in lines if line["event"] == "worker.restored"][1 : kills + 1]

@@ -136,7 +136,7 @@ class Happening:
     number: int
 
 
-def told(story: Path) -> list[Happening]:
+def recorded_events(story: Path) -> list[Happening]:
     """The events that a job has recorded so far."""
     if not story.exists():
         return []
@@ -212,12 +212,16 @@ def reach(case: Case, stories: Sequence[Path]) -> None:
     story = stories[0]
     if case.phase not in ("import", "tracing"):
         until(
-            lambda: all(any(event.what == "save" for event in told(one)) for one in stories), "everybody's first save"
+            lambda: all(any(event.what == "save" for event in recorded_events(one)) for one in stories),
+            "everybody's first save",
         )
-    seen = len([event for event in told(story) if event.what == case.phase])
+    seen = len([event for event in recorded_events(story) if event.what == case.phase])
     if case.phase in ("import", "tracing"):
         seen = 0
-    until(lambda: len([event for event in told(story) if event.what == case.phase]) > seen, f"{case.phase} of {story}")
+    until(
+        lambda: len([event for event in recorded_events(story) if event.what == case.phase]) > seen,
+        f"{case.phase} of {story}",
+    )
     time.sleep(case.fraction * SPAN_S[case.phase])
 
 
@@ -239,7 +243,9 @@ def run(case: Case) -> list[Outcome]:
         noticed_at = time.monotonic()
         give(case, folder, daemon)
         deadline_at = noticed_at + case.notice_s
-        trained = [max((event.number for event in told(one) if event.what == "step"), default=0) for one in stories]
+        trained = [
+            max((event.number for event in recorded_events(one) if event.what == "step"), default=0) for one in stories
+        ]
         first: list[float | None] = [None] * case.jobs
         kept = [0] * case.jobs
         while time.monotonic() < deadline_at:
@@ -251,7 +257,7 @@ def run(case: Case) -> list[Outcome]:
         lose(daemon)
         kept = [durable_step(folder / f"job{number}", case.system.is_ours) for number in range(case.jobs)]
         return [
-            judge(case, told(stories[number]), noticed_at, trained[number], kept[number], first[number])
+            judge(case, recorded_events(stories[number]), noticed_at, trained[number], kept[number], first[number])
             for number in range(case.jobs)
         ]
 

@@ -153,7 +153,7 @@ class Figures:
             self.standby_percent.append(standby_percent)
 
 
-def told(folder: Path) -> list[Happening]:
+def recorded_events(folder: Path) -> list[Happening]:
     """The events that all processes of the job have recorded so far."""
     try:
         lines = (folder / "story").read_text().splitlines()
@@ -231,9 +231,13 @@ def cpu_s(pid: int) -> float:
 
 def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple[dict[str, float], float, float | None]:
     """One kill at a random moment of training: what `Figures.add` takes."""
-    steps = [event for event in told(folder) if event.what == "step"]
+    steps = [event for event in recorded_events(folder) if event.what == "step"]
     done = steps[-1].number if steps else 0
-    until(lambda: [e for e in told(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN], "steps", folder)
+    until(
+        lambda: [e for e in recorded_events(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN],
+        "steps",
+        folder,
+    )
     spare = None
     if system.has_standby:
         until(lambda: standby_pid(folder), "its standby", folder)
@@ -244,8 +248,10 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> tuple
     standby_percent = None
     if spare is not None:
         standby_percent = 100 * (cpu_s(spare) - used_s) / (time.monotonic() - calm_since)
-    step_ms = median_step_ms([event.at for event in told(folder) if event.what == "step" and event.at >= calm_since])
-    old = next(event.pid for event in reversed(told(folder)) if event.what == "step")
+    step_ms = median_step_ms(
+        [event.at for event in recorded_events(folder) if event.what == "step" and event.at >= calm_since]
+    )
+    old = next(event.pid for event in reversed(recorded_events(folder)) if event.what == "step")
     known = children(daemon)
     killed_at = time.monotonic()
     os.kill(old, signal.SIGKILL)
@@ -274,7 +280,7 @@ def children(pid: int) -> set[int]:
 
 
 def _first_step(folder: Path, killed_at: float) -> Happening | None:
-    return next((event for event in told(folder) if event.what == "step" and event.at > killed_at), None)
+    return next((event for event in recorded_events(folder) if event.what == "step" and event.at > killed_at), None)
 
 
 def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) -> dict[str, float]:
@@ -284,7 +290,7 @@ def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) ->
     assert first is not None
     if spare is not None and first.pid != spare:
         raise SystemExit(f"pid {first.pid} trains on, and the standby was {spare}")
-    story = [event for event in told(folder) if event.pid == first.pid and event.at <= first.at]
+    story = [event for event in recorded_events(folder) if event.pid == first.pid and event.at <= first.at]
     last = {event.what: event.at for event in story}  # a process that began anew said all of it twice
     if spare is not None:
         spawned_at = last.get("promoted", last["began"])  # a script that is not run before says no more than that

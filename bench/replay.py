@@ -110,24 +110,24 @@ def main() -> None:
     parser.add_argument("--cost", type=int, default=3, metavar="ROUNDS")
     parser.add_argument("--flips", type=int, default=100, metavar="INTERVALS")
     parser.add_argument("--false-alarms", type=int, default=10_000, metavar="STEPS")
-    given = parser.parse_args()
+    options = parser.parse_args()
     results: dict[str, Any] = {"machine": harness.machine(), "cost": [], "flips": [], "false_alarms": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for example in given.examples if given.false_alarms else ():
-            steps = int(1.5 * given.false_alarms)  # no interval crosses an epoch's end, so not all are trained twice
+        for example in options.examples if options.false_alarms else ():
+            steps = int(1.5 * options.false_alarms)  # no interval crosses an epoch's end, so not all are trained twice
             report = run(example, folder / f"{example}-alarms", ALWAYS, steps, EVERY_TWICE)
             results["false_alarms"].append({"example": example, **report})
             print(
                 f"{example}: {report['replayed_steps']} steps replayed, {len(report['differences'])} differ", flush=True
             )
-        for kind in ("tensorflow", "replicas", "torch") if given.flips else ():
+        for kind in ("tensorflow", "replicas", "torch") if options.flips else ():
             for what in ("weight", "gradient"):
-                report = flip(kind, what, folder / f"{kind}-{what}", 5 * given.flips + 30)
+                report = flip(kind, what, folder / f"{kind}-{what}", 5 * options.flips + 30)
                 results["flips"].append({"kind": kind, "flipped": what, **report})
                 print(f"{kind}, a bit in a {what}: {report['differences']} of {report['intervals']} found", flush=True)
-        for example in given.examples if given.cost else ():
-            cost = measure_cost(example, folder, given.cost, EXAMPLES[example])
+        for example in options.examples if options.cost else ():
+            cost = measure_cost(example, folder, options.cost, EXAMPLES[example])
             results["cost"].append(cost)
             print(
                 f"{example}: {statistics.median(cost['wall_ratio']):.3f} times the time, "

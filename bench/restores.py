@@ -238,18 +238,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--no-starts", action="store_true", help="leave out the second table")
     parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="folder on the disk to measure")
-    given = parser.parse_args()
-    given.folder.mkdir(exist_ok=True)
+    options = parser.parse_args()
+    options.folder.mkdir(exist_ok=True)
     console = Console(width=180)
-    with tempfile.TemporaryDirectory(prefix="restores-", dir=given.folder) as directory:
-        compared = json.loads(child("compare", given.mb, directory, given.turns))
-    console.print(f"{given.turns} rounds; median, minimum and maximum", comparison_table(given.mb, compared))
+    with tempfile.TemporaryDirectory(prefix="restores-", dir=options.folder) as directory:
+        compared = json.loads(child("compare", options.mb, directory, options.turns))
+    console.print(f"{options.turns} rounds; median, minimum and maximum", comparison_table(options.mb, compared))
     ways: dict[str, list[dict[str, float]]] = {}
-    if not given.no_starts:
-        with tempfile.TemporaryDirectory(prefix="restores-", dir=given.folder) as directory:
-            ways = measured(given.mb, given.turns, Path(directory))
+    if not options.no_starts:
+        with tempfile.TemporaryDirectory(prefix="restores-", dir=options.folder) as directory:
+            ways = measured(options.mb, options.turns, Path(directory))
         console.print(starts_table(ways))
-    print(harness.write("restores", {"mb": given.mb, "compared": compared, "ways": ways}, given.folder))
+    print(harness.write("restores", {"mb": options.mb, "compared": compared, "ways": ways}, options.folder))
 
 
 def starts_table(ways: dict[str, list[dict[str, float]]]) -> Table:

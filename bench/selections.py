@@ -64,7 +64,7 @@ def spread(values: list[float], digits: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--turns", type=int, default=20)
-    given = parser.parse_args()
+    options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("cannot measure: only root becomes another user; run it as root")
     harness.compiled()
@@ -74,12 +74,12 @@ def main() -> None:
         os.chmod(folder, 0o755)
         for count in COUNTS:
             make(Path(folder, str(count)), count)
-            seconds = asyncio.run(measured(Path(folder, str(count)), given.turns))
+            seconds = asyncio.run(measured(Path(folder, str(count)), options.turns))
             results[count] = seconds
             ratios = [user / daemon for daemon, user in zip(seconds["daemon"], seconds["user"], strict=True)]
             times = [spread([1000 * value for value in seconds[who]], 1) for who in ("daemon", "user")]
             table.add_row(str(count), *times, spread(ratios, 0))
-    Console(width=120).print(f"{given.turns} turns; median, minimum and maximum", table)
+    Console(width=120).print(f"{options.turns} turns; median, minimum and maximum", table)
     print(harness.write("selections", {"bytes": CHECKPOINT_BYTES, "seconds": results}))
 
 

@@ -61,11 +61,16 @@ def limited(folder: Path, bytes_s: int | None) -> Iterator[dict[str, str]]:
 
 
 def measure(
-    workers: int, shards: SaveShards, megabytes: int, saves: int, folder: Path, told: Mapping[str, str]
+    workers: int, shards: SaveShards, megabytes: int, saves: int, folder: Path, variables: Mapping[str, str]
 ) -> Figures:
     """Of each save but the first: how long training waited, and how long it took until it was on the disk."""
     launch = Launch(workers=workers, strategy="multiworker", save_shards=shards, checkpoint_keep=1)
-    environment = {**without_launch_variables(os.environ), **launch.to_environment(), **told, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **without_launch_variables(os.environ),
+        **launch.to_environment(),
+        **variables,
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, str(JOB), str(folder), str(megabytes), str(saves)]
     subprocess.run(command, env=environment, timeout=PATIENCE_S, check=True, stderr=subprocess.DEVNULL)
     (newest,) = selection.committed_checkpoints(folder / "ckpt")
@@ -98,11 +103,11 @@ def main() -> None:
         for workers in WORKERS
         for kind in list(KINDS)[:: 1 if number % 2 else -1]
     ]
-    with limited(options.folder, None if options.limit_mb is None else options.limit_mb * 1_000_000) as told:
+    with limited(options.folder, None if options.limit_mb is None else options.limit_mb * 1_000_000) as variables:
         for workers, kind in turns:
             folder = Path(tempfile.mkdtemp(prefix="sharded-", dir=options.folder))
             try:
-                measured = measure(workers, KINDS[kind], options.mb, options.saves, folder, told)
+                measured = measure(workers, KINDS[kind], options.mb, options.saves, folder, variables)
             finally:
                 shutil.rmtree(folder)
             print(f"{workers} workers, {kind}: {spread([took for _, took in measured])} s", file=sys.stderr)

@@ -142,11 +142,11 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=400)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="folder on the disk to measure")
-    given = parser.parse_args()
-    given.folder.mkdir(exist_ok=True)
-    content = np.frombuffer(np.random.default_rng(0).bytes(int(given.mb * 1e6)), np.uint8)  # read-only
-    with tempfile.TemporaryDirectory(prefix="shards-", dir=given.folder) as folder:
-        results = measured(content, given.turns, Path(folder))
+    options = parser.parse_args()
+    options.folder.mkdir(exist_ok=True)
+    content = np.frombuffer(np.random.default_rng(0).bytes(int(options.mb * 1e6)), np.uint8)  # read-only
+    with tempfile.TemporaryDirectory(prefix="shards-", dir=options.folder) as folder:
+        results = measured(content, options.turns, Path(folder))
     one = results[WRITERS[0]]
     table = Table("writers", "alone, s", "of one", "CPU, s", "beside work, s", "of one", "work lost, core s")
     for writers, result in results.items():
@@ -160,9 +160,9 @@ def main() -> None:
             spread(result.lost_s),
         )
         table.add_row(str(writers), *row)
-    Console(width=180).print(f"{given.mb:g} MB, {given.turns} rounds; median, minimum and maximum", table)
+    Console(width=180).print(f"{options.mb:g} MB, {options.turns} rounds; median, minimum and maximum", table)
     figures = {str(writers): asdict(result) for writers, result in results.items()}
-    print(harness.write("shards", {"mb": given.mb, "writers": figures}, given.folder))
+    print(harness.write("shards", {"mb": options.mb, "writers": figures}, options.folder))
 
 
 if __name__ == "__main__":

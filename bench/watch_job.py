@@ -22,9 +22,9 @@ def job(example: str) -> None:
     over_at: list[float] = []
 
     class Timed(StepWatch):
-        def look(self, *given: Any) -> Any:
+        def look(self, *arguments: Any) -> Any:
             started = time.thread_time()
-            result = super().look(*given)
+            result = super().look(*arguments)
             took = time.thread_time() - started
             (looks if took > 2e-4 or self._looks != getattr(self, "_seen", 0) else waiting).append(took)
             self._seen = self._looks

@@ -8,13 +8,11 @@ import supervisor.host.service.slim_imports  # noqa: F401 - these two have to co
 import asyncio
 import contextlib
 import gc
-import getpass
 import os
 import signal
 import sys
 import threading
-from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,8 +20,6 @@ import structlog
 
 from supervisor.assembly import notice_sources
 from supervisor.config import Config, ConfigError, load_config, options
-from supervisor.config.migrate import MigrationOutcome, explain_migration
-from supervisor.config.schema.secret import hash_password
 from supervisor.control.endpoints import ListenError
 from supervisor.host.daemon_log.daemon_log import ChangesFile, DaemonLog
 from supervisor.host.gpu_guard.client import GpuHelper
@@ -48,7 +44,7 @@ from supervisor.host.service.single_instance import (
     refuse_shared_environment,
 )
 from supervisor.lifecycle import DaemonLifecycle
-from supervisor.preflight import daemon_obstacles, program_remarks
+from supervisor.one_shot_options import EXIT_CANNOT_RUN, EXIT_CONFIG, check, fail, run_one_shot
 from supervisor.protocol import allocation
 from supervisor.protocol.allocation import AllocationError
 from supervisor.protocol.plurals import counted
@@ -59,8 +55,6 @@ gc.freeze()  # modules stay for good, so the garbage collector need not scan the
 log = structlog.get_logger()
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is running
-EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
-EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket that the daemon needs is not available
 
 
 def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = None) -> int:
@@ -68,111 +62,18 @@ def main(arguments: Sequence[str] | None = None, gpu_helper: GpuHelper | None = 
     if any(option in sys.argv for option in ("-h", "--help", "--migrate", "--check-config")):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `supervisord --migrate FILE | head` ends quietly
     parsed = options.parse_arguments(arguments)
-    if parsed.hash_password:
-        return _hash_password()
-    if parsed.migrate is not None:
-        return _migrate(parsed.migrate) if parsed.output is None else _write_migrated(parsed.migrate, parsed.output)
-    if parsed.output is not None:
-        options.parser().error("--output goes with --migrate: supervisord --migrate FILE --output NEW")
-    if parsed.prove is not None:
-        return _prove(parsed.prove)
-    if parsed.init is not None:
-        return _init(parsed.init, parsed)
+    if (status := run_one_shot(parsed)) is not None:
+        return status
     try:
         refuse_shared_environment()
         overrides, path = options.overridden_keys(parsed), options.configuration_path(parsed)  # before any chdir
         config = load_config(path, os.environ, overrides)
         notice_sources(config.supervisord)
     except (ConfigError, SharedEnvironment, UnknownSourceError) as error:
-        return _fail(str(error), EXIT_CONFIG)
+        return fail(str(error), EXIT_CONFIG)
     if parsed.check_config:
-        return _check(config)
+        return check(config)
     return _run(config, lambda: load_config(path, os.environ, overrides), gpu_helper or GpuHelper())
-
-
-def _check(config: Config) -> int:
-    """Prints what `--check-config` finds in a configuration that can be read; gives the exit status of the start."""
-    obstacles = daemon_obstacles(config)
-    valid = f"{config.path}: valid, {counted(len(config.programs), 'program')}"
-    taken = [_inherited(section, values) for section, values in config.inherited.items()]
-    remarks = [*config.warnings, *program_remarks(config, os.environ)]
-    print(*taken, *remarks, *([] if obstacles else [valid]), sep="\n")  # noqa: T201
-    return _fail("\n".join(obstacles), EXIT_CANNOT_RUN) if obstacles else 0
-
-
-def _inherited(section: str, values: Mapping[str, str]) -> str:
-    """What a section takes from [program-defaults]; variables may be secret."""
-    shown = [key if key == "environment" else f"{key} = {value}" for key, value in values.items()]
-    return f"[{section}] takes from [program-defaults]: {', '.join(shown) or 'nothing'}"
-
-
-def _migrate(path: Path) -> int:
-    """Prints what becomes of a configuration file that was written for Supervisor."""
-    try:
-        lines = explain_migration(path, os.environ)
-    except ConfigError as error:
-        return _fail(str(error), EXIT_CONFIG)
-    print(*lines, sep="\n")  # noqa: T201
-    refused = sum(line.outcome is MigrationOutcome.REFUSED for line in lines)
-    to_change = f"change {counted(refused, 'line')} before stepkeeper can use it"
-    print(f"{path}: {to_change if refused else 'can be used as it is'}")  # noqa: T201
-    return EXIT_CONFIG if refused else 0
-
-
-def _write_migrated(source: Path, target: Path) -> int:
-    """Writes a copy of a configuration file for Supervisor that can be used here."""
-    from supervisor.config.migrated_file import CannotMigrate, write_migrated  # only here: a daemon has no use for it
-
-    try:
-        left_out = write_migrated(source, target, os.environ)
-    except FileExistsError:
-        return _fail(f"cannot write {target}: it exists already; name another one, or move it away", EXIT_CANNOT_RUN)
-    except (CannotMigrate, ConfigError) as error:
-        return _fail(str(error), EXIT_CONFIG)
-    except OSError as error:
-        return _fail(f"cannot write {target}: {error.strerror}: {error.filename}; name another place", EXIT_CANNOT_RUN)
-    print(*(f"left out: {line}" for line in left_out), f"{target}: can be used as it is", sep="\n")  # noqa: T201
-    return 0
-
-
-def _prove(words: list[str]) -> int:
-    """Proves on a job of a configuration file that a killed training ends as an undisturbed one."""
-    from supervisor.prove import command  # only here: a daemon has no use for it
-
-    if not words or words[0].startswith("-"):
-        return _fail("cannot prove anything: name the configuration file first, as in supervisord --prove FILE JOB", 64)
-    return command.main(["-c", *words], "supervisord --prove")
-
-
-def _init(words: list[str], parsed: Namespace) -> int:
-    """Writes a first configuration file."""
-    from supervisor.config.first_file.script_survey import ScriptError  # only here: a daemon has no use for them
-    from supervisor.config.first_file.starter import write_starter
-
-    try:
-        target = options.starter_path(parsed)
-        said = write_starter(words, target, os.environ)
-    except FileExistsError:
-        remedy = "name another one (supervisord -c FILE --init ...), or move that one away"
-        return _fail(f"cannot write {target}: it exists already; {remedy}", EXIT_CANNOT_RUN)
-    except OSError as error:
-        remedy = "name another place: supervisord -c FILE --init ..."
-        return _fail(f"cannot write {error.filename}: {error.strerror}; {remedy}", EXIT_CANNOT_RUN)
-    except (ScriptError, ConfigError) as error:
-        return _fail(str(error), EXIT_CONFIG)
-    print(said)  # noqa: T201
-    return 0
-
-
-def _hash_password() -> int:
-    is_typed = sys.stdin.isatty()
-    password = getpass.getpass("Password: ") if is_typed else sys.stdin.readline().rstrip("\n")
-    if not password:
-        return _fail("the password is empty; try again", 1)
-    if is_typed and getpass.getpass("Again: ") != password:
-        return _fail("the passwords differ; try again", 1)
-    print(hash_password(password))  # noqa: T201
-    return 0
 
 
 def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelper) -> int:
@@ -205,12 +106,12 @@ def _run(config: Config, read_config: Callable[[], Config], gpu_helper: GpuHelpe
         with pid_file(settings.pidfile):
             status = _run_daemon(config, read_config, background, gpu_helper)
     except AlreadyRunning as error:
-        return _fail(str(error), EXIT_BUSY)
+        return fail(str(error), EXIT_BUSY)
     except AllocationError as error:
-        return _fail(str(error), EXIT_CONFIG)
+        return fail(str(error), EXIT_CONFIG)
     except (OSError, ListenError, LedgerError, SpawnError, limits.LimitError) as error:
         background.report_failure(EXIT_CANNOT_RUN)
-        return _fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
+        return fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
         _execute_anew(config.path, start_folder)
     if settings.engine == "slurm":
@@ -266,8 +167,8 @@ def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
     with contextlib.suppress(OSError):  # it may have been deleted, or this user may not enter it
         os.chdir(start_folder)
     named = ["-c", str(configuration)]
-    given = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *given])  # noqa: S606 - no shell
+    arguments = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *arguments])  # noqa: S606 - no shell
 
 
 def _run_daemon(
@@ -311,11 +212,6 @@ async def _run_lifecycle(
     gpu_helper: GpuHelper,
 ) -> int | None:
     return await DaemonLifecycle(config, read_config, background, daemon_log, gpu_helper).run()
-
-
-def _fail(text: str, status: int) -> int:
-    print(text, file=sys.stderr)  # noqa: T201 - there may be no log yet
-    return status
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ class SendError(Exception):
 
 def plain(value: object, limit: int = MAX_TEXT) -> str:
     """One line without control characters."""
-    text = "".join(each if each.isprintable() else " " for each in str(value))
+    text = "".join(character if character.isprintable() else " " for character in str(value))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -246,7 +246,7 @@ def read_settings(path: Path) -> dict[str, Settings]:
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}; write it as docs/hooks.md shows") from error
     except (configparser.Error, UnicodeDecodeError) as error:
-        line = getattr(error, "lineno", None) or next((each for each, _ in getattr(error, "errors", ())), "?")
+        line = getattr(error, "lineno", None) or next((number for number, _ in getattr(error, "errors", ())), "?")
         raise SettingsError(f"cannot read {path}: line {line} is no [section] and no key = value") from error
     return {name: checked(path, name, dict(parser[name])) for name in parser.sections()}
 
@@ -323,7 +323,7 @@ def main() -> int:
     try:
         known = read_settings(options.settings)
         names = options.channels or list(known)
-        unknown = [each for each in names if each not in known]
+        unknown = [name for name in names if name not in known]
         if unknown or not names:
             raise SettingsError(f"{options.settings} has no section {', '.join(unknown) or 'at all'}")
         event = read_event(is_test=options.test)

@@ -76,10 +76,10 @@ def overridden_keys(options: argparse.Namespace) -> Mapping[str, IniKey]:
 
     Raises ConfigError.
     """
-    given = {
+    values = {
         key: getattr(options, key) for key in (*(value[1] for value in _VALUES), *(switch[1] for switch in _SWITCHES))
     }
-    texts = {key: "true" if value is True else value for key, value in given.items() if value is not None}
+    texts = {key: "true" if value is True else value for key, value in values.items() if value is not None}
     is_needed = any(_is_relative(texts[key]) for key in _PATHS if key in texts)
     here = _present_folder() if is_needed else Path("/")
     # a percent sign is one: only the file has placeholders
@@ -138,6 +138,13 @@ def parser() -> argparse.ArgumentParser:
         add(*filter(None, (short_or_none, f"--{key}")), metavar=metavar, help=help_text)
     add("-t", "--strip_ansi", action=_UnsupportedOption, nargs=0, help=argparse.SUPPRESS)
     add("--profile_options", action=_UnsupportedOption, nargs="?", help=argparse.SUPPRESS)
+    _add_one_shot_options(options)
+    return options
+
+
+def _add_one_shot_options(options: argparse.ArgumentParser) -> None:
+    """What it does, and exits, instead of running programs."""
+    add = options.add_argument
     add("--check-config", action="store_true", help="check the configuration, show every problem, and exit")
     add(
         "--migrate",
@@ -168,4 +175,3 @@ def parser() -> argparse.ArgumentParser:
         "options are those of python -m worker.prove (docs/proof.md)",
     )
     add("--hash-password", action="store_true", help="read a password, print its hash for the configuration, and exit")
-    return options

@@ -35,14 +35,14 @@ def read_defaults(reader: SectionReader, placeholders: Mapping[str, str]) -> dic
     reader.expand_values(keys, {**placeholders, **program_placeholders("NAME", "NAME", 0, 1)})
     folders = {key: entry.folder for key, entry in reader.ini.entries.items()}
     for model in (ProgramConfig, JobConfig):
-        given = {key: text for key, text in reader.texts.items() if key in model.ini_keys()}
+        texts = {key: text for key, text in reader.texts.items() if key in model.ini_keys()}
         # AUTO and syslog are words for where a path stands; the program that takes them over reads them
-        words = {key for key in given if key.endswith("_logfile")}
+        words = {key for key in texts if key.endswith("_logfile")}
         try:
-            model.build({key: text for key, text in given.items() if key not in words}, folders)
+            model.build({key: text for key, text in texts.items() if key not in words}, folders)
         except SectionError as error:
             for key, text in error.problems:
-                if key in given:
+                if key in texts:
                     reader.add_problem(text, key)
     return {key: ini_key for key, ini_key in reader.ini.entries.items() if key in keys and key not in reader.bad_keys}
 

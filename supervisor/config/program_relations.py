@@ -8,7 +8,7 @@ from pathlib import Path
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.schema.check import SectionReader, UnknownValue
 from supervisor.core.program.facts import Durable
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.facts import StandbyKind
 from supervisor.ini.reader import is_file
 from supervisor.protocol.installation import install_extra
 

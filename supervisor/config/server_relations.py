@@ -89,8 +89,8 @@ def check_daemon(daemon: SupervisordConfig, reader: SectionReader) -> None:
 def check_login(server: UnixServerConfig | InetServerConfig, reader: SectionReader) -> None:
     """Adds a problem for a user name without a password, or the other way round."""
     if (server.username is None) != (server.password is None):
-        given, missing = ("username", "password") if server.password is None else ("password", "username")
-        reader.add_problem(f"has {given} but no {missing}; add {missing}, or delete {given}", given)
+        present, missing = ("username", "password") if server.password is None else ("password", "username")
+        reader.add_problem(f"has {present} but no {missing}; add {missing}, or delete {present}", present)
 
 
 def is_loopback(host: str | None) -> bool:

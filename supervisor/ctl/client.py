@@ -129,8 +129,8 @@ class Client:
     ) -> Iterator[dict[str, Any]]:
         """Yields events as objects; the first has only the cursor at which the stream begins. Raises as `call`."""
         query = {"program": ",".join(names), "kind": ",".join(kinds), "since": since, "follow": None if follow else "0"}
-        given = urlencode({key: value for key, value in query.items() if value})
-        with self._request("GET", f"/api/v1/events?{given}", None, None) as answer:
+        parameters = urlencode({key: value for key, value in query.items() if value})
+        with self._request("GET", f"/api/v1/events?{parameters}", None, None) as answer:
             if answer.status != 200:
                 self._result(answer)
             yield {"cursor": answer.headers["Events-Cursor"]}

@@ -143,8 +143,8 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answers one request."""
         if self.path == STATUS:
-            given = self.headers.get("Authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {self.server.secret}".encode()):
+            authorization = self.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(authorization, f"Bearer {self.server.secret}".encode()):
                 return self._answer(HTTPStatus.FORBIDDEN, StaticFile(b"", "text/plain"))
             return self._answer(HTTPStatus.OK, StaticFile(self.server.watch.look(), "application/json"))
         name = INDEX if self.path == "/" else self.path.removeprefix("/page/")

@@ -189,11 +189,7 @@ def parser() -> argparse.ArgumentParser:
         help="start the interactive shell; with an action: run it and ask for confirmation",
     )
     add("--json", action="store_true", help="print results as JSON")
-    add(
-        "--raw",
-        action="store_true",
-        help="let control characters of programs reach the terminal",
-    )
+    add("--raw", action="store_true", help="let control characters of programs reach the terminal")
     add("action", nargs="?", metavar="ACTION", help="what to do")
     add("arguments", nargs=argparse.REMAINDER, help="names of programs, or other arguments of the action")
     return options

@@ -1,15 +1,11 @@
 """TCP connections between the daemons of a gang: the chief listens, the others connect and stay connected.
 
-Whoever connects has HANDSHAKE_S to prove that it belongs to this generation of this allocation, before which nothing
-longer than a line is read from it. Few connections are held that have proved nothing, and fewer of one address: for a
-new one the oldest of them is dropped, so strangers who say nothing keep nobody out. A daemon that was dropped before it
-was let in tries again; how long, the view of the gang decides (rendezvous_timeout).
+Whoever connects to the chief has to prove first that it belongs here (`gang_admission.py`). A daemon that was dropped
+before it was let in tries again; how long, the view of the gang decides (rendezvous_timeout).
 """
 
 import asyncio
-import collections
 import contextlib
-import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable
@@ -18,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from supervisor.host.gang_admission import HANDSHAKE_S, GangAdmission, is_address_of, require_whole
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import MAX_NODES, Allocation
 from supervisor.protocol.gang import (
@@ -36,11 +33,8 @@ from supervisor.protocol.wire.codec import ProtocolError
 from supervisor.protocol.wire.lines import MAX_LINE_BYTES
 
 ALIVE_EVERY_S = 1.0
-HANDSHAKE_S = 5.0
 CONNECT_S = 3.0
 AGAIN_S = 0.5  # between two tries to reach the chief, which may not listen yet
-SPARE_CONNECTIONS = 16  # beside those of the gang that have proved nothing yet
-OF_ONE_ADDRESS = 8  # that have proved nothing; a proof takes a round trip, and daemons behind one router try again
 BACKLOG = 2 * MAX_NODES  # all come at once, and whoever finds no room is dropped by the kernel, and waits a second
 LAST_WORD_S = 1.0  # for what was said last to go out to all
 MAX_UNSENT_BYTES = 1 << 20  # the other side reads nothing: it will be silent soon
@@ -83,8 +77,7 @@ class GangLink:
         self._listener = listener
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joins: dict[int, Join] = {}
-        self._unproven: dict[asyncio.StreamWriter, str] = {}  # where each comes from, oldest first
-        self._unproven_of: collections.Counter[str] = collections.Counter()
+        self._admission = GangAdmission(allocation, secret)
         self._refused = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,15 +151,13 @@ class GangLink:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._make_room(origin := _origin_of(writer))
-        self._unproven[writer] = origin
-        self._unproven_of[origin] += 1
-        rank: int | None = None
+        self._admission.add(writer)
         try:
             async with asyncio.timeout(HANDSHAKE_S):  # wait_for of Python 3.11 can lose the cancellation by `close`
-                rank = await self._admit(reader, writer)
-            if rank is not None:
-                await self._listen(rank, reader, writer)
+                joins = await self._admission.prove(reader, writer, self._writers)
+            if joins is not None:
+                self._let_in(joins, writer)
+                await self._listen(joins.rank, reader, writer)
         except (OSError, TimeoutError, ProtocolError, ValueError) as error:
             self._refused += 1
             if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: strangers may be many
@@ -175,64 +166,13 @@ class GangLink:
             pass  # by `close`; asyncio of Python 3.11 would log it as an error of the server
         finally:
             self._tasks.discard(task)
-            self._forget_unproven(writer)
+            self._admission.forget(writer)
             writer.close()
 
-    def _make_room(self, origin: str) -> None:
-        """Drops the oldest connection that has proved nothing: of this address, if it has many, or of all."""
-        if self._unproven_of[origin] >= OF_ONE_ADDRESS:
-            oldest = next(writer for writer, other in self._unproven.items() if other == origin)
-        elif len(self._unproven) >= self._allocation.size + SPARE_CONNECTIONS:
-            oldest = next(iter(self._unproven))
-        else:
-            return
-        self._forget_unproven(oldest)
-        oldest.transport.abort()
-
-    def _forget_unproven(self, writer: asyncio.StreamWriter) -> None:
-        origin = self._unproven.pop(writer, None)
-        if origin is not None:
-            self._unproven_of[origin] -= 1
-            if not self._unproven_of[origin]:
-                del self._unproven_of[origin]
-
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
-        challenge = Challenge(secrets.token_hex(16))
-        writer.write(MESSAGES.encode(challenge))
-        if not (line := await reader.readline()):
-            return None  # a node looked whether this daemon lives
-        said = MESSAGES.decode(_require_whole(line))
-        peer = writer.get_extra_info("peername")
-        if not isinstance(said, Join):
-            raise ProtocolError(f"{peer} did not join")
-        if not gang.is_proof(said.proof, gang.proof_of_join(self._secret, challenge, said)):
-            writer.write(MESSAGES.encode(Refused("it does not know the secret of this allocation")))
-            raise ProtocolError(f"{peer} does not know the secret of this allocation")
-        if (reason := self._reason_against(said)) is not None:
-            writer.write(MESSAGES.encode(Refused(reason)))
-            raise ProtocolError(f"{peer}: {reason}")
-        if writer not in self._unproven:  # its proof was read already when it had to make room
-            raise ProtocolError(f"{peer} was dropped for a newer connection")
-        self._forget_unproven(writer)
-        self._writers[said.rank], self._joins[said.rank] = writer, said
-        writer.write(MESSAGES.encode(Alive()))  # it is let in: from now on the end of the connection is a loss
-        self._listener.on_joined(said.rank, said)
-        return said.rank
-
-    def _reason_against(self, said: Join) -> str | None:
-        if said.generation != self._allocation.generation:
-            return f"it belongs to generation {said.generation}, and this is {self._allocation.generation}"
-        if not 0 < said.rank < self._allocation.size:
-            return f"there is no rank {said.rank}"
-        if said.rank in self._writers:
-            return f"rank {said.rank} has joined already"
-        if not self._is_address_of(said.rank, said.address):
-            return f"its address is {said.address:.80}, which is not of {self._allocation.nodes[said.rank]}"
-        return None
-
-    def _is_address_of(self, rank: int, address: str) -> bool:
-        host, _, port = address.rpartition(":")
-        return host == self._allocation.nodes[rank] and port.isdecimal() and 0 < int(port) < 1 << 16
+    def _let_in(self, joins: Join, writer: asyncio.StreamWriter) -> None:
+        self._writers[joins.rank], self._joins[joins.rank] = writer, joins
+        writer.write(MESSAGES.encode(Alive()))  # from now on the end of the connection is a loss
+        self._listener.on_joined(joins.rank, joins)
 
     # --- the others ---
 
@@ -304,7 +244,7 @@ class GangLink:
             raise ProtocolError(f"rank {rank} is not the chief, and ends a turn")
         elif isinstance(message, Broken | WithoutWorker) and self._allocation.rank != 0:
             raise ProtocolError("this is not the chief")
-        elif isinstance(message, WithoutWorker) and not self._is_address_of(rank, message.address):
+        elif isinstance(message, WithoutWorker) and not is_address_of(self._allocation, rank, message.address):
             raise ProtocolError(f"its address is {message.address:.80}")
         else:
             self._listener.on_message(rank, message)
@@ -322,26 +262,8 @@ class GangLink:
         self._listener.on_begin(message.turn, message.nodes or tuple(range(len(names))), addresses)
 
 
-def _origin_of(writer: asyncio.StreamWriter) -> str:
-    """The address of the other side; of IPv6 the network, as who has one address there has all of them."""
-    host = str((writer.get_extra_info("peername") or ("",))[0])
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    return str(address.ipv4_mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)))
-
-
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    return _require_whole(await reader.readline())
-
-
-def _require_whole(line: bytes) -> bytes:
-    if not line.endswith(b"\n"):
-        raise ProtocolError("the connection ended")
-    return line
+    return require_whole(await reader.readline())
 
 
 def free_port(wanted: int = 0) -> int:

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from supervisor.host.folder_removal import empty_removed
-from supervisor.host.processes.process_status import read_environment
+from supervisor.host.processes.process_status import EXECVE_LIMIT_S, look_at_all, read_environment
 from supervisor.host.proof_process import ScratchFolder
 from supervisor.protocol.wire.codec import decode_record, parse_object
 
 MAX_ROUNDS = 50  # over /proc: a process can start another one between two looks
-ROUND_S = 0.01  # between two of them: what was killed ends, and what was replacing its program has done so
+ROUND_S = 0.01  # between two of them: what was killed ends
 PASSES = 3
 
 
@@ -42,14 +42,18 @@ def _end_with_daemon() -> None:
 def kill_all_of(places: list[Path]) -> int:
     """Kills the processes of this user that name one of these folders in environment or arguments; returns how many."""
     words = [os.fsencode(str(place)) for place in places]
+    until = time.monotonic() + EXECVE_LIMIT_S  # for all rounds together: there may always be one in execve(2)
     killed = set[int]()
     for _ in range(MAX_ROUNDS):
-        names = {pid: _names_one(pid, words) for pid in _pids()}
-        for pid in [pid for pid, names_one in names.items() if names_one]:
+        is_over = True
+        for pid in look_at_all(_pids(), lambda pid: pid if _names_one(pid, words) else None, until):
+            if pid is None:
+                continue
+            is_over = False
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-        if all(names_one is False for names_one in names.values()):
+        if is_over:
             break
         time.sleep(ROUND_S)
     return len(killed)
@@ -63,17 +67,14 @@ def _pids() -> list[int]:
     ]
 
 
-def _names_one(pid: int, words: list[bytes]) -> bool | None:
+def _names_one(pid: int, words: list[bytes]) -> bool:
     """Whether a process of this user has one of the words in its environment, or, as a private daemon's logger does,
-    in its arguments; a zombie has neither. None if that can't be told yet."""
+    in its arguments; a zombie has neither. Raises InExecve."""
     folder = Path(f"/proc/{pid}")
     try:
         if folder.stat().st_uid != os.geteuid():
             return False
-        environment = read_environment(pid)
-        if environment is None:
-            return None
-        said = environment + b"\0" + (folder / "cmdline").read_bytes()
+        said = read_environment(pid) + b"\0" + (folder / "cmdline").read_bytes()
     except OSError:  # it is gone
         return False
     return any(word in said for word in words)

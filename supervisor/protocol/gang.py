@@ -128,9 +128,9 @@ def cluster_digest(turn: int, addresses: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([turn, *addresses], allow_nan=False).encode()).hexdigest()
 
 
-def is_proof(given: str, right: str) -> bool:
+def is_proof(proof: str, expected: str) -> bool:
     """Compares in a time that tells nothing."""
-    return hmac.compare_digest(given.encode(), right.encode())
+    return hmac.compare_digest(proof.encode(), expected.encode())
 
 
 def link_port(allocation: Allocation) -> int:

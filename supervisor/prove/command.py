@@ -79,9 +79,9 @@ def _epochs(text: str) -> float:
 
 def main(arguments: Sequence[str] | None = None, program: str = "prove") -> int:
     """Carries a proof out; returns its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    command = given[given.index("--") + 1 :] if "--" in given else []
-    options = parser(program).parse_args(given[: given.index("--")] if "--" in given else given)
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    command = line[line.index("--") + 1 :] if "--" in line else []
+    options = parser(program).parse_args(line[: line.index("--")] if "--" in line else line)
     words: list[str] = options.job_or_command
     if options.configuration is None:
         words, command = [], command or words

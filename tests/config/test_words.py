@@ -7,7 +7,7 @@ import pytest
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.schema.words import one_of
 from supervisor.core.program.facts import AutoRestart, OnOom
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.facts import StandbyKind
 
 JOB = {"checkpoint_dir": "/c"}
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core import standby
 from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import events
@@ -17,49 +16,49 @@ from supervisor.core.program.facts import (
     ProgramFacts,
     State,
 )
-from supervisor.core.standby import (
-    AUTO_SETTLE_S,
-    BACKOFF_FIRST_S,
-    MEASURE_S,
-    MIB,
-    SCARCE_S,
-    SETTLE_S,
+from supervisor.core.standby.events import (
     AttemptStarting,
     DropStandby,
     JobChanged,
-    MemoryHeadroom,
     MemoryMeasured,
     PrepareStandby,
     PromoteStandby,
-    Standby,
+    StandbyEffect,
     StandbyExited,
     StandbyLoaded,
-    StandbyNeed,
-    StandbyStage,
     StandbyUseless,
     StartExpected,
-    need_of,
+)
+from supervisor.core.standby.facts import MIB, MemoryHeadroom, StandbyKind, StandbyNeed, StandbyStage, need_of
+from supervisor.core.standby.machine import (
+    AUTO_SETTLE_S,
+    BACKOFF_FIRST_S,
+    BACKOFF_LIMIT_S,
+    MEASURE_S,
+    SCARCE_S,
+    SETTLE_S,
+    Standby,
 )
 from supervisor.protocol.wire.messages import Then
 from tests.core.test_walk import POLICIES, happenings
 from tests.fuzzing import cases
 
 PLENTY = MemoryHeadroom(16 * 1024 * MIB, 32 * 1024 * MIB)
-WARM, HOT, AUTO = standby.StandbyKind.WARM, standby.StandbyKind.HOT, standby.StandbyKind.AUTO
+WARM, HOT, AUTO = StandbyKind.WARM, StandbyKind.HOT, StandbyKind.AUTO
 
 
 def looked(memory: MemoryHeadroom = PLENTY, expected: int = 600 * MIB, turn: bool = True) -> MemoryMeasured:
     return MemoryMeasured(memory, expected, turn)
 
 
-def loading(now: float = 0.0, kind: standby.StandbyKind = WARM) -> Standby:
+def loading(now: float = 0.0, kind: StandbyKind = WARM) -> Standby:
     machine = Standby(kind)
     machine.handle(JobChanged(StandbyNeed.CALM), now - AUTO_SETTLE_S)
     assert machine.handle(looked(), now) == [PrepareStandby(WARM if kind is AUTO else kind, 1)]
     return machine
 
 
-def ready(now: float = 0.0, kind: standby.StandbyKind = WARM) -> Standby:
+def ready(now: float = 0.0, kind: StandbyKind = WARM) -> Standby:
     machine = loading(now, kind)
     machine.handle(StandbyLoaded(kind), now)
     return machine
@@ -91,7 +90,7 @@ def test_one_for_a_start_that_never_comes_goes_with_the_program():
 
 
 def test_off_is_never_prepared():
-    machine = Standby(standby.StandbyKind.OFF)
+    machine = Standby(StandbyKind.OFF)
     machine.handle(JobChanged(StandbyNeed.CALM), 0.0)
 
     assert machine.handle(looked(), 100.0) == [] and machine.deadline() is None
@@ -114,7 +113,7 @@ def test_unusable_standby_is_dropped_and_the_attempt_is_a_new_process():
 
 
 @pytest.mark.parametrize(("kind", "promoted"), [(WARM, True), (HOT, False)])
-def test_only_a_traced_one_minds_that_batches_are_divided_anew(kind: standby.StandbyKind, promoted: bool):
+def test_only_a_traced_one_minds_that_batches_are_divided_anew(kind: StandbyKind, promoted: bool):
     machine = ready(kind=kind)
 
     assert (machine.handle(AttemptStarting(microbatches=2), 1.0) == [PromoteStandby()]) is promoted
@@ -166,7 +165,7 @@ def test_dying_standby_is_retried_with_growing_pauses():
         assert machine.handle(looked(), now) == [PrepareStandby(WARM, 1)]
 
     assert pauses[:3] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S]
-    assert pauses[-1] == standby.BACKOFF_LIMIT_S
+    assert pauses[-1] == BACKOFF_LIMIT_S
     assert machine.handle(AttemptStarting(), now) == [PromoteStandby()]
     assert machine.status.deaths == 0
 
@@ -298,7 +297,7 @@ ITS_OWN = HOST | st.builds(StandbyLoaded, st.sampled_from([WARM, HOT])) | st.bui
 class Together:
     """A job and its standby as the runner drives them, and the processes that there would be."""
 
-    def __init__(self, policy: Policy, kind: standby.StandbyKind) -> None:
+    def __init__(self, policy: Policy, kind: StandbyKind) -> None:
         self.job, self.standby = Job(policy), Standby(kind)
         self.workers = self.spares = 0
         self.promotions = 0
@@ -321,7 +320,7 @@ class Together:
                     self.do(asked)
                 self.workers += 1
 
-    def do(self, effects: list[standby.StandbyEffect]) -> None:
+    def do(self, effects: list[StandbyEffect]) -> None:
         for effect in effects:
             if isinstance(effect, PrepareStandby):
                 assert need_of(self.job.facts) is StandbyNeed.CALM, "never beside a flush or a notice"
@@ -334,11 +333,11 @@ class Together:
 @cases(400, deadline=None)
 @given(
     POLICIES,
-    st.sampled_from(standby.StandbyKind),
+    st.sampled_from(StandbyKind),
     st.lists(st.tuples(happenings() | ITS_OWN, st.floats(0, 60), st.booleans()), max_size=80),
 )
 def test_never_two_workers_nor_two_standbys(
-    policy: Policy, kind: standby.StandbyKind, story: list[tuple[object, float, bool]]
+    policy: Policy, kind: StandbyKind, story: list[tuple[object, float, bool]]
 ) -> None:
     both, now = Together(policy, kind), 0.0
     for what, pause, usable in story:
@@ -366,7 +365,7 @@ def test_never_two_workers_nor_two_standbys(
         assert both.workers in (0, 1) and both.spares in (0, 1)
         assert (both.workers == 1) == (both.job.state in ALIVE)
         assert (both.spares == 1) == (both.standby.status.stage is not StandbyStage.NONE)
-        if kind is standby.StandbyKind.OFF or not policy.is_job:
+        if kind is StandbyKind.OFF or not policy.is_job:
             assert both.spares == 0 and both.promotions == 0
         if both.spares and both.standby.status.stage is not StandbyStage.ENDING:
             assert both.standby.deadline() is not None, "memory is looked at"

@@ -66,35 +66,35 @@ def require_names(unnamed: tuple[Any, ...]) -> None:
         raise TypeError("cannot name what run.step_done was given; name each number, as run.step_done(loss=loss)")
 
 
-def _check_total_steps(given: Any) -> int | None:
+def _check_total_steps(value: Any) -> int | None:
     """Accepts NumPy's numbers, and 1e5."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, bool | str | bytes) or not (hasattr(given, "__index__") or hasattr(given, "__float__")):
-        raise TypeError(f"cannot train for total_steps={given!r}; give a number of steps, as total_steps=10_000")
-    steps = float(given)
+    if isinstance(value, bool | str | bytes) or not (hasattr(value, "__index__") or hasattr(value, "__float__")):
+        raise TypeError(f"cannot train for total_steps={value!r}; give a number of steps, as total_steps=10_000")
+    steps = float(value)
     if not 0 <= steps < math.inf:
-        raise ValueError(f"cannot train for total_steps={given!r}; give a finite number of steps")
+        raise ValueError(f"cannot train for total_steps={value!r}; give a finite number of steps")
     return math.ceil(steps)
 
 
-def _check_list(given: Any, name: str, example: str) -> tuple[Any, ...]:
+def _check_list(entries: Any, name: str, example: str) -> tuple[Any, ...]:
     """The entries of an argument that takes a list, but not one object or a text."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"cannot use a {type(given).__name__} as {name}=; give a list, as {name}={example}")
-    return tuple(given)
+    if isinstance(entries, str | bytes | Mapping) or not isinstance(entries, Iterable):
+        raise TypeError(f"cannot use a {type(entries).__name__} as {name}=; give a list, as {name}={example}")
+    return tuple(entries)
 
 
-def _check_interval(given: Any) -> Interval | None:
+def _check_interval(value: Any) -> Interval | None:
     """None for "auto". A number has no unit."""
-    if given in (None, "auto"):
+    if value in (None, "auto"):
         return None
-    if not isinstance(given, str):
-        raise TypeError(f'cannot save at interval={given!r}; give a text with its unit, as "500 steps" or "10 minutes"')
-    return parse_interval(given)
+    if not isinstance(value, str):
+        raise TypeError(f'cannot save at interval={value!r}; give a text with its unit, as "500 steps" or "10 minutes"')
+    return parse_interval(value)
 
 
-def _check_on_nan(given: str | None) -> OnNan | None:
-    if given is not None and given not in ON_NAN:
-        raise ValueError(f"cannot use on_nan={given!r}; it can be {', '.join(ON_NAN)}")
-    return given
+def _check_on_nan(value: str | None) -> OnNan | None:
+    if value is not None and value not in ON_NAN:
+        raise ValueError(f"cannot use on_nan={value!r}; it can be {', '.join(ON_NAN)}")
+    return value

@@ -113,7 +113,7 @@ class LoopJudge:
             )
             for frame, loop in self._loops()
             if isinstance(loop, ast.For) and self._pulled(loop, frame, self._pulls.of_reader)
-            for target in _further_targets(loop.target, frame, self._pulls.given)
+            for target in _further_targets(loop.target, frame, self._pulls.first_item)
             if target.id not in exempt and _is_used(target.id, loop)
         ]
 
@@ -267,9 +267,9 @@ def _further_targets(target: ast.expr, frame: ScriptFrame, item: Any) -> Iterato
         return
     values = {name: frame.value_of(name.id) for name in target.elts if isinstance(name, ast.Name)}
     is_unpacked = isinstance(item, tuple | list) and not any(value is item for value in values.values())
-    given = frozenset(_numbers_in(item)) if is_unpacked else frozenset()
+    numbers = frozenset(_numbers_in(item)) if is_unpacked else frozenset()
     for name, value in values.items():
-        if type(value) is int and value not in given and (is_unpacked or name is not target.elts[-1]):
+        if type(value) is int and value not in numbers and (is_unpacked or name is not target.elts[-1]):
             yield name
 
 

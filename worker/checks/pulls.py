@@ -31,7 +31,7 @@ class Pulls:
         """Whether batches are taken before the steps that train on them, so that no position is that of a step."""
         self.asked_batch = False
         """Whether the script asked for the number of the next batch before the loop over them began."""
-        self.given: Any = None
+        self.first_item: Any = None
         """What was handed out for the first step."""
 
     def record_epochs(self) -> None:
@@ -46,7 +46,7 @@ class Pulls:
     def hand_out(self, item: Any) -> None:
         """The loop gets one more batch."""
         self._taken += 1
-        self.given = None if self._groups else item
+        self.first_item = None if self._groups else item
 
     def end_step(self, is_reading: bool) -> bool:
         """A step is done. Returns whether it shows for the first time that the loop reads ahead."""

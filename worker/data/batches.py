@@ -59,9 +59,9 @@ class _DatasetPerEpoch:
         return False
 
     def open(self, position: Position) -> Any:
-        given = self._given(position.epoch)
-        self._passes.begin(given, position.epoch)
-        dataset = shared_by_rows(given)
+        source = self._given(position.epoch)
+        self._passes.begin(source, position.epoch)
+        dataset = shared_by_rows(source)
         if position.batch == 0:
             return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):

@@ -13,7 +13,8 @@ from worker.internals.keras_data import weights_by_class
 from worker.internals.tensorflow_internals import global_seed
 from worker.keras.arrays import ArrayData, are_arrays, split_for_validation
 from worker.keras.fit_data import DatasetData, ExamplesData, FitData
-from worker.keras.python_data import GeneratorData, PyDatasetData
+from worker.keras.generator_data import GeneratorData
+from worker.keras.py_dataset import PyDatasetData
 from worker.keras.steps_per_epoch import StepsPerEpoch
 
 
@@ -32,61 +33,66 @@ class DataArguments:
     validation_data: Any = None
 
 
-def make_fit_data(given: DataArguments, epochs: int) -> tuple[FitData, Any]:
+def make_fit_data(arguments: DataArguments, epochs: int) -> tuple[FitData, Any]:
     """The data to train on, and to validate with. Raises TypeError or ValueError for what can't be resumed exactly."""
-    if given.steps_per_epoch is not None and given.steps_per_epoch < 1:
-        raise ValueError(f"cannot fit with steps_per_epoch={given.steps_per_epoch}; use 1 or more, or leave it out")
-    if isinstance(given.validation_data, types.GeneratorType):
+    if arguments.steps_per_epoch is not None and arguments.steps_per_epoch < 1:
+        raise ValueError(f"cannot fit with steps_per_epoch={arguments.steps_per_epoch}; use 1 or more, or leave it out")
+    if isinstance(arguments.validation_data, types.GeneratorType):
         raise ValueError(
             "cannot validate with a generator object, which each process would read from its beginning; give "
             "validation_data as arrays, a tf.data.Dataset or a keras.utils.PyDataset"
         )
-    if not isinstance(given.x, Examples) and are_arrays(given.x, given.y, given.sample_weight):
-        return _of_arrays(given)
-    _check_arrays_only(given)
-    data = _of_batches(given, epochs)
-    if given.steps_per_epoch is not None:
-        data = StepsPerEpoch(data, int(given.steps_per_epoch))
-    return data, given.validation_data
+    if not isinstance(arguments.x, Examples) and are_arrays(arguments.x, arguments.y, arguments.sample_weight):
+        return _of_arrays(arguments)
+    _check_arrays_only(arguments)
+    data = _of_batches(arguments, epochs)
+    if arguments.steps_per_epoch is not None:
+        data = StepsPerEpoch(data, int(arguments.steps_per_epoch))
+    return data, arguments.validation_data
 
 
-def _of_arrays(given: DataArguments) -> tuple[FitData, Any]:
-    if given.x is None:
+def _of_arrays(arguments: DataArguments) -> tuple[FitData, Any]:
+    if arguments.x is None:
         raise ValueError("cannot fit without data; give x and y, or a dataset")
-    if given.shuffle == "batch":
+    if arguments.shuffle == "batch":
         raise ValueError("cannot fit with shuffle='batch'; use shuffle=True or shuffle=False")
-    arrays, validation = (given.x, given.y, given.sample_weight), given.validation_data
-    if given.validation_split and validation is None:
-        arrays, validation = split_for_validation(arrays, given.validation_split)
+    arrays, validation = (arguments.x, arguments.y, arguments.sample_weight), arguments.validation_data
+    if arguments.validation_split and validation is None:
+        arrays, validation = split_for_validation(arrays, arguments.validation_split)
     data: FitData = ArrayData(
-        arrays, given.batch_size, given.steps_per_epoch, bool(given.shuffle), global_seed() or 0, given.class_weight
+        arrays,
+        arguments.batch_size,
+        arguments.steps_per_epoch,
+        bool(arguments.shuffle),
+        global_seed() or 0,
+        arguments.class_weight,
     )
-    if given.steps_per_epoch is not None:
-        data = StepsPerEpoch(data, int(given.steps_per_epoch))
+    if arguments.steps_per_epoch is not None:
+        data = StepsPerEpoch(data, int(arguments.steps_per_epoch))
     return data, validation
 
 
-def _check_arrays_only(given: DataArguments) -> None:
-    names = {"y": given.y, "sample_weight": given.sample_weight, "batch_size": given.batch_size}
+def _check_arrays_only(arguments: DataArguments) -> None:
+    names = {"y": arguments.y, "sample_weight": arguments.sample_weight, "batch_size": arguments.batch_size}
     wrong = [name for name, value in names.items() if value is not None]
-    wrong += ["validation_split"] if given.validation_split else []
+    wrong += ["validation_split"] if arguments.validation_split else []
     if wrong:
         raise ValueError(
-            f"cannot fit with {', '.join(wrong)} and a {type(given.x).__name__}: these are for arrays; set the "
+            f"cannot fit with {', '.join(wrong)} and a {type(arguments.x).__name__}: these are for arrays; set the "
             f"batches, labels and weights in the data, and give validation_data="
         )
 
 
-def _of_batches(given: DataArguments, epochs: int) -> FitData:
+def _of_batches(arguments: DataArguments, epochs: int) -> FitData:
     """The data that is not arrays."""
-    x, in_steps = given.x, given.steps_per_epoch is not None
+    x, in_steps = arguments.x, arguments.steps_per_epoch is not None
     class_weights: Callable[..., Any] | None = None
-    if given.class_weight is not None:
-        class_weights = weights_by_class(given.class_weight)
+    if arguments.class_weight is not None:
+        class_weights = weights_by_class(arguments.class_weight)
     if isinstance(x, Examples):
         return ExamplesData(x, class_weights)
     if isinstance(x, tf.keras.utils.PyDataset):
-        data = PyDatasetData(x, bool(given.shuffle), global_seed() or 0, given.class_weight)
+        data = PyDatasetData(x, bool(arguments.shuffle), global_seed() or 0, arguments.class_weight)
         if x.num_batches is None and not in_steps:
             raise ValueError(f"cannot fit with a {type(x).__name__} without end; give steps_per_epoch=")
         return data

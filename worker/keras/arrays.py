@@ -14,9 +14,9 @@ from worker.state.description import BATCH_SIZE, CONTENT, rows_of_array, sample_
 from worker.state.state_file import Position
 
 
-def are_arrays(*given: Any) -> bool:
+def are_arrays(*parts: Any) -> bool:
     """Whether Keras takes these, at any depth of tuples, lists and dicts, as arrays in memory."""
-    return bool(keras_data.are_convertible(given))
+    return bool(keras_data.are_convertible(parts))
 
 
 def split_for_validation(arrays: tuple[Any, Any, Any], share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:

@@ -79,10 +79,10 @@ def fit(
     _check(model, options)
     strategy = strategy or keras_internals.strategy_of(model)
     prepare_model(model, strategy)
-    given = DataArguments(
+    arguments = DataArguments(
         x, y, sample_weight, batch_size, shuffle, class_weight, steps_per_epoch, validation_split, validation_data
     )
-    data, validation_data = make_fit_data(given, epochs)
+    data, validation_data = make_fit_data(arguments, epochs)
     listed_callbacks = check_callbacks(callbacks)
     data.note_trained([model, *listed_callbacks])
     build_from_data(model, data)

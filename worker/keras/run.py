@@ -77,7 +77,7 @@ class FitRun(Run):
     @property
     def passes(self) -> PassLog:
         """The passes over the data."""
-        return self._passes
+        return self._run_data.passes
 
     def steps_done(self, position: Position, logs: Mapping[str, Any], steps: int) -> None:
         """Counts completed steps; the data continue at `position`."""

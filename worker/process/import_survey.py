@@ -264,11 +264,11 @@ def _may_change_environment(node: ast.AST) -> bool:
         case ast.Assign(value=ast.Name(id="environ") | ast.Attribute(attr="environ")):
             return True  # under another name
         case ast.Call(func=function, args=arguments):
-            given = any(
+            takes_environment = any(
                 isinstance(argument, ast.Name | ast.Attribute) and _name_of(argument) == "environ"
                 for argument in arguments
             )
-            return given and _name_of(function) != "dict"
+            return takes_environment and _name_of(function) != "dict"
     return False
 
 

@@ -31,10 +31,10 @@ def is_quiet_statement(statement: ast.stmt) -> bool:
             return is_quiet(annotation) and (value is None or is_quiet(value))
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             arguments = statement.args
-            given = [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
+            defaults = [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
             annotated = [arguments.vararg, arguments.kwarg, *arguments.posonlyargs, *arguments.args]
             hints = [kwonlyarg.annotation for kwonlyarg in (*annotated, *arguments.kwonlyargs) if kwonlyarg is not None]
-            every = [*given, *statement.decorator_list, *(hint for hint in (*hints, statement.returns) if hint)]
+            every = [*defaults, *statement.decorator_list, *(hint for hint in (*hints, statement.returns) if hint)]
             return all(map(is_quiet, every)) and all(map(_is_known_decorator, statement.decorator_list))
         case ast.ClassDef(bases=bases, keywords=[], body=body, decorator_list=decorators):
             return (

@@ -67,23 +67,23 @@ class IndexLoops(EpochLoop):
             self._consumed = Position(epoch, place + 1, place + 1)
             yield numbers[place]
 
-    def _rest_of_order(self, given: Any, batch_size: int | None) -> Iterator[Any]:
+    def _rest_of_order(self, entries: Any, batch_size: int | None) -> Iterator[Any]:
         size, epoch, batch = batch_size or 1, self._position.epoch, self._position.batch
-        order = given if isinstance(given, range) else self._keep_order(given)
+        order = entries if isinstance(entries, range) else self._keep_order(entries)
         examples = self._position.examples
         for start in range(batch * size if examples is None else examples, len(order), size):
             batch += 1
             self._consumed = Position(epoch, batch, min(start + size, len(order)))
             yield order[start] if batch_size is None else order[start : start + size]
 
-    def _keep_order(self, given: Any) -> Any:
-        """The order of this epoch: the restored one if the epoch began with it, else the given one, which is saved."""
+    def _keep_order(self, entries: Any) -> Any:
+        """The order of this epoch: the restored one if the epoch began with it, else `entries`, which are saved."""
         kept = self.state.order
-        if kept is not None and len(kept) != len(given):
-            self._say_other_order(len(kept), len(given))
+        if kept is not None and len(kept) != len(entries):
+            self._say_other_order(len(kept), len(entries))
             kept = None
         if kept is None:
-            kept = given
+            kept = entries
         elif self._put_back_generators is not None:  # the script has drawn an order that is not used
             self._put_back_generators()
         self._put_back_generators = None
@@ -92,6 +92,6 @@ class IndexLoops(EpochLoop):
         except NotSaveable as error:
             raise TypeError(f"cannot save the order of an epoch{error}; give run.order numbers") from error
         self._agree_on_order(digest)
-        self._given_order = given
+        self._given_order = entries
         self.state.order = copy.deepcopy(kept)  # the script may shuffle its own in place
         return self.state.order

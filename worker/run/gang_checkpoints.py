@@ -7,28 +7,21 @@ of them stops all. They agree about every fifth of a second, so that it costs tr
 """
 
 import contextlib
-import json
-import platform
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints.manifest import ManifestError, verify_checkpoint
-from supervisor.protocol.plurals import counted
 from supervisor.protocol.wire.exits import WorkerExit
-from supervisor.protocol.wire.launch import reads_together
-from supervisor.protocol.wire.messages import Committed, SaveFailed
 from worker.base.run_settings import RunSettings
-from worker.checkpoint.replica_parts import PART, ReplicaParts, metrics_of, part_of_process
-from worker.checkpoint.restore import RestoredCheckpoint, has_place_for_all
+from worker.checkpoint.replica_parts import PART, metrics_of, part_of_process
+from worker.checkpoint.restore import RestoredCheckpoint
 from worker.checkpoint.save_link import SaveLink
 from worker.checkpoint.sharded_writer import ShardedWriter
-from worker.checkpoint.shared_read import ALWAYS, IF_IT_PAYS, CannotShare, read_together
 from worker.checkpoint.shares import LEAST_BYTES
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
 from worker.checks.findings import Finding
@@ -38,11 +31,11 @@ from worker.devices.tensorflow_conditions import replica_count
 from worker.internals.tensorflow_internals import CAN_WAIT_FOR_TEXTS
 from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
+from worker.run.gang_restore import GangRestore
+from worker.run.rank_reports import NO_CHECKPOINT, NewestCheckpoint, RankReports
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
-from worker.run.shared_directory import make_mark, require_shared
 from worker.saving.commit import SaveError
 from worker.saving.directory import OpenedDirectory
-from worker.saving.directory_lock import NoLock
 from worker.saving.save import CheckpointWriter
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
@@ -54,15 +47,12 @@ AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its 
 
 @dataclass(frozen=True, slots=True)
 class _Agreement:
-    """What all workers do after this step. `held`: a checkpoint holds it already. `newest`: the newest saved step."""
+    """What all workers do after this step. `held`: a checkpoint holds it already."""
 
     saves: bool
     stops: bool
     held: bool
     next_in: int
-    newest: int
-    newest_attempt: int
-    newest_bytes: int
 
 
 class GangCheckpoints(RunCheckpoints):
@@ -79,124 +69,41 @@ class GangCheckpoints(RunCheckpoints):
         super().__init__(attempt, settings, state, not_finite)
         self._gang = gang
         self._place = Place(gang.rank, gang.size)
+        self._gang_restore = GangRestore(gang, attempt, state)
         self._next = 0  # the step at which the next agreement is due
         self._stepped_at: tuple[int, float] | None = None
-        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: step, ids
-        self._reported_step = -1  # the newest saved step that this worker's daemon was told of
-        self._save_shards = attempt.launch.save_shards  # of the chief, once the directory is open
-        self._chief_attempt = attempt.number
+        self._reports = RankReports(gang, attempt)
         self._link: SaveLink | None = None
         self._share: Future[None] | None = None  # this worker's part in the chief's save in flight
 
     # --- the beginning ---
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:
-        """All restore the checkpoint that the chief selected and verified."""
-        gang, attempt = self._gang, self._attempt
-        if gang.is_chief:
-            opened = super()._open_directory(directory)
-            if (started := local_processes.find_local_processes()) is not None:
-                started.require_all_alive()  # also if the script trains a second time
-            restore = str(opened.restore) if opened.restore else None
-            mark = make_mark(directory)
-            self._chief_attempt = attempt.number  # without a daemon, it has one only now
-            start = [attempt.number, restore, attempt.launch.generation, mark.name, self._save_shards]
-            gang.text_from_chief(json.dumps(start))
-            require_shared(mark, gang, attempt)
-            return opened
-        if attempt.channel is not None:
-            attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
-        number, path, generation, mark_name, self._save_shards = json.loads(gang.text_from_chief(""))
-        self._chief_attempt = number
-        if generation != attempt.launch.generation:
-            attempt.exit_with_error(
-                WorkerExit.STOPPED,
-                f"cannot train: this worker is of generation {attempt.launch.generation} of its gang, and the chief of "
-                f"{generation}; it belongs to a gang that is over",
-            )
-        require_shared(directory / mark_name, gang, attempt)
-        if attempt.channel is None:
-            attempt.number = number
-        return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
+        return self._gang_restore.open_directory(directory, super()._open_directory)
 
     def _make_writer(self, *arguments: Any, **named: Any) -> TensorFlowWriter:
-        if self._save_shards == "never" or not CAN_WAIT_FOR_TEXTS or self._state.strategy is None:
+        save_shards = self._gang_restore.save_shards
+        if save_shards == "never" or not CAN_WAIT_FOR_TEXTS or self._state.strategy is None:
             return super()._make_writer(*arguments, **named)
         self._link = SaveLink(self._gang.rank, jobs_of(self._state.strategy))
-        least_bytes = LEAST_BYTES if self._save_shards == "auto" else 0
+        least_bytes = LEAST_BYTES if save_shards == "auto" else 0
         return ShardedWriter(
             *arguments,
             gang=self._gang,
             link=self._link,
-            chief_attempt=self._chief_attempt,
+            chief_attempt=self._gang_restore.chief_attempt,
             least_bytes=least_bytes,
             own_files=self._own_files,
             **named,
         )
 
-    @contextlib.contextmanager
-    def _readable(self, path: Path) -> Iterator[Path]:
-        """A copy that all workers have read together, or else the checkpoint's own folder."""
-        with contextlib.ExitStack() as stack:
-            copy: Path | None = None
-            if reads_together(self._save_shards, self._gang.size):
-                rule = ALWAYS if self._save_shards == "always" else IF_IT_PAYS
-                try:
-                    copy = stack.enter_context(read_together(path, self._gang, rule))
-                except CannotShare as error:
-                    text = f"each worker reads all of {path.name}, as they can't share that: {error}"
-                    self._attempt.reporter.show_message(text)
-            if copy is not None and not has_place_for_all(self._state.tracked, str(copy / layout.PREFIX)):
-                copy = None  # what TensorFlow reads later, it looks for in the same files
-            if copy is None:
-                self._prove(path)
-            yield copy or path
-
-    def _prove(self, path: Path) -> None:
-        """Reads every byte, where this node's daemon leaves that to the worker (`CheckpointSelector`)."""
-        launch, gang = self._attempt.launch, self._gang
-        if gang.is_chief or launch.generation is None or not reads_together(launch.save_shards, gang.size):
-            return
-        try:
-            verify_checkpoint(path)
-        except (ManifestError, OSError) as error:
-            self._attempt.exit_with_error(
-                WorkerExit.DIRECTORY_UNUSABLE,
-                f"cannot restore {path.name} on {platform.node()}: {error}, and the chief's node saw it whole; all "
-                f"begin again, and the chief proves it once more",
-            )
+    def _readable(self, path: Path) -> AbstractContextManager[Path]:
+        return self._gang_restore.readable(path)
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
         started = time.monotonic()
-        checkpoint = super()._restore_from(path)
-        missing = self._restore_own_generators(path) if path.is_dir() else ()
-        self._require_same_state(path, checkpoint)
-        took_s = time.monotonic() - started
-        return replace(checkpoint, unmatched=(*checkpoint.unmatched, *missing), took_s=took_s)
-
-    def _restore_own_generators(self, path: Path) -> tuple[str, ...]:
-        """Restores this worker's random generators. Returns what could not be restored, in words."""
-        if self._gang.is_chief:
-            return ()
-        parts = ReplicaParts(path)
-        part = parts.part(self._gang.rank)
-        if part is None:
-            saved = counted(parts.processes, "worker")
-            return (f"the random state of worker {self._gang.rank} (saved with {saved}: it gets the chief's)",)
-        extra_state.write_generators(part.generators, self._state.generators)
-        return ()
-
-    def _require_same_state(self, path: Path, checkpoint: RestoredCheckpoint) -> None:
-        """Raises RuntimeError unless all restored the same: a shared file system may show an old state to a host."""
-        proof = (path / layout.MANIFEST).read_bytes() if path.is_dir() else path.name.encode()
-        mine = [checkpoint.state.step, zlib.crc32(proof)]
-        theirs = self._gang.from_chief(mine)
-        differ = self._gang.sum([int(theirs != mine)])[0]
-        if differ:
-            raise RuntimeError(
-                f"cannot train: {differ} of {self._gang.size} workers restored another state than the chief, which has "
-                f"step {theirs[0]} (this worker has step {mine[0]}); let all of them share one checkpoint_dir"
-            )
+        checkpoint = self._gang_restore.complete(path, super()._restore_from(path))
+        return replace(checkpoint, took_s=time.monotonic() - started)
 
     def _record_conditions(self, present: Any, directory: Path) -> None:
         if self._gang.is_chief:
@@ -251,7 +158,7 @@ class GangCheckpoints(RunCheckpoints):
             outcome = self._gang.from_chief([int(error is not None)])[0]
         failed = outcome > 0
         self._allow_exits()
-        self._report_stop(step, failed)
+        self._reports.report_stop(step, self._newest(), failed)
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
@@ -267,7 +174,7 @@ class GangCheckpoints(RunCheckpoints):
             error = self._save_together(agreed, boundary, beside=False)
             if not self._gang.from_chief([int(error is not None and self._writer is not None)])[0]:
                 self._allow_exits()
-                self._report_stop(boundary.step, failed=False)
+                self._reports.report_stop(boundary.step, self._newest(), failed=False)
                 return
             if pause_s is not None:
                 time.sleep(pause_s)
@@ -280,18 +187,17 @@ class GangCheckpoints(RunCheckpoints):
         gang, requests = self._gang, self._attempt.requests
         asked = requests.pop_save_request()
         if asked is not None and asked.flushes:
-            self._waiting.append((step, asked.flushes))
+            self._reports.add_flushes(step, asked.flushes)
         wants, stops = asked is not None or last, asked is not None and asked.stop
         chiefs = [0] * 5
         if gang.is_chief:
             if self._in_flight is not None and self._in_flight[1].done():
                 self._wait_for_save()
             wants = wants or (self._writer is not None and self._is_save_due(step))
-            chiefs = [int(self._is_held(step)), self._steps_until_next(step), *self._newest()]
+            chiefs = [int(self._is_held(step)), self._steps_until_next(step), *astuple(self._newest())]
         summed = gang.sum([int(wants), int(stops), *chiefs])
-        agreed = _Agreement(summed[0] > 0, summed[1] > 0, summed[2] > 0, *summed[3:])
-        self._report_chief_commit(agreed)
-        return agreed
+        self._reports.report_commit(NewestCheckpoint(*summed[4:]))
+        return _Agreement(summed[0] > 0, summed[1] > 0, summed[2] > 0, summed[3])
 
     def _is_held(self, step: int) -> bool:
         in_flight = self._in_flight is not None and self._in_flight[0].step == step
@@ -307,16 +213,15 @@ class GangCheckpoints(RunCheckpoints):
         every = self._cadence.interval.steps
         return steps if every is None else min(steps, every - step % every)
 
-    def _newest(self) -> tuple[int, int, int]:
-        """Step, attempt and size of the newest checkpoint."""
+    def _newest(self) -> NewestCheckpoint:
         name = layout.parse_name(self._last.name) if self._last is not None else None
-        return (0, 0, 0) if self._last is None or name is None else (name.step, name.attempt, self._last.size_bytes)
+        if self._last is None or name is None:
+            return NO_CHECKPOINT
+        return NewestCheckpoint(name.step, name.attempt, self._last.size_bytes)
 
     def _save_together(self, agreed: _Agreement, boundary: StepBoundary, beside: bool) -> str | None:
         """The chief saves, with every worker's part. Returns the error, if there is one by now."""
-        flushes = tuple(flush for _, ids in self._waiting for flush in ids) if self._gang.is_chief else ()
-        if self._gang.is_chief:
-            self._waiting.clear()
+        flushes = self._reports.pop_flushes() if self._gang.is_chief else ()
         if agreed.held:
             return self._report_held(boundary.step, flushes)
         boundary = replace(boundary, position=self._gang.merge_shares(boundary.position))
@@ -388,35 +293,6 @@ class GangCheckpoints(RunCheckpoints):
     def _own_part(self) -> bytes:
         variables = extra_state.extra_variables(self._state.tracked).saved_apart(replica_count(self._state.strategy))
         return part_of_process(variables, metrics_of(self._state.tracked, self._state.values), self._state.generators)
-
-    # --- the other workers' daemons ---
-
-    def _report_chief_commit(self, agreed: _Agreement) -> None:
-        """Reports a commit of the chief to this worker's daemon, with the flushes that it answers."""
-        if self._gang.is_chief or agreed.newest <= max(self._reported_step, 0):
-            return
-        answered = tuple(flush for step, ids in self._waiting if step <= agreed.newest for flush in ids)
-        self._waiting = [entry for entry in self._waiting if entry[0] > agreed.newest]
-        self._reported_step = agreed.newest
-        name = layout.CheckpointName(agreed.newest, agreed.newest_attempt)
-        said = Committed(
-            self._attempt.number, agreed.newest, str(name), agreed.newest_bytes, 0.0, stall_s=0.0, flushes=answered
-        )
-        self._attempt.reporter.send_message(said)
-
-    def _report_stop(self, step: int, failed: bool) -> None:
-        """Reports the last save to this worker's daemon: no later agreement follows that would do it."""
-        if self._gang.is_chief:
-            self._gang.from_chief(self._newest())
-            return
-        newest = self._gang.from_chief([0, 0, 0])
-        if failed:
-            waiting = tuple(flush for _, ids in self._waiting for flush in ids)
-            self._attempt.reporter.send_message(
-                SaveFailed(self._attempt.number, step, "the chief worker could not save; see its log", waiting)
-            )
-            return
-        self._report_chief_commit(_Agreement(False, False, False, 1, *newest))
 
     def _allow_exits(self) -> None:
         started = local_processes.find_local_processes()

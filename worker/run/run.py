@@ -1,9 +1,7 @@
 """`worker.Run`: restores before the training loop, counts steps, saves when it is due or requested."""
 
 import sys
-import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -11,41 +9,28 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from supervisor.protocol.layout import SKIPPED
-from supervisor.protocol.plurals import counted
-from supervisor.protocol.wire.exits import WorkerExit
-from worker.base.run_base import RunBase
 from worker.base.run_settings import check_settings, require_names
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.checks import reachability
 from worker.checks.dataset_checks import find_made_in_epoch
 from worker.checks.findings import Finding
-from worker.checks.watch.kept_values import Kept
-from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.checks import find_problems
 from worker.data.examples import Examples
 from worker.data.resume_dataset import Batch
 from worker.internals.tensorflow_internals import is_op_determinism_enabled
 from worker.microbatch import parts_of
-from worker.process import local_processes
 from worker.process.startup import current_attempt
-from worker.progress.divergence import Divergence, leave_out_batches, read_skipped
+from worker.progress.divergence import Divergence, leave_out_batches
 from worker.progress.metrics import metric_values, replica_metrics
-from worker.progress.progress_reports import PROGRESS_INTERVAL_S
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.replay.replayed_run import LoopAccess
-from worker.run.gang_checkpoints import GangCheckpoints
-from worker.run.misuse import check_tracked, explain, require_python_loop
-from worker.run.replayed_state import ReplayedTensorFlow, batch_bytes, copy_small_variables
-from worker.run.run_checkpoints import RunCheckpoints, SavedState
-from worker.run.run_exports import RunExports
-from worker.state import extra_state, random_generators
-from worker.state.dataset_passes import PassLog, seed_state
+from worker.run.misuse import check_tracked, require_python_loop
+from worker.run.replayed_state import batch_bytes
+from worker.run.run_data import RunData
+from worker.run.tracked_run import TrackedRun
+from worker.state import extra_state
+from worker.state.dataset_passes import seed_state
 from worker.state.description import differences
-from worker.state.random_generators import GENERATORS
-from worker.state.replica_values import ALONE, MetricState, Place
-from worker.state.run_state import HasState
 from worker.state.script_conditions import SET_AT_STEP
 from worker.state.state_file import Position
 
@@ -62,7 +47,7 @@ _NOT_DETERMINISTIC = Finding(
 )
 
 
-class Run(RunBase):
+class Run(TrackedRun):
     """One training run around a loop of the script's own, as a context manager.
 
     Entering restores into `checkpoint` (what the daemon selected, or else the newest that verifies), or begins at step
@@ -112,24 +97,9 @@ class Run(RunBase):
             leave_out=leave_out, strict=strict, on_nan=on_nan, state=state, summaries=summaries,
             summary_every=summary_every,
         )  # fmt: skip
-        gang = self._gang = collectives.gang_of(strategy)
-        super().__init__(settings if gang is None or gang.is_chief else replace(settings, summaries=None))
-        self.strategy = strategy
-        self._tracked = checkpoint
-        self._generators = extra_state.check_own_generators(settings.generators)  # the script's, Keras' too
-        saved = SavedState(checkpoint, strategy, self._generators, self.state)
-        not_finite = self._not_finite if self._on_nan != "off" else None
-        self._checkpoints: RunCheckpoints = (
-            RunCheckpoints(self._attempt, settings, saved, not_finite)
-            if gang is None
-            else GangCheckpoints(gang, self._attempt, settings, saved, not_finite)
-        )
-        self._exports = RunExports(self._attempt, checkpoint, is_chief=gang is None or gang.is_chief)
-        self._left_out: frozenset[tuple[int, int]] = frozenset()
+        super().__init__(checkpoint, strategy, settings)
         self._uses_microbatches = launch.microbatches <= 1
-        self._passes = PassLog(digest=self._digest_generators)
-        self._reader: BatchReader | None = None
-        self._waited_s = 0.0  # for data, since the last report
+        self._run_data = RunData(self._attempt, strategy, self._gang, self._digest_generators)
 
     def __enter__(self) -> Self:
         self._enter()
@@ -137,31 +107,24 @@ class Run(RunBase):
         try:
             check_tracked(self._tracked, self.strategy)
             restored = self._checkpoints.restore_or_begin(self.total_steps, self._set_at_step)
+            if self._directory is not None:
+                self._run_data.read_left_out(self._directory)
         except BaseException:
             self._checkpoints.close()
             raise
         if restored is None and is_first_run:
             self._explain_own_restore(extra_state.optimizer_steps(self._tracked))
         if restored is not None:
-            self._passes = PassLog(restored.passes, self._digest_generators)
+            self._run_data.restore_passes(restored.passes)
             self.step, self._metrics = restored.step, restored.metrics
             self._continue_at(restored.position)
-        self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
         self._attempt.requests.can_export = True
         self._begin()
         return self
 
-    def _failed(self, error: BaseException) -> None:
-        if (text := explain(error, self.strategy)) is not None:
-            error.add_note(f"stepkeeper: {text}")
-        if (others := local_processes.find_local_processes()) is not None and isinstance(error, tf.errors.OpError):
-            others.wait_for_member_failure()
-        super()._failed(error)
-
     def _release(self) -> None:
-        if self._reader is not None:
-            self._reader.abandon()
+        self._run_data.close()
         super()._release()
 
     def batches(self, source: Any) -> Iterator[Batch]:
@@ -176,16 +139,16 @@ class Run(RunBase):
         self._require_with("run.batches")
         self._check_loops()
         self._check_data_of_epoch(source)
-        if self._passes.is_of_epoch_before(self._position.epoch):
-            self._passes.is_made_anew = self._loop_checks.makes_data(sys._getframe(1), source)
+        if self._run_data.passes.is_of_epoch_before(self._position.epoch):
+            self._run_data.passes.is_made_anew = self._loop_checks.makes_data(sys._getframe(1), source)
         batches = self._batches(source)
         return batches if self._replays is None else self._replays.watch(batches)
 
     def _batches(self, source: Any) -> Iterator[Batch]:
         yield from self._over_epochs(
             "run.batches",
-            lambda: self._rest_of_epoch(self._reader_of(source)),
-            lambda: self._reader_of(source).skip_epoch(),
+            lambda: self._rest_of_epoch(self._run_data.reader_of(source, self._position)),
+            lambda: self._run_data.reader_of(source, self._position).skip_epoch(),
         )
         if self.reached or (self._data_ended and self._position.epoch == self._last_epoch):
             self._checkpoints.save_final(self._step_boundary())
@@ -193,7 +156,8 @@ class Run(RunBase):
     def _rest_of_epoch(self, reader: BatchReader) -> Iterator[Batch]:
         if isinstance(reader.data, Examples):
             self._expect_steps(reader.data.left(self._position), reader.data.per_epoch)
-        batches = ((batch, reader.consumed) for batch in self._report_waits(reader.rest_of_epoch()))
+        timed = self._run_data.report_waits(reader.rest_of_epoch(), self._reports, self._report_section)
+        batches = ((batch, reader.consumed) for batch in timed)
         for batch, consumed in self._with_replays(batches):
             if self._consumed is None and not self._is_replaying:
                 self._checkpoints.on_step_boundary(self.step, self._step_boundary)
@@ -220,14 +184,14 @@ class Run(RunBase):
             return
         self._count_step()
         self._metrics = metrics
-        self._record_for_divergence(metrics, () if self._reader is None else self._reader.pop_handed_out())
+        self._record_for_divergence(metrics, self._run_data.pop_handed_out())
         self._end_step(sys._getframe(1), metrics)
 
     def _check_first_step(self, frame: FrameType) -> None:
         self._check_complete(frame)
-        passes = self._passes
+        passes = self._run_data.passes
         self._checkpoints.begin_steps(
-            differences(dict(self._passes.described_before), dict(passes.described_skipped or passes.described or {}))
+            differences(dict(passes.described_before), dict(passes.described_skipped or passes.described or {}))
         )
         if not self._uses_microbatches:
             self._attempt.reporter.show_message(
@@ -237,14 +201,7 @@ class Run(RunBase):
 
     @property
     def _reads_batches(self) -> bool:
-        return self._reader is not None
-
-    def _replayed_run(self, loop: LoopAccess) -> ReplayedTensorFlow:
-        return ReplayedTensorFlow(loop, self._checkpoints, self._tracked)
-
-    @property
-    def _trains_with_others(self) -> bool:
-        return self._gang is not None or self._attempt.launch.member is not None
+        return self._run_data.reader is not None
 
     def _find_seeded_in_epoch(self, data: Any, seeds_before: Any) -> list[Finding]:
         return find_made_in_epoch(data, seeds_before)
@@ -252,20 +209,8 @@ class Run(RunBase):
     def _read_seed_sequence(self) -> Any:
         return seed_state()
 
-    def _digest_generators(self) -> bytes:
-        return repr(random_generators.read([g for g in self._generators if isinstance(g, GENERATORS)])).encode()
-
     def _read_passes(self) -> Mapping[str, Any]:
-        return self._passes.to_json()
-
-    def _read_generators(self) -> dict[str, Any]:
-        return extra_state.read_generators(self._generators)
-
-    def _write_generators(self, states: Mapping[str, Any]) -> None:
-        extra_state.write_generators(states, self._generators)
-
-    def _copy_small(self) -> Callable[[], None]:
-        return copy_small_variables(self._tracked)
+        return self._run_data.passes.to_json()
 
     @property
     def split(self) -> int:
@@ -277,76 +222,23 @@ class Run(RunBase):
         """The batch in the parts that fit into memory, each with its share of the examples; see `worker.microbatch`."""
         return parts_of(batch, self.split)
 
-    def _report_waits(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Passes batches on and measures the waits for them; reports each wait where steps are slow."""
-        while True:
-            reports = (self._reports.step_s or 0.0) >= PROGRESS_INTERVAL_S
-            if reports:
-                self._report_section("data")
-            began = time.monotonic()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            finally:
-                self._waited_s += time.monotonic() - began
-                if reports:
-                    self._report_section(None)
-            yield batch
-
-    def _reader_of(self, source: Any) -> BatchReader:
-        """The reader in use, if it reads this source and its position is that of training; else a new one."""
-        if self._reader is None or self._reader.data is not source or self._reader.position != self._position:
-            self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang, self._passes)
-        return self._reader
-
-    def _agree_on_order(self, digest: bytes) -> None:
-        if self._gang is None:
-            return
-        mine = [zlib.crc32(digest)]
-        if self._gang.sum([int(self._gang.from_chief(mine) != mine)])[0]:
-            raise RuntimeError(
-                "cannot train: the workers go through the epoch in different orders, of which a checkpoint holds one; "
-                "draw the order of run.order from a generator that has the same seed in all of them"
-            )
-
     def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
         means, replicas = metric_values(self._metrics), replica_metrics(self._metrics)
         position = replace(self._position, ended=self._data_ended)
-        return StepBoundary(self.step, position, means, replicas, self._passes.to_json())
+        return StepBoundary(self.step, position, means, replicas, self._run_data.passes.to_json())
 
     @property
     def _rows(self) -> int | None:
-        return None if self._reader is None else self._reader.rows
+        return self._run_data.rows
 
     def _pop_data_wait_s(self) -> float | None:
-        waited_s, self._waited_s = self._waited_s, 0.0
-        return None if self._reader is None else waited_s
+        return self._run_data.pop_wait_s()
 
     def _leave_out_batches(self, divergence: Divergence) -> tuple[str, tuple[str, ...]]:
         if self._on_nan != "skip" or self._directory is None:
             return super()._leave_out_batches(divergence)
         return leave_out_batches(self._directory, divergence, self._attempt.number)
-
-    def _read_left_out(self) -> frozenset[tuple[int, int]]:
-        """The batches that were left out before; a restart has to leave them out too, to train on the same data."""
-        if self._directory is None:
-            return frozenset()
-        try:
-            left_out = read_skipped(self._directory)
-        except (OSError, ValueError) as error:
-            self._checkpoints.close()
-            self._attempt.exit_with_error(
-                WorkerExit.DIRECTORY_UNUSABLE,
-                f"cannot read which batches to leave out: {error}",
-                errno=error.errno if isinstance(error, OSError) else None,
-            )
-        if left_out:
-            self._attempt.reporter.show_message(
-                f"leaving out {counted(len(left_out), 'batch', 'batches')} on which training diverged (see {SKIPPED})"
-            )
-        return left_out
 
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
@@ -360,19 +252,11 @@ class Run(RunBase):
             lambda: [*self._find_problems(roots), *self._find_lost_values(frame)],
         )
 
-    def _keep(self, kept: Kept) -> None:
-        super()._keep(kept)
-        tracked = tf.train.TrackableView(self._tracked).descendants()
-        # asked of the class, as reading an attribute of a variable of several processes makes them wait for each other
-        kept.identities |= {id(node) for node in tracked if hasattr(type(node), "deserialize")}
-
-    def _adapt_state(self, value: Any) -> HasState | None:
-        return MetricState.of(value, ALONE if self._gang is None else Place(self._gang.rank, self._gang.size))
-
     def _find_problems(self, roots: list[reachability.Root], data: Any = None) -> list[Finding]:
         """What of the data and of the traced functions would not be the same after a restart."""
-        data = self._reader.data if self._reader is not None else data
-        findings = find_problems(roots, self._leave_out, self._tracked, data, self._passes, self.total_steps)
+        reader, passes = self._run_data.reader, self._run_data.passes
+        data = reader.data if reader is not None else data
+        findings = find_problems(roots, self._leave_out, self._tracked, data, passes, self.total_steps)
         if self._attempt.launch.deterministic and not is_op_determinism_enabled():
             findings.append(_NOT_DETERMINISTIC)
         return findings
@@ -380,12 +264,3 @@ class Run(RunBase):
     def _finish(self) -> None:
         self._report_section(None)  # reports the wait for data since the last step
         super()._finish()
-
-    def _serve_exports(self) -> None:
-        started = time.monotonic()
-        self._exports.serve(self.step)
-        self._checkpoints.stalled_s += time.monotonic() - started
-
-    def _export(self) -> None:
-        self._exports.export_trained(self.step)
-        self._exports.serve(self.step)

@@ -248,18 +248,20 @@ class SaveScheduler(Generic[F, T]):
             keep_cached=self._cached.replace if self._cached is not None else None,
         )
         del captured  # only the save holds the copy, and frees it when it is written
-        if goes_on:
-            try:
-                self._in_flight = save, self._save_thread.submit(save.write_and_report)
-            except RuntimeError:  # no thread can be started: a limit was reached, or the main one is over
-                goes_on = False
-                save.mark_training_blocked(captured_at)
-        failure = None
-        if not goes_on:
-            failure = self._record_outcome(save, self._outcome_or_exit(save.write_and_report, boundary.step))
+        failure = self._write(save, goes_on, captured_at)
         self._cadence.restart_interval(boundary.step, time.monotonic())
         self.stalled_s += time.monotonic() - started
         return failure
+
+    def _write(self, save: CheckpointSave[T], goes_on: bool, captured_at: float) -> str | None:
+        """Writes a captured step, beside training if that goes on. Returns the error, if there is one by now."""
+        if goes_on:
+            try:
+                self._in_flight = save, self._save_thread.submit(save.write_and_report)
+                return None
+            except RuntimeError:  # no thread can be started: a limit was reached, or the main one is over
+                save.mark_training_blocked(captured_at)
+        return self._record_outcome(save, self._outcome_or_exit(save.write_and_report, save.step))
 
     def _wait_for_save(self) -> None:
         """Waits for the save in flight, if there is one, and records its outcome."""

@@ -106,12 +106,12 @@ def _reseed(seed: Any) -> None:
 
 
 def _exact(original: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:
-    def operation(*given: Any, seed: int = 0, seed2: int = 0, **named: Any) -> Any:
+    def operation(*arguments: Any, seed: int = 0, seed2: int = 0, **named: Any) -> Any:
         own_seed = sys._getframe(1).f_locals.get("seed")  # the caller is tf.random's function, which has the argument
         drawn = None if own_seed is not None or _generators is None else _generators.draw_seed()
         if drawn is None:
-            return original(*given, seed=seed, seed2=seed2, **named)
-        return stateless(drawn, *given, **named)
+            return original(*arguments, seed=seed, seed2=seed2, **named)
+        return stateless(drawn, *arguments, **named)
 
     operation.original = original  # type: ignore[attr-defined]
     return operation

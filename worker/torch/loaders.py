@@ -139,9 +139,9 @@ def plan_batches(data: Any, batch_size: int | None, seed: int, options: Mapping[
     """
     if isinstance(data, DataLoader) or is_prepared(data):
         if batch_size is not None or options:
-            given = ", ".join(["batch_size"] * (batch_size is not None) + sorted(options))
+            names = ", ".join(["batch_size"] * (batch_size is not None) + sorted(options))
             raise TypeError(
-                f"cannot use {given} with a DataLoader, which has its own; leave them out, or give its dataset"
+                f"cannot use {names} with a DataLoader, which has its own; leave them out, or give its dataset"
             )
         return _plan_of_loader(data, seed)
     if batch_size is None:

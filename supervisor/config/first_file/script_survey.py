@@ -221,14 +221,15 @@ def _function_that_returns_training(tree: ast.Module, imported: dict[str, str]) 
 
 
 def _has_required_parameters(function: ast.FunctionDef) -> bool:
-    given = function.args
-    return len(given.posonlyargs) + len(given.args) > len(given.defaults) or None in given.kw_defaults
+    parameters = function.args
+    required = len(parameters.posonlyargs) + len(parameters.args) - len(parameters.defaults)
+    return required > 0 or None in parameters.kw_defaults
 
 
-def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _arguments(calls: list[ast.Call], command_line: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The options and positional arguments of argparse, and which of those that must be given are not."""
     options, needed = list[str](), list[str]()
-    words = {word.partition("=")[0] for word in given}
+    words = {word.partition("=")[0] for word in command_line}
     for call in calls:
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
             continue
@@ -240,13 +241,13 @@ def _arguments(calls: list[ast.Call], given: Sequence[str]) -> tuple[tuple[str, 
         if shown.startswith("-"):
             is_missing = _is_true(call, "required") and not words & {*names}
         else:
-            is_missing = not given and _text_of(call, "nargs") not in ("?", "*", "...")
+            is_missing = not command_line and _text_of(call, "nargs") not in ("?", "*", "...")
         if is_missing:
             needed.append(shown)
     return tuple(dict.fromkeys(options)), tuple(dict.fromkeys(needed))
 
 
-def _positions(tree: ast.Module, given: Sequence[str]) -> Iterator[str]:
+def _positions(tree: ast.Module, command_line: Sequence[str]) -> Iterator[str]:
     """The entries of sys.argv that the script takes and nobody gives, unless it counts them."""
     wanted = 0
     for node in ast.walk(tree):
@@ -256,7 +257,7 @@ def _positions(tree: ast.Module, given: Sequence[str]) -> Iterator[str]:
             index = node.slice
             if isinstance(index, ast.Constant) and isinstance(index.value, int):
                 wanted = max(wanted, index.value)
-    yield from (f"sys.argv[{number}]" for number in range(len(given) + 1, min(wanted, _MOST_ARGUMENTS) + 1))
+    yield from (f"sys.argv[{number}]" for number in range(len(command_line) + 1, min(wanted, _MOST_ARGUMENTS) + 1))
 
 
 _MOST_ARGUMENTS = 20
@@ -279,5 +280,5 @@ def _text_of(call: ast.Call, keyword: str) -> str:
 
 
 def _is_true(call: ast.Call, keyword: str) -> bool:
-    given = [argument.value for argument in call.keywords if argument.arg == keyword]
-    return any(isinstance(node, ast.Constant) and node.value is True for node in given)
+    values = [argument.value for argument in call.keywords if argument.arg == keyword]
+    return any(isinstance(node, ast.Constant) and node.value is True for node in values)

@@ -19,7 +19,7 @@ from supervisor.config.schema.section import (
     section_model,
 )
 from supervisor.core.program.facts import Durable, OnNotice, OnOom
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.facts import StandbyKind
 from supervisor.protocol.allocation import MAX_NODES
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.mirror.keys import store_url

@@ -158,8 +158,8 @@ class SectionReader:
 
     def _given(self, model: type[Model], computed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
         fields = model.ini_keys()
-        given: dict[str, Any] = {key: text for key, text in self.texts.items() if key in fields}
+        values: dict[str, Any] = {key: text for key, text in self.texts.items() if key in fields}
         for name, value in computed.items():
-            given.setdefault(name, value)
+            values.setdefault(name, value)
         folders = {fields[key]: entry.folder for key, entry in self.ini.entries.items() if key in fields}
-        return given, folders
+        return values, folders

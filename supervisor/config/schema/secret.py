@@ -56,12 +56,12 @@ class Secret:
 
     def matches(self, password: str) -> bool:
         """Whether it is the password; takes the same time wherever they differ."""
-        given = password.encode(errors="surrogatepass")
+        tried = password.encode(errors="surrogatepass")
         if self._scrypt is not None:
-            given = self._scrypt.of(given)
+            tried = self._scrypt.of(tried)
         elif self._sha1:
-            given = hashlib.sha1(given, usedforsecurity=False).digest()  # Supervisor's form, accepted and not offered
-        return hmac.compare_digest(given, self._wanted)
+            tried = hashlib.sha1(tried, usedforsecurity=False).digest()  # Supervisor's form, accepted and not offered
+        return hmac.compare_digest(tried, self._wanted)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())

@@ -93,23 +93,25 @@ class SectionModel:
         return cls._ini_keys
 
     @classmethod
-    def build(cls, given: Mapping[str, Any], folders: Mapping[str, Path] | None = None) -> Self:
+    def build(cls, values: Mapping[str, Any], folders: Mapping[str, Path] | None = None) -> Self:
         """The section, from texts or values by key (internal fields by name).
 
         Texts are parsed as the field's type says, other values stay as they are. `folders`: where relative paths of a
         field start; by default in the current folder. Raises SectionError with all that is wrong or missing.
         """
-        missing = [(name, f"has no '{name}'; add it") for name in cls._required if name not in given]
-        parsed, wrong = cls._read(given, folders or {})
+        missing = [(name, f"has no '{name}'; add it") for name in cls._required if name not in values]
+        parsed, wrong = cls._read(values, folders or {})
         if missing or wrong:
             raise SectionError(missing + wrong)
         return cls(**parsed)
 
     @classmethod
-    def build_partial(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
+    def build_partial(cls, values: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
         """The section with None for fields that are wrong or missing, and the names of those."""
-        parsed, _ = cls._read(given, folders)
-        needed = {attribute.name for name, attribute in cls._by_name.items() if name in given or is_required(attribute)}
+        parsed, _ = cls._read(values, folders)
+        needed = {
+            attribute.name for name, attribute in cls._by_name.items() if name in values or is_required(attribute)
+        }
         lost = frozenset(needed - parsed.keys())
         return cls(**dict.fromkeys(lost), **parsed), lost
 
@@ -119,15 +121,15 @@ class SectionModel:
         return said
 
     @classmethod
-    def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[KeyProblem]]:
-        if strange := given.keys() - cls._by_name.keys():
+    def _read(cls, values: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[KeyProblem]]:
+        if strange := values.keys() - cls._by_name.keys():
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
         parsed: dict[str, Any] = {}
         wrong: list[KeyProblem] = []
         for name, attribute in cls._by_name.items():
             try:
-                if name in given:
-                    parsed[attribute.name] = _value(cls._readers[name], given[name], folders.get(attribute.name))
+                if name in values:
+                    parsed[attribute.name] = _value(cls._readers[name], values[name], folders.get(attribute.name))
             except ValueError as error:
                 wrong.append((name, f"{name} {error}"))
         return parsed, wrong
@@ -176,10 +178,10 @@ def parsed_by(parse: Callable[[str], Any]) -> ValueParser:
     return ValueParser(lambda text, _: parse(_utf8(text)))
 
 
-def _value(reader: ValueParser | None, given: Any, folder: Path | None) -> Any:
-    if not isinstance(given, str):
-        return given
-    return _utf8(given) if reader is None else reader.parse(given, folder or Path.cwd())
+def _value(reader: ValueParser | None, value: Any, folder: Path | None) -> Any:
+    if not isinstance(value, str):
+        return value
+    return _utf8(value) if reader is None else reader.parse(value, folder or Path.cwd())
 
 
 def _reader(kind: Any) -> ValueParser | None:

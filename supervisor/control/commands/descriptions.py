@@ -13,7 +13,7 @@ from supervisor.control.commands.notices import notice_description
 from supervisor.core.diagnosis.evidence import describe_remedy
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
-from supervisor.core.standby import StandbyStage
+from supervisor.core.standby.facts import StandbyStage
 from supervisor.protocol.plurals import listed
 from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.program.runner import Runner

@@ -135,8 +135,8 @@ async def drill(context: CommandContext, request: DrillRequest) -> DrillStarted 
             Code.BAD_ARGUMENTS, f"in_s is missing; it has to be a number above 0, {MAX_DRILL_S:g} at most"
         )
     certainty = request.certainty or (Certainty.POSSIBLE if is_freeze else Certainty.CERTAIN)
-    given = context.drills.start(program, request.in_s, request.kind, certainty)
-    return DrillStarted(name, given.id, request.kind, certainty)
+    drill = context.drills.start(program, request.in_s, request.kind, certainty)
+    return DrillStarted(name, drill.id, request.kind, certainty)
 
 
 # --- in `status` ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from supervisor.control.commands.notices import NoticeStatus, notice_status, slo
 from supervisor.control.commands.prove import ProofStatus, ProvingNow, difference_found, proof_status, proving_now
 from supervisor.core.diagnosis.evidence import Diagnosis
 from supervisor.core.program.facts import State
-from supervisor.core.standby import StandbyKind, StandbyStage
+from supervisor.core.standby.facts import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
 from supervisor.protocol.checkpoints.account import ReportedCheckpoint
 from supervisor.protocol.damage import OlderBecause

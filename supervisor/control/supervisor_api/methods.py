@@ -34,11 +34,11 @@ class Method:
         """The types of the result and of the parameters, in XML-RPC's words."""
         return [self.returns, *(_TYPES[kind][0] for kind in self.parameters)]
 
-    def arguments(self, given: Sequence[Value]) -> list[Value]:
+    def arguments(self, values: Sequence[Value]) -> list[Value]:
         """The arguments, checked and converted for the method. Raises RpcFault."""
-        if not len(self.parameters) - self.optional <= len(given) <= len(self.parameters):
+        if not len(self.parameters) - self.optional <= len(values) <= len(self.parameters):
             raise RpcFault(FaultCode.INCORRECT_PARAMETERS)
-        return [_argument(kind, value) for kind, value in zip(self.parameters, given, strict=False)]
+        return [_argument(kind, value) for kind, value in zip(self.parameters, values, strict=False)]
 
 
 _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
@@ -139,34 +139,34 @@ METHODS: Mapping[str, Method] = {
 MULTICALL = "system.multicall"
 
 
-async def call(context: CommandContext, caller: Caller, name: str, given: Sequence[Value]) -> Value:
+async def call(context: CommandContext, caller: Caller, name: str, arguments: Sequence[Value]) -> Value:
     """The result of a method. Raises RpcFault, and CommandError if the caller may not change anything."""
     if name == MULTICALL:
-        (calls,) = _MULTICALL.arguments(given)
+        (calls,) = _MULTICALL.arguments(arguments)
         assert isinstance(calls, list)
         return await _multicall_results(context, caller, calls)
     method = METHODS.get(name)
     if method is None:
         raise RpcFault(FaultCode.UNKNOWN_METHOD)
     if not method.changes:
-        result: Value = await method.act(context, *method.arguments(given))
+        result: Value = await method.act(context, *method.arguments(arguments))
         return result
-    with audit.audited(audit.Change(caller, name, dict(zip(method.parameters, given, strict=False)))):
+    with audit.audited(audit.Change(caller, name, dict(zip(method.parameters, arguments, strict=False)))):
         caller.require_change_rights()
         if context.programs.closing:
             raise RpcFault(FaultCode.SHUTDOWN_STATE)
-        changed: Value = await method.act(context, *method.arguments(given))
+        changed: Value = await method.act(context, *method.arguments(arguments))
         return changed
 
 
 async def _multicall_results(context: CommandContext, caller: Caller, calls: Sequence[Value]) -> list[Value]:
     """The results of a multicall. Other tasks run after each call; the size of all results is limited."""
-    given, results = 0, list[Value]()
+    size_bytes, results = 0, list[Value]()
     for item in calls:
         await asyncio.sleep(0)
-        if given < MAX_BYTES:
+        if size_bytes < MAX_BYTES:
             results.append(await _call_result(context, caller, item))
-            given += text_size(results[-1])
+            size_bytes += text_size(results[-1])
         else:
             results.append(
                 _struct(RpcFault(FaultCode.FAILED, "the earlier calls gave 16 MiB, the limit; make another multicall"))

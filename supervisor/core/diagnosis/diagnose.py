@@ -230,8 +230,8 @@ def _by_exception(evidence: Evidence, output: Output, exception: RaisedException
         if above is not None and not above.is_vague:
             rule, line, source = above, its_line, Source.STDERR
     if rule is not None and line is not None:
-        told = exception.headline if line in exception.lines[:1] else line
-        return _of_line(evidence, output, rule.kind, told, source)
+        quoted = exception.headline if line in exception.lines[:1] else line
+        return _of_line(evidence, output, rule.kind, quoted, source)
     kind = EXCEPTIONS.get(exception.name, DeathKind.EXCEPTION)
     return diagnosis_of(kind, exception.headline, source)
 

@@ -21,6 +21,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
+from supervisor.core.fleet.gang_effects import (
+    BeginTraining,
+    Disconnect,
+    EndGeneration,
+    EndWorker,
+    GangEffect,
+    Say,
+    TellCluster,
+)
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
@@ -38,55 +47,6 @@ class TurnPhase(Enum):
     GATHERING = "gathering"  # it has not begun: workers of the turn before are to end
     TRAINING = "training"  # it has begun; a spare node waits
     BROKEN = "broken"  # this daemon has told the chief that its worker has ended
-
-
-@dataclass(frozen=True, slots=True)
-class BeginTraining:
-    """Start the worker, unless this node is a spare one. `nodes` and `addresses`: of all workers, by rank."""
-
-    turn: int
-    nodes: tuple[int, ...]
-    addresses: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TellCluster:
-    """To a spare node that has come back: who trains at present."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndWorker:
-    """This turn is over: end the worker if there is one, and say `ready` once there is none. `text`: for people."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """To one node, or to all that are connected (None)."""
-
-    message: Broken | Over | Refused | WithoutWorker
-    node: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnect:
-    """Nothing is heard of that node: end the connection, so that it can join again."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndGeneration:
-    """This generation is over: end the worker, and leave with `status`. `text`: why, for people."""
-
-    status: StepExit
-    text: str
-
-
-GangEffect = BeginTraining | TellCluster | EndWorker | Say | Disconnect | EndGeneration
 
 
 @dataclass(slots=True)

@@ -21,18 +21,17 @@ from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse
 from supervisor.core.gpus.faults import Fault, Follows, Remedy
 from supervisor.core.gpus.health import GpuHealth, HealthTrail
 from supervisor.core.gpus.incidents import INCIDENT_S, QUIET_NOTE_S, RECENT_S, Incidents, RecentFault
+from supervisor.core.gpus.inventory import GpuInventory
 from supervisor.core.gpus.records import MAX_FAULTS, WEEKS_S, GpuRecord, GuardRecords, LeftOut, PastFault
-from supervisor.core.gpus.repeats import is_repeated_elsewhere, what_follows
-from supervisor.core.gpus.verdict import Gpu, chosen_gpus
+from supervisor.core.gpus.repeats import is_repeated_elsewhere, what_follows, worse_of
+from supervisor.core.gpus.verdict import Gpu
 from supervisor.core.gpus.words import describe, gpu_words
 from supervisor.core.gpus.xid import XidLine
 
 SETTLED_S = 10.0  # what NVML says of a GPU was perhaps asked before the line that came first
 HOOK_WAIT_S = 180.0  # a job that does not end holds the hook up no longer: longer than a flush may take
 MAX_REBOOTS = 2  # the same fault after so many reboots needs somebody who looks at the hardware
-MAX_TEXT = 500  # characters of why a GPU is left out
 LEAVING_OUT = (Follows.LEAVE_OUT, Follows.AT_NEXT_START)
-_RANKS = (None, Remedy.INSPECT, Remedy.RESET, Remedy.REBOOT, Remedy.REPLACE)
 
 
 @dataclass(slots=True)
@@ -44,8 +43,7 @@ class Guard:
     host_fault: str | None = None
     """Why no GPU of the host can be used by a new process."""
     _trail: HealthTrail = field(default_factory=HealthTrail)
-    _health: dict[str, GpuHealth] = field(default_factory=dict)
-    _listed: tuple[GpuHealth, ...] = ()
+    _inventory: GpuInventory = field(default_factory=GpuInventory)
     _incidents: Incidents = field(default_factory=Incidents)
     _lines_at: dict[str, float] = field(default_factory=dict)
     revision: int = 0
@@ -55,18 +53,18 @@ class Guard:
 
     def gpus(self, listed: Iterable[GpuHealth] | None = None) -> list[Gpu]:
         """The GPUs that were last listed, as a start looks at them."""
-        known = self._listed if listed is None else self._with_known_ids(tuple(listed))
+        known = self._inventory.listed if listed is None else self._inventory.with_known_ids(tuple(listed))
         return [health.as_gpu(gpu, self.left_out_because(gpu)) for gpu in known]
 
     @property
     def listed(self) -> tuple[GpuHealth, ...]:
         """What was last heard of all GPUs that are there."""
-        return self._listed
+        return self._inventory.listed
 
     @property
     def seen(self) -> frozenset[str]:
         """The ids of all GPUs that NVML listed since the daemon's start."""
-        return frozenset(self._health)
+        return self._inventory.seen
 
     def left_out_because(self, gpu: GpuHealth) -> str | None:
         """Why it is left out; None if it is not."""
@@ -86,12 +84,12 @@ class Guard:
         since = record.left_out.since_wall_at if record is not None and record.left_out is not None else None
         if since is not None and use.started_wall_at > since:
             return False
-        uuids = {gpu.uuid for gpu in self._devices() if key in (gpu.uuid, gpu.address)}
-        return any(gpu.uuid in uuids for gpu in self._chosen(use))
+        uuids = {gpu.uuid for gpu in self._inventory.devices() if key in (gpu.uuid, gpu.address)}
+        return not uuids.isdisjoint(self.gpus_of(use))
 
     def gpus_of(self, use: GpuUse) -> frozenset[str]:
         """The ids of the GPUs that a job may use."""
-        return frozenset(gpu.uuid for gpu in self._chosen(use))
+        return frozenset(gpu.uuid for gpu in self._inventory.chosen(use.visible))
 
     # --- what happens ---
 
@@ -123,13 +121,12 @@ class Guard:
         self, listed: Sequence[GpuHealth], uses: Sequence[GpuUse], now: float, is_complete: bool = True
     ) -> list[Decision]:
         """NVML was asked about all GPUs. `is_complete`: one that is not among them is gone."""
-        self._listed = self._with_known_ids(listed)
+        self._inventory.update(listed)
         self.host_fault = None
         decisions: list[Decision] = []
-        for gpu in self._listed:
+        for gpu in self._inventory.listed:
             if not gpu.uuid:
                 continue
-            self._health[gpu.uuid] = gpu
             if gpu.address:
                 self.on_named(gpu.address, gpu.uuid)
             record = self.records.gpus.get(gpu.uuid, GpuRecord(gpu.uuid))
@@ -139,10 +136,9 @@ class Guard:
                 decisions += self._on_fault(fault, gpu.uuid, detail, uses, now, now)
             decisions += self._judge_state(gpu, uses, now)
         if is_complete:
-            there = {gpu.uuid for gpu in self._listed}
-            for uuid in self._health.keys() - there:
+            for uuid in self._inventory.missing:
                 decisions += self._on_state(faults.GONE, uuid, uses, now)
-            self._trail.forget_all_but(dict.fromkeys(there))
+            self._trail.forget_all_but({gpu.uuid: None for gpu in self._inventory.listed})
         return decisions
 
     def on_host_fault(self, fault: Fault, text: str, now: float) -> list[Decision]:
@@ -175,7 +171,7 @@ class Guard:
         record = self.records.gpus.get(key) or self.records.gpus.get(self._key(key))
         if record is None or record.left_out is None:
             return []
-        self._health.pop(record.uuid, None)  # if it is gone, it is not missed any more
+        self._inventory.forget(record.uuid)  # if it is gone, it is not missed any more
         return self._return(record.uuid or record.address, "an operator returned it")
 
     def due_hooks(self, uses: Sequence[GpuUse], now: float) -> list[Decision]:
@@ -212,17 +208,6 @@ class Guard:
 
     # --- how it decides ---
 
-    def _with_known_ids(self, listed: Sequence[GpuHealth]) -> tuple[GpuHealth, ...]:
-        """A GPU in error that can't even give its id is the one that had its number before."""
-        there = {gpu.uuid for gpu in listed}
-        before = {gpu.index: gpu for gpu in self._health.values() if gpu.uuid not in there}
-        return tuple(
-            gpu
-            if gpu.uuid or gpu.index not in before
-            else replace(gpu, uuid=before[gpu.index].uuid, address=before[gpu.index].address)
-            for gpu in listed
-        )
-
     def _judge_state(self, gpu: GpuHealth, uses: Sequence[GpuUse], now: float) -> list[Decision]:
         record = self.records.gpus.get(gpu.uuid)
         left_out = record.left_out if record is not None else None
@@ -257,45 +242,47 @@ class Guard:
             return []  # the end of a process is no fault
         first = affected[0] if affected else None
         text = describe(fault, detail)
+        words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
         names = frozenset(use.program for use in affected)
         is_old = now - at > RECENT_S
         if fault.follows is not Follows.NOTE and not is_old:
-            pids = {use.pid for use in affected if use.pid is not None} | ({pid} if pid is not None else set())
-            words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
-            self._incidents.note(RecentFault(now, fault, words, frozenset(pids), names))
-        of_program = (first.program, first.attempt) if first is not None and fault.is_programs else ("", 0)
-        is_quiet = fault.is_state or (fault.follows is Follows.NOTE and not fault.key.startswith("xid-"))
-        if not self._incidents.is_new((key, fault.key, *of_program), now, QUIET_NOTE_S if is_quiet else INCIDENT_S):
+            pids = frozenset(number for number in (pid, *(use.pid for use in affected)) if number is not None)
+            self._incidents.note(RecentFault(now, fault, words, pids, names))
+        if not self._is_new_incident(fault, key, first, now):
             return []
         past = PastFault(at, fault.key, None if first is None else first.program, None if first is None else first.step)
         others = None if first is None else self._other_records(first, record)
         follows, remedy = (Follows.NOTE, None) if is_old else what_follows(fault, record, past, others)
-        faults_kept = (*(old for old in record.faults if now - old.wall_at < WEEKS_S), past)[-MAX_FAULTS:]
-        count = sum(old.fault == fault.key for old in faults_kept)
-        record = replace(record, faults=faults_kept)
-        decisions: list[Decision] = [
-            Incident(record.uuid, record.address, fault.key, text, follows, tuple(sorted(names)), count, not self.acts)
-        ]
+        lately = (*(old for old in record.faults if now - old.wall_at < WEEKS_S), past)[-MAX_FAULTS:]
+        record = replace(record, faults=lately)
+        programs = tuple(sorted(names))
         if follows in LEAVING_OUT and self.acts:
-            new = LeftOut(
-                fault.key,
-                text,
-                at,
-                remedy,
-                fault.is_state,
-                is_urgent=follows is Follows.LEAVE_OUT,
-                programs=tuple(sorted(names)),
-            )
-            record = replace(record, left_out=_worse(record.left_out, new))
+            is_urgent = follows is Follows.LEAVE_OUT
+            new = LeftOut(fault.key, text, at, remedy, fault.is_state, is_urgent=is_urgent, programs=programs)
+            record = replace(record, left_out=worse_of(record.left_out, new))
         self._store(key, record)
+        count = sum(old.fault == fault.key for old in lately)
+        incident = Incident(record.uuid, record.address, fault.key, text, follows, programs, count, not self.acts)
         if not self.acts or follows not in (Follows.RETRY, Follows.LEAVE_OUT):
-            return decisions
-        words = f"{gpu_words(self.records.gpus, record.uuid, record.address)}: {text}"
-        decisions += [Restart(use.program, use.attempt, words, fault.answers) for use in affected if not use.is_ending]
+            return [incident]
+        return [incident, *self._end_attempts(fault, key, past, affected, words)]
+
+    def _is_new_incident(self, fault: Fault, key: str, use: GpuUse | None, now: float) -> bool:
+        of_program = (use.program, use.attempt) if use is not None and fault.is_programs else ("", 0)
+        is_quiet = fault.is_state or (fault.follows is Follows.NOTE and not fault.key.startswith("xid-"))
+        return self._incidents.is_new((key, fault.key, *of_program), now, QUIET_NOTE_S if is_quiet else INCIDENT_S)
+
+    def _end_attempts(
+        self, fault: Fault, key: str, past: PastFault, affected: Sequence[GpuUse], words: str
+    ) -> list[Decision]:
+        """Restarts what uses the GPU; gives up a program that has had the same fault at the same step elsewhere."""
+        decisions: list[Decision] = [
+            Restart(use.program, use.attempt, words, fault.answers) for use in affected if not use.is_ending
+        ]
         elsewhere = (other for uuid, other in self.records.gpus.items() if uuid != key)
-        if fault.is_programs and first is not None and is_repeated_elsewhere(elsewhere, past):
+        if fault.is_programs and affected and is_repeated_elsewhere(elsewhere, past):
             why = f"{words}; the same error at step {past.step} on another GPU: the program is wrong, not the GPU"
-            decisions.append(GiveUp(first.program, first.attempt, why))
+            decisions.append(GiveUp(affected[0].program, affected[0].attempt, why))
         return decisions
 
     def _affected(
@@ -309,17 +296,9 @@ class Guard:
             return named
         return on_gpu if len(on_gpu) == 1 else []
 
-    def _chosen(self, use: GpuUse) -> list[Gpu]:
-        return chosen_gpus([Gpu(gpu.index, gpu.uuid) for gpu in self._devices()], use.visible)
-
     def _other_records(self, use: GpuUse, record: GpuRecord) -> list[GpuRecord]:
-        uuids = {gpu.uuid for gpu in self._chosen(use) if gpu.uuid != record.uuid}
+        uuids = self.gpus_of(use) - {record.uuid}
         return [self.records.gpus.get(uuid, GpuRecord(uuid)) for uuid in uuids]
-
-    def _devices(self) -> list[GpuHealth]:
-        """All GPUs that are listed, or were."""
-        there = {gpu.uuid for gpu in self._listed}
-        return [*self._listed, *(gpu for uuid, gpu in self._health.items() if uuid not in there)]
 
     def _return(self, key: str, why: str) -> list[Decision]:
         record = self.records.gpus[key]
@@ -329,9 +308,8 @@ class Guard:
 
     def _key(self, address: str) -> str:
         """The id of the GPU at an address, or the address while that is not known."""
-        for gpu in self._listed:
-            if gpu.address == address and gpu.uuid:
-                return gpu.uuid
+        if (uuid := self._inventory.id_at(address)) is not None:
+            return uuid
         for key, record in self.records.gpus.items():
             if record.address == address:
                 return key
@@ -346,22 +324,3 @@ class Guard:
         if gpus != self.records.gpus:
             self.records = replace(self.records, gpus=gpus)
             self.revision += 1
-
-
-def _worse(before: LeftOut | None, now: LeftOut) -> LeftOut:
-    """Why a GPU is left out, if it was before: a state says more than a line, and the hook is asked for more only."""
-    if before is None:
-        return now
-    remedy = max(before.remedy, now.remedy, key=_RANKS.index)
-    is_asked = before.is_asked and remedy is before.remedy
-    more = now if now.is_state or remedy is not before.remedy else before
-    text = now.text if before.text in now.text else f"{before.text}; {now.text}" if more is now else before.text
-    return replace(
-        more,
-        text=text[:MAX_TEXT],
-        since_wall_at=before.since_wall_at,
-        remedy=remedy,
-        is_urgent=before.is_urgent or now.is_urgent,
-        is_asked=is_asked,
-        programs=tuple(sorted({*before.programs, *now.programs})),
-    )

@@ -1,12 +1,15 @@
-"""What the same fault means when it happens again: of the same GPU, or of the same program on another one."""
+"""What a fault means where there was one before: of the same GPU, or of the same program on another one."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from supervisor.core.gpus.faults import Fault, Follows, Remedy
-from supervisor.core.gpus.records import GpuRecord, PastFault
+from supervisor.core.gpus.records import GpuRecord, LeftOut, PastFault
 
 DAY_S = 86400.0
 SUSPECT_STEPS = 3  # a program's own kind of fault at so many steps, on one GPU of several, is the GPU's
+MAX_TEXT = 500  # characters of why a GPU is left out
+_RANKS = (None, Remedy.INSPECT, Remedy.RESET, Remedy.REBOOT, Remedy.REPLACE)
 
 
 def what_follows(
@@ -42,4 +45,23 @@ def is_repeated_elsewhere(others: Iterable[GpuRecord], past: PastFault) -> bool:
         and past.wall_at - old.wall_at < DAY_S
         for record in others
         for old in record.faults
+    )
+
+
+def worse_of(before: LeftOut | None, now: LeftOut) -> LeftOut:
+    """Why a GPU is left out, if it was before: a state says more than a line, and the hook is asked for more only."""
+    if before is None:
+        return now
+    remedy = max(before.remedy, now.remedy, key=_RANKS.index)
+    is_asked = before.is_asked and remedy is before.remedy
+    more = now if now.is_state or remedy is not before.remedy else before
+    text = now.text if before.text in now.text else f"{before.text}; {now.text}" if more is now else before.text
+    return replace(
+        more,
+        text=text[:MAX_TEXT],
+        since_wall_at=before.since_wall_at,
+        remedy=remedy,
+        is_urgent=before.is_urgent or now.is_urgent,
+        is_asked=is_asked,
+        programs=tuple(sorted({*before.programs, *now.programs})),
     )

@@ -139,7 +139,7 @@ class GuardClient:
             async with asyncio.timeout(limit_s):
                 await self._started.wait()
                 self._send(question)
-                given = await answer
+                message = await answer
         except TimeoutError:
             why = f"NVIDIA's driver has not answered for {limit_s:g} s"
             if is_for_driver and limit_s >= self._helper.answers_within_s:
@@ -147,9 +147,9 @@ class GuardClient:
             raise HelperHangs(why) from None
         finally:
             self._waiting.pop(question.id, None)
-        if not isinstance(given, kind):
-            raise HelperHangs(f"the helper for GPUs answered with {type(given).__name__}")
-        return given
+        if not isinstance(message, kind):
+            raise HelperHangs(f"the helper for GPUs answered with {type(message).__name__}")
+        return message
 
     def _send(self, message: messages.Question | messages.Pace) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -17,8 +17,7 @@ import hashlib
 import hmac
 import os
 import secrets
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -26,14 +25,12 @@ from typing import Self
 import psutil
 import structlog
 
-from supervisor.host.processes import process_status
+from supervisor.host.processes.process_status import InExecve, look_at_all, read_environment
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of the configuration that the program was started from
 KEY_FILE = "identity"  # in the state folder
 MAX_DIGITS = 10  # of an attempt; a longer text is none of ours
-EXECVE_LIMIT_S = 1.0  # how long it is waited for processes in the middle of execve(2), which a slow disk can delay
-AGAIN_S = 0.01
 _KEY_BYTES = 32
 _STANDBY = "standby-"
 
@@ -96,6 +93,11 @@ def read_mark(pid: int) -> str | None:
     return _read_now(pid)
 
 
+def await_mark(pid: int) -> str | None:
+    """A process's mark, also of one that is in the middle of execve(2). May wait: call it from a thread."""
+    return next(look_at_all([pid], _read), None)
+
+
 def state_dir_of(value: str) -> str | None:
     """The path that the state folder of a mark's daemon had; None if the text is no mark."""
     return value.rsplit(":", 3)[0] if value.count(":") > 2 else None
@@ -142,45 +144,32 @@ def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     return processes
 
 
-def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:
-    until = time.monotonic() + EXECVE_LIMIT_S
-    pids = psutil.pids()
-    while pids:
-        in_between = []
-        for pid in pids:
-            try:
-                value = _read(pid)
-                if value is not None and is_wanted(value) and pid != os.getpid():
-                    process = psutil.Process(pid)
-                    if _read(pid) == value:  # else the pid now belongs to another process
-                        yield value, process
-            except psutil.Error:  # gone meanwhile
-                pass
-            except _InExecve:
-                in_between.append(pid)
-        pids = in_between if time.monotonic() < until else []
-        if pids:
-            time.sleep(AGAIN_S)
+def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, psutil.Process]]:
+    def look(pid: int) -> tuple[str, psutil.Process] | None:
+        value = _read(pid)
+        if value is None or not is_wanted(value) or pid == os.getpid():
+            return None
+        try:
+            process = psutil.Process(pid)
+        except psutil.Error:  # gone meanwhile
+            return None
+        return (value, process) if _read(pid) == value else None  # else the pid now belongs to another process
 
-
-class _InExecve(Exception):
-    """The process is replacing its program now, and has no environment for a moment."""
+    return (marked for marked in look_at_all(psutil.pids(), look) if marked is not None)
 
 
 def _read(pid: int, variable: str = VARIABLE) -> str | None:
-    """A variable of the environment that a process was started with; None if it can't be read. Raises _InExecve."""
+    """A variable of the environment that a process was started with; None if it can't be read. Raises InExecve."""
     try:
-        variables = process_status.read_environment(pid)
+        variables = read_environment(pid)
     except OSError:
         return None
-    if variables is None:
-        raise _InExecve
     _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())
     return os.fsdecode(rest.partition(b"\0")[0]) if is_there else None
 
 
 def _read_now(pid: int, variable: str = VARIABLE) -> str | None:
-    with contextlib.suppress(_InExecve):
+    with contextlib.suppress(InExecve):
         return _read(pid, variable)
     return None
 

@@ -67,8 +67,8 @@ def judge(pid: int, state_dir: Path, attempt_folder: Path) -> Ownership:
 
 
 def is_of_another(pid: int, state_dir: Path) -> bool:
-    """Whether a process says that another state folder's daemon started it."""
-    mark = marks.read_mark(pid)
+    """Whether a process says that another state folder's daemon started it. May wait: call it from a thread."""
+    mark = marks.await_mark(pid)
     named = None if mark is None else marks.folder_of(mark)
     return named is not None and named != marks.identity_of_folder(state_dir)
 

@@ -3,17 +3,28 @@
 import fcntl
 import os
 import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # random(4): a new one at every boot; containers get one of their own
 PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes): linux/pidfd.h, `struct pidfd_info` in its first version
 PIDFD_INFO_EXIT = 1 << 3  # asks for the exit status, and says that it is there (Linux 6.15 and later)
+EXECVE_LIMIT_S = 1.0  # how long it is waited for processes in the middle of execve(2), which a slow disk can delay
+AGAIN_S = 0.01  # between two looks at them
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, eleven ids, exit status
 
 # Indexes into the fields of /proc/PID/stat, which proc(5) numbers from 1; the first two are left out here.
 _STATE, _FLAGS, _START_TIME, _EXIT_CODE = 3 - 3, 9 - 3, 22 - 3, 52 - 3
 _PF_KTHREAD = 0x0020_0000  # <linux/sched.h>, in the flags: a thread of the kernel
+
+T = TypeVar("T")
+
+
+class InExecve(Exception):
+    """The process is replacing its program now, and has neither environment nor arguments for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +57,34 @@ def read_start_time(pid: int) -> int | None:
         return 0
 
 
-def read_environment(pid: int) -> bytes | None:
+def look_at_all(pids: Iterable[int], look: Callable[[int], T], until: float | None = None) -> Iterator[T]:
+    """What `look` gives for each process; where it raises InExecve, once that is over, else nothing.
+
+    May wait until `until` (monotonic; by default EXECVE_LIMIT_S from now): call it from a thread.
+    """
+    if until is None:
+        until = time.monotonic() + EXECVE_LIMIT_S
+    waiting = list(pids)
+    while waiting:
+        in_execve = []
+        for pid in waiting:
+            try:
+                seen = look(pid)
+            except InExecve:
+                in_execve.append(pid)
+            else:
+                yield seen
+        waiting = in_execve if time.monotonic() < until else []
+        if waiting:
+            time.sleep(AGAIN_S)
+
+
+def read_environment(pid: int) -> bytes:
     """The environment that the process's program was started with, each variable with a zero byte behind it.
 
-    None in the middle of execve(2), which may take long on a slow disk: the process has no environment and no arguments
-    then, and a look at all of /proc would miss it; look again. Empty for a zombie. Raises OSError if there is no such
-    process, or it belongs to another user.
+    Empty for a zombie. Raises InExecve in the middle of execve(2), which may take long on a slow disk: a look at all of
+    /proc would miss the process, so look again (`look_at_all`). Raises OSError if there is no such process, or it
+    belongs to another user.
     """
     folder = Path(f"/proc/{pid}")
     environment = (folder / "environ").read_bytes()
@@ -60,7 +93,9 @@ def read_environment(pid: int) -> bytes | None:
     if (folder / "cmdline").read_bytes():  # execve(2) is over, if there was one
         return (folder / "environ").read_bytes()
     fields = _stat_fields(pid)
-    return b"" if fields[_STATE] in b"ZX" or int(fields[_FLAGS]) & _PF_KTHREAD else None
+    if fields[_STATE] in b"ZX" or int(fields[_FLAGS]) & _PF_KTHREAD:
+        return b""
+    raise InExecve
 
 
 def exit_of(pidfd: int, pid: int, start_time: int) -> Exit | None:

@@ -63,10 +63,10 @@ def _values_of(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]
     return operator.attrgetter(*(names if len(names) > 1 else names * 2)) if names else lambda _: ()
 
 
-def _comparison(name: str, sign: str, own: str, *given: Any, **named: Any) -> Method:
+def _comparison(name: str, sign: str, own: str, *arguments: Any, **named: Any) -> Method:
     """`own` is such a text as `(self.step,self.path,)`."""
     if name != "__eq__":
-        return _pythons_comparison(name, sign, own, *given, **named)  # type: ignore[no-any-return]
+        return _pythons_comparison(name, sign, own, *arguments, **named)  # type: ignore[no-any-return]
     values = _values_of(tuple(part.removeprefix("self.") for part in own.strip("()").split(",") if part))
 
     def __eq__(self: object, other: object) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import Policy
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.facts import StandbyKind
 from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes.credentials import cached_credentials, user_environment
 from supervisor.host.processes.reach import explain_closed_folder

@@ -1,4 +1,4 @@
-"""The standby of one job: keeps its process until that becomes an attempt; `core/standby.py` decides."""
+"""The standby of one job: keeps its process until that becomes an attempt; `core/standby/machine.py` decides."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,12 +8,26 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.core import standby as core
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.events import (
+    AttemptStarting,
+    DropStandby,
+    JobChanged,
+    MemoryMeasured,
+    PrepareStandby,
+    PromoteStandby,
+    StandbyEffect,
+    StandbyEvent,
+    StandbyExited,
+    StandbyLoaded,
+    StandbyUseless,
+    StartExpected,
+)
+from supervisor.core.standby.facts import HOT_BYTES, WARM_BYTES, MemoryHeadroom, StandbyKind, StandbyStage, need_of
+from supervisor.core.standby.machine import Standby
 from supervisor.host.processes import priority
 from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit
@@ -59,9 +73,9 @@ class StandbyHolder(ProgramObserver):
             self._command = None if isinstance(command, str) else command
         else:
             self._command = config.command
-        self._machine = core.Standby(kind, limit_s, impossible)
+        self._machine = Standby(kind, limit_s, impossible)
         self._process: StandbyProcess | None = None
-        self._measured_bytes = core.WARM_BYTES
+        self._measured_bytes = WARM_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._measure_at: float | None = None
         self._discarded: list[StandbyProcess] = []
@@ -94,12 +108,12 @@ class StandbyHolder(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         """A standby that the job no longer needs is killed when this returns."""
-        self._handle_event(core.JobChanged(core.need_of(facts), facts.closing))
+        self._handle_event(JobChanged(need_of(facts), facts.closing))
 
     def expect_start(self) -> None:
         """The other ranks of the gang are being met, so the worker starts soon: it loads what it can already."""
         if self._process is None:
-            self._handle_event(core.StartExpected())
+            self._handle_event(StartExpected())
 
     def promote(self, attempt: int, microbatches: int, unfit: str | None = None) -> StandbyProcess | None:
         """Promotes the standby to this attempt and returns it; None if there is none. The caller owns it then.
@@ -109,8 +123,8 @@ class StandbyHolder(ProgramObserver):
         spare = self._process
         unfit = unfit or self._why_no_rank()
         unfit = unfit or (None if spare is None else spare.why_unusable(self._config.directory))
-        effects = self._decide(core.AttemptStarting(unfit, microbatches))
-        if spare is None or not any(isinstance(effect, core.PromoteStandby) for effect in effects):
+        effects = self._decide(AttemptStarting(unfit, microbatches))
+        if spare is None or not any(isinstance(effect, PromoteStandby) for effect in effects):
             self._execute(effects)
             return None
         self._process = None
@@ -155,10 +169,10 @@ class StandbyHolder(ProgramObserver):
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
-    def _handle_event(self, event: core.StandbyEvent) -> None:
+    def _handle_event(self, event: StandbyEvent) -> None:
         self._execute(self._decide(event))
 
-    def _decide(self, event: core.StandbyEvent) -> list[core.StandbyEffect]:
+    def _decide(self, event: StandbyEvent) -> list[StandbyEffect]:
         effects = self._machine.handle(event, self._loop.time())
         look_at = self._machine.deadline()
         if look_at != self._measure_at or (look_at is not None and self._timer is None):
@@ -174,25 +188,25 @@ class StandbyHolder(ProgramObserver):
         turn = self._services.standby_loading.holder in (None, self._config.name)
         live = self._records.process.pid
         worker = (live and resident_bytes(live)) or 0
-        memory = core.MemoryHeadroom(available, total)
-        self._handle_event(core.MemoryMeasured(memory, self._expected_bytes(worker), turn, worker))
+        memory = MemoryHeadroom(available, total)
+        self._handle_event(MemoryMeasured(memory, self._expected_bytes(worker), turn, worker))
 
     def _expected_bytes(self, worker: int) -> int:
         if self._machine.wanted is StandbyKind.HOT:
-            return max(self._measured_bytes, worker or core.HOT_BYTES)
+            return max(self._measured_bytes, worker or HOT_BYTES)
         return self._measured_bytes
 
-    def _execute(self, effects: list[core.StandbyEffect]) -> None:
+    def _execute(self, effects: list[StandbyEffect]) -> None:
         for effect in effects:
             match effect:
-                case core.PrepareStandby():
+                case PrepareStandby():
                     self._prepare(effect)
-                case core.DropStandby():
+                case DropStandby():
                     self._drop(effect)
 
     # --- its process --------------------------------------------------------------------------------------------------
 
-    def _prepare(self, effect: core.PrepareStandby) -> None:
+    def _prepare(self, effect: PrepareStandby) -> None:
         self._services.standby_loading.holder = self._config.name
         try:
             spare = self._process = start_standby(
@@ -209,7 +223,7 @@ class StandbyHolder(ProgramObserver):
         except (SpawnError, OSError) as error:
             self._log.warning("standby.not_spawned", error=str(error))
             self._release_loading_slot()
-            self._handle_event(core.StandbyExited(f"it could not be started: {error}"))
+            self._handle_event(StandbyExited(f"it could not be started: {error}"))
             return
         self._loop.call_later(IDLE_LOAD_S, self._hurry, spare.process)
         self._log.info("standby.spawned", pid=spare.process.pid, kind=str(effect.kind))
@@ -217,10 +231,10 @@ class StandbyHolder(ProgramObserver):
     def _hurry(self, process: Process) -> None:
         """Gives it some time if it still loads."""
         is_ours = self._process is not None and self._process.process is process
-        if is_ours and not process.has_ended and self._machine.status.stage is core.StandbyStage.LOADING:
+        if is_ours and not process.has_ended and self._machine.status.stage is StandbyStage.LOADING:
             priority.raise_priority(process.pid)
 
-    def _drop(self, effect: core.DropStandby) -> None:
+    def _drop(self, effect: DropStandby) -> None:
         self._release_loading_slot()
         if self._process is not None:
             self._log.info("standby.dropped", pid=self._process.process.pid, why=effect.reason)
@@ -232,7 +246,7 @@ class StandbyHolder(ProgramObserver):
         match message:
             case messages.Ready(problem=str(problem)):
                 self._log.info("standby.useless", why=problem)
-                self._handle_event(core.StandbyUseless(f"{problem:.500}"))
+                self._handle_event(StandbyUseless(f"{problem:.500}"))
             case messages.Ready() if self._process is not None and message.kind in tuple(StandbyKind):
                 restore_priority(self._process.process)  # it waits, and has to be quick when it is needed
                 self._measured_bytes = self._process.memory_bytes or self._measured_bytes
@@ -244,7 +258,7 @@ class StandbyHolder(ProgramObserver):
                     load_s=round(message.load_s, 3),
                     memory_bytes=self._measured_bytes,
                 )
-                self._handle_event(core.StandbyLoaded(StandbyKind(message.kind)))
+                self._handle_event(StandbyLoaded(StandbyKind(message.kind)))
             case messages.Failed():
                 if self._process is not None:
                     self._process.error = message.error
@@ -266,7 +280,7 @@ class StandbyHolder(ProgramObserver):
             text = spare.error or _NO_WORKER
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
         self._kill_leftovers(spare)
-        self._handle_event(core.StandbyExited(text, permanent))
+        self._handle_event(StandbyExited(text, permanent))
         self._on_gone()
 
     def _release_loading_slot(self) -> None:

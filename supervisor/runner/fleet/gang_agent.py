@@ -13,16 +13,15 @@ from typing import assert_never
 
 import structlog
 
-from supervisor.core.fleet.gang import (
+from supervisor.core.fleet.gang import GangView, TurnPhase
+from supervisor.core.fleet.gang_effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
     EndWorker,
     GangEffect,
-    GangView,
     Say,
     TellCluster,
-    TurnPhase,
 )
 from supervisor.core.fleet.roster import Roster
 from supervisor.core.program import events

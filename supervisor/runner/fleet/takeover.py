@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import structlog
@@ -62,11 +62,11 @@ class Takeover:
         Leftover processes may take long to end, so a program that has any starts when they are gone and gives up its
         turn; the others start in turn.
         """
-        groups = self._groups_of(runner.name, runner.standby_pids) if runner.config.ends_all_processes else []
         if left.worker is not None or left.strays:
             runner.takeover.has_leftovers = True
             turn.give_up()
         self._say_foreign(runner.name, left)
+        groups = await self._groups_of(runner.name, runner.standby_pids) if runner.config.ends_all_processes else []
         await runner.restore_state(max(last_attempt, self._services.lowest_attempt - 1))
         is_rank = self._services.gang is not None  # its worker belonged to a gang that is over
         adopted = left.worker is not None and not is_rank and self._adopt(runner, left.worker)
@@ -97,19 +97,21 @@ class Takeover:
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self._is_closing()):
             self._gates.start_when_ready(runner, anew=False)
 
-    def _groups_of(self, name: str, own: frozenset[int] = frozenset()) -> list[Cgroup]:
+    async def _groups_of(self, name: str, own: frozenset[int] = frozenset()) -> list[Cgroup]:
         """The control groups that an earlier daemon made for a program, with whatever is still in them.
 
         Two daemons of one container make groups of the same names, so one in which another daemon's process lives is
         left alone.
         """
         groups = [] if self._services.cgroups is None else self._services.cgroups.groups_of(name)
+        return [group for group in groups if own.isdisjoint(pids := group.pids()) and not await self._has_foreign(pids)]
+
+    async def _has_foreign(self, pids: Collection[int]) -> bool:
+        """Whether another daemon started one of them."""
+        if not pids:
+            return False
         state_dir = self._services.state_dir
-        return [
-            group
-            for group in groups
-            if own.isdisjoint(pids := group.pids()) and not any(ownership.is_of_another(pid, state_dir) for pid in pids)
-        ]
+        return await asyncio.to_thread(lambda: any(ownership.is_of_another(pid, state_dir) for pid in pids))
 
     async def _record_unseen_end(
         self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
@@ -176,8 +178,9 @@ class Takeover:
     async def end_unconfigured(self, name: str, left: Leftovers) -> None:
         """Ends what is left of a program that is no longer configured; its worker may flush first."""
         self._say_foreign(name, left)
-        strays, groups = left.without_worker().strays, self._groups_of(name)
+        strays = left.without_worker().strays
         with self._leftovers.ending(strays):  # also while a worker flushes
+            groups = await self._groups_of(name)
             flushed = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
             if await self._leftovers.end_all(name, strays, UNCONFIGURED_EXIT_TIMEOUT_S, signal.SIGTERM):
                 await self._leftovers.end_groups(name, groups)

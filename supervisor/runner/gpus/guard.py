@@ -5,7 +5,6 @@ Nothing here runs on a host without NVIDIA's driver, or for plain programs alone
 
 import asyncio
 import contextlib
-import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,30 +16,25 @@ import structlog
 from supervisor.core.failures.gpu_activity import GpuLoad
 from supervisor.core.gpus import faults
 from supervisor.core.gpus.decisions import AskOperator, Decision, GiveUp, GpuUse, Incident, Restart, Returned
-from supervisor.core.gpus.faults import Follows
 from supervisor.core.gpus.guard import Guard
 from supervisor.core.gpus.health import VERSION_MISMATCH
 from supervisor.core.gpus.verdict import Gpu
-from supervisor.core.gpus.words import gpu_words
 from supervisor.core.gpus.xid import XidLine
-from supervisor.core.listeners.event_types import EventValue, PublishedEvent
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.gpu_guard import messages
 from supervisor.host.gpu_guard.client import GpuHelper, GuardClient, HelperHangs
 from supervisor.host.gpu_guard.store import GuardStore, read_boot_id
-from supervisor.host.hooks import HookEvent, HookFact, HookRunner
+from supervisor.host.hooks import HookRunner
+from supervisor.runner.gpus.fault_reports import FaultReports
 from supervisor.runner.listeners.hub import ListenerHub
 
 LOCK = "gpu_guard.lock"
-HOOK = "gpu_fault"
 HOOKS_EVERY_S = 1.0  # while a hook waits for its GPU to be free
 FIRST_LIST_S = 3.0  # the helper takes half a second to start
 MEMORY_WITHIN_S = 2.0  # how often `top` draws
 LOADS_WITHIN_S = 3.0  # less than lies between two looks at a silent job
 
 log = structlog.get_logger()
-
-Command = tuple[str, ...]
 
 
 class GpuFleet(Protocol):
@@ -55,7 +49,7 @@ class GpuFleet(Protocol):
     def restart(self, restart: Restart) -> None:
         """Ends an attempt, so that another one begins."""
 
-    def hook_commands(self, event: str, programs: Iterable[str]) -> set[Command]:
+    def hook_commands(self, event: str, programs: Iterable[str]) -> set[tuple[str, ...]]:
         """What the operator wants to be run for an event of these programs, or of none."""
 
 
@@ -75,8 +69,7 @@ class GpuGuard:
         self, helper: GpuHelper, state_dir: Path, fleet: GpuFleet, hooks: HookRunner, listeners: ListenerHub, acts: bool
     ) -> None:
         self._fleet = fleet
-        self._hooks = hooks
-        self._listeners = listeners
+        self._reports = FaultReports(fleet.hook_commands, hooks, listeners)
         self._store = GuardStore(state_dir)
         self._path = state_dir / LOCK
         self._threads = BlockingCalls()
@@ -262,55 +255,18 @@ class GpuGuard:
         for decision in decisions:
             match decision:
                 case Incident():
-                    self._report(decision)
+                    self._reports.report(decision)
                 case Restart():
                     self._fleet.restart(decision)
                 case GiveUp():
                     self._given_up[decision.program] = decision
                 case AskOperator():
-                    self._run_hooks(decision)
+                    self._reports.run_hooks(decision, self.guard.records.gpus)
                 case Returned():
-                    log.info("gpu.returned", gpu=decision.gpu, why=decision.why)
-                    self._publish("GPU_RETURNED", gpu=decision.gpu, text=decision.why)
+                    self._reports.report_return(decision)
         if self.guard.revision != self._written and self._writing is None:
             self._writing = asyncio.create_task(self._write())
         self._arm_hooks()
-
-    def _report(self, incident: Incident) -> None:
-        facts: dict[str, EventValue] = {
-            "gpu": incident.gpu,
-            "address": incident.address,
-            "fault": incident.fault,
-            "text": incident.text,
-            "follows": str(incident.follows),
-            "programs": ", ".join(incident.programs),
-            "count": incident.count,
-        }
-        if incident.is_dry_run:
-            facts["done"] = "nothing (on_gpu_fault = report)"
-        write = log.warning if incident.follows in (Follows.NOTE, Follows.RETRY_IF_IT_DIES) else log.error
-        write("gpu.fault", **facts)
-        self._publish("GPU_FAULT", **facts)
-
-    def _publish(self, name: str, **facts: EventValue) -> None:
-        self._listeners.publish([PublishedEvent(name, None, facts)])
-
-    def _run_hooks(self, asked: AskOperator) -> None:
-        facts: dict[str, HookFact] = {
-            "event": HOOK,
-            "program": asked.programs[0] if asked.programs else None,
-            "programs": ", ".join(asked.programs),
-            "host": platform.node(),
-            "wall_at": time.time(),
-            "gpu": asked.gpu,
-            "pci_address": asked.address,
-            "fault": asked.fault,
-            "text": f"{gpu_words(self.guard.records.gpus, asked.gpu, asked.address)}: {asked.text}",
-            "action": str(asked.remedy),
-            "in_use": asked.is_in_use,
-        }
-        for command in sorted(self._fleet.hook_commands(HOOK, asked.programs)):
-            self._hooks.run_hook(HookEvent(command, HOOK, asked.programs[0] if asked.programs else "", facts))
 
     def _arm_hooks(self) -> None:
         if self._hook_timer is None and self.guard.acts and self.guard.has_hooks_to_run:

@@ -26,14 +26,14 @@ from supervisor.protocol.layout import CheckpointName, parse_name
 from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.mirror.asking import MirrorQuestions, MirrorStatus
+from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.mirror.epoch_watch import EpochWatch
+from supervisor.runner.mirror.exchange import StoreExchange
 from supervisor.runner.mirror.hold import RunHold, name_of
 from supervisor.runner.records.observers import ProgramObserver
 
 RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
 URGENT_RETRY_S = 1.0  # while somebody waits: as for a save that failed
-LOOK_TIMEOUT_S = 5.0  # how long a start on a new host waits to learn which numbers are used: else one attempt learns it
 
 
 class JobMirror(ProgramObserver):
@@ -59,8 +59,8 @@ class JobMirror(ProgramObserver):
         """Whether a flush is over only once its checkpoint is in the store."""
         self.is_finished = False
         """The program is gone for good: nothing is tried again."""
-        self._name = config.name
         run = run_of(config.name)
+        self._is_limited = config.job.mirror_rate_limit is not None
         self._url = f"{config.job.mirror.rstrip('/')}/{run}"
         settings = MirrorSettings(
             url=config.job.mirror,
@@ -69,15 +69,15 @@ class JobMirror(ProgramObserver):
             keep=config.job.mirror_keep,
             bytes_per_s=config.job.mirror_rate_limit,
         )
-        self._is_limited = config.job.mirror_rate_limit is not None
         self._post = post
         self._on_change = on_change
         self._log = log
-        self._durations = services.upload_durations
         self._expected_upload_s: float | None = None
         self._client = MirrorClient(settings, services.environment, config.environment, config.user)
-        self._questions = MirrorQuestions(self._client)
         self._hold = RunHold()
+        self._exchange = StoreExchange(
+            config.name, self._url, self._client, self._hold, services.upload_durations, post, log
+        )
         self._watch = EpochWatch(self._client, self._hold, self._lose_run)
         self._task: asyncio.Task[None] | None = None
         self._is_urgent = False
@@ -97,7 +97,7 @@ class JobMirror(ProgramObserver):
             hold.wanted,
             self.error if self.error is not None else self._watch.error,
             0.0 if lacking_since is None else time.monotonic() - lacking_since,
-            self._questions.request,
+            self._exchange.request,
             self._watch.silent_s,
         )
 
@@ -125,13 +125,7 @@ class JobMirror(ProgramObserver):
 
     async def look(self) -> int:
         """The highest attempt that the store has: the next one here needs a higher number. Raises MirrorError."""
-        question = messages.FetchRequest(self._client.next_id(), only_look=True)
-        try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
-                self._learn(await self._questions.ask("asking the mirror", question, messages.FetchAnswer))
-        except TimeoutError:
-            raise MirrorError(f"the store did not answer within {LOOK_TIMEOUT_S:g} s") from None
-        return self._hold.attempt
+        return await self._exchange.look()
 
     def may_have_newer(self, local: str | None) -> bool:
         """Whether the store may have a newer checkpoint than the newest whole one here."""
@@ -142,27 +136,9 @@ class JobMirror(ProgramObserver):
 
         Raises MirrorError.
         """
-        name = name_of(local)
-        question = messages.FetchRequest(
-            self._client.next_id(),
-            None if name is None else str(name),
-            below,
-            unwanted=tuple(sorted(unwanted)),
-            epoch=self._hold.epoch or 0,
-        )
-        there = await self._questions.ask("fetching from the mirror", question, messages.FetchAnswer)
-        self._learn(there)
-        for refused in there.bad:
-            self._log.warning("mirror.refused", checkpoint=refused)
-        if there.name is not None:
-            self._log.info("mirror.fetched", checkpoint=there.name)
+        answer = await self._exchange.fetch(local, below, unwanted)
         self.error = None
-        return there
-
-    def _learn(self, there: messages.FetchAnswer) -> None:
-        self._hold.learn(there)
-        if there.seen is not None:
-            self._post(events.CheckpointMirrored(there.seen, self._url, there.epoch))
+        return answer
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
         """While a checkpoint is selected, it is not known yet what this host goes on from."""
@@ -255,11 +231,12 @@ class JobMirror(ProgramObserver):
         hold, starts = self._hold, self._hold.starts
         try:
             if hold.is_resuming:
-                await self._look_for_unfinished()
+                await self._exchange.look_for_unfinished()
             elif hold.epoch is None:
-                await self._begin_epoch()
+                await self._exchange.begin_epoch()
             elif hold.wanted is not None:
-                await self._upload(hold.wanted, hold.epoch)
+                is_limited = self._is_limited and not self._is_urgent
+                await self._exchange.upload(hold.wanted, hold.epoch, is_limited)
             self.error = None
             self._report()
             self._on_change()
@@ -284,53 +261,6 @@ class JobMirror(ProgramObserver):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._retry_now.wait(), URGENT_RETRY_S if self._is_urgent else RETRY_S)
         return True
-
-    async def _look_for_unfinished(self) -> None:
-        """Has the newest checkpoint here uploaded, unless the store has it, or another host has left it behind."""
-        hold, there = self._hold, None
-        here = await self._client.ask(messages.NewestLocalRequest(self._client.next_id()), messages.NewestLocalAnswer)
-        known = filter(None, (name_of(here.name), name_of(hold.wanted)))  # an adopted worker may have committed since
-        local = max(known, default=None)
-        if local is not None and hold.is_resuming:
-            question = messages.FetchRequest(self._client.next_id(), only_look=True)
-            there = await self._questions.ask("asking the mirror", question, messages.FetchAnswer)
-        if not hold.is_resuming:
-            return  # an attempt has begun meanwhile
-        if hold.settle_resume(local, there, time.monotonic()):
-            self._log.info("mirror.resumed", checkpoint=hold.wanted)
-
-    async def _begin_epoch(self) -> None:
-        hold = self._hold
-        start, starts, here = hold.start, hold.starts, hold.newest_here
-        question = messages.BeginEpochRequest(
-            self._client.next_id(),
-            None if here is None else str(here),
-            hold.known,
-            None if hold.seen is None else str(hold.seen),
-            hold.is_anew,
-        )
-        begun = await self._questions.ask("taking the run over in the mirror", question, messages.EpochAnswer)
-        self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start, newer=begun.newer)
-        if (newer := hold.begin_epoch(begun, here, starts)) is not None:
-            text = f"another host has uploaded step {newer.step} since this attempt began; it begins again from there"
-            self._post(events.CheckpointOutdated(text))
-
-    async def _upload(self, name: str, epoch: int) -> None:
-        began_at, is_limited = time.monotonic(), self._is_limited and not self._is_urgent
-        try:
-            question = messages.UploadRequest(self._client.next_id(), name, epoch)
-            done = await self._questions.ask("uploading", question, messages.UploadAnswer, checkpoint=name)
-        except MirrorError as error:
-            if not error.is_gone:
-                raise
-            self._hold.drop_wanted(name)  # retention was faster: there is a newer one
-            return
-        self._hold.add_upload(name, done.remote)
-        if (newest := self._hold.newest) is not None:
-            self._post(events.CheckpointMirrored(str(newest), self._url, epoch))
-        self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
-        now = time.monotonic()
-        self._durations.record_upload(self._name, now - began_at, now, is_limited)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

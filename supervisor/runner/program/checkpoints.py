@@ -1,8 +1,6 @@
-"""Selects the checkpoint that an attempt begins from, records those that can't be used, and looks at lost storage."""
+"""Selects the checkpoint that an attempt begins from, in the job's directory, in memory, and in the mirror."""
 
 import errno
-import os
-import time
 from dataclasses import replace
 
 from supervisor.config import JobConfig
@@ -11,54 +9,37 @@ from supervisor.core.program import effects, events
 from supervisor.host.mirror.client import MirrorError
 from supervisor.host.mirror.messages import FetchAnswer
 from supervisor.protocol.checkpoints.account import SeenDirectory, find_loss
-from supervisor.protocol.checkpoints.directory import DirectoryView
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection, SelectionRules
-from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint, UnreadableCheckpoint
+from supervisor.protocol.damage import OlderBecause, UnreadableCheckpoint
 from supervisor.protocol.tensorbundle import crc32c
 from supervisor.protocol.wire.launch import reads_together
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
-
-RECORDED = 50  # refused checkpoints of one selection that log and ledger tell one by one: retention keeps fewer
+from supervisor.runner.program.checkpoint_storage import CheckpointStorage
 
 
 class CheckpointSelector:
     """The checkpoint directory of one job.
 
     `memory`: what workers that are gone left in memory, which has to be on the disk before anything is selected.
-    `mirror`: its copy in an object store, which may have a newer checkpoint. `observers` learn of every checkpoint
-    that is damaged or does not fit; `post` takes the event that follows.
+    `mirror`: its copy in an object store, which may have a newer checkpoint.
     """
 
-    __slots__ = (
-        "_is_looking",
-        "_job",
-        "_log",
-        "_memory",
-        "_mirror",
-        "_observers",
-        "_post",
-        "_program",
-        "_records",
-        "_services",
-        "_user",
-    )
+    __slots__ = ("_job", "_log", "_memory", "_mirror", "_post", "_program", "_services", "_storage", "_user")
 
     def __init__(
         self, program: ProgramServices, job: JobConfig, memory: MemoryHolder, mirror: JobMirror | None = None
     ) -> None:
         self._program = program.config.name
         self._user = program.config.user
-        self._records = program.records
         self._memory = memory
         self._mirror = mirror
         self._job = job
         self._services = program.services
-        self._observers = program.observers
         self._post = program.post
         self._log = program.log
-        self._is_looking = False
+        self._storage = CheckpointStorage(program, job)
         crc32c.load_library()
 
     async def execute(
@@ -69,9 +50,9 @@ class CheckpointSelector:
             case effects.SelectCheckpoint():
                 await self.select(effect)
             case effects.LookAtStorage():
-                await self.look(effect)
+                await self._storage.look(effect, has_mirror=self._mirror is not None)
             case effects.QuarantineCheckpoints():
-                await self.quarantine(effect)
+                await self._storage.quarantine(effect)
 
     async def select(self, effect: effects.SelectCheckpoint) -> None:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
@@ -100,11 +81,11 @@ class CheckpointSelector:
         try:
             here = await self._select_here(effect)
         except NoValidCheckpoint as error:
-            self._record_refused(effect.attempt, error.rejected)
+            self._storage.record_refused(effect.attempt, error.rejected)
             return None  # with what comes of the memory there may be one
         except OSError:
             return None  # it is tried again
-        self._record_refused(effect.attempt, here.rejected)
+        self._storage.record_refused(effect.attempt, here.rejected)
         is_own = here.path is not None and here.path.parent == self._job.checkpoint_dir and here.foreign is None
         if not is_own or here.step is None or (effect.newest is not None and here.step < effect.newest.step):
             return None
@@ -122,12 +103,14 @@ class CheckpointSelector:
                 moved = await self._set_aside_newer(effect)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
             if effect.restore_below_step is not None:
-                self._record_refused(attempt, await store.roll_back(directory, effect.restore_below_step, self._user))
+                self._storage.record_refused(
+                    attempt, await store.roll_back(directory, effect.restore_below_step, self._user)
+                )
             selection = await self._select_here_or_there(effect)
             if isinstance(selection, events.SelectionFailed):
                 return selection
         except NoValidCheckpoint as error:
-            self._record_refused(attempt, error.rejected)
+            self._storage.record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
         except UnreadableCheckpoint as error:
             remedy = "it is tried again by itself"
@@ -139,9 +122,9 @@ class CheckpointSelector:
             )
         except OSError as error:
             return events.SelectionFailed(
-                attempt, self._explain(error), permanent=not is_hosts_fault(error.errno), errno=error.errno
+                attempt, self._storage.explain(error), permanent=not is_hosts_fault(error.errno), errno=error.errno
             )
-        self._record_refused(attempt, selection.rejected)
+        self._storage.record_refused(attempt, selection.rejected)
         return self._answer(effect, selection)
 
     async def _set_aside_newer(self, effect: effects.SelectCheckpoint) -> tuple[str, ...]:
@@ -195,41 +178,10 @@ class CheckpointSelector:
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
-        self._remember_remarks(seen)
+        self._storage.remember_remarks(seen)
         return events.CheckpointSelected(
             attempt, path, selection.step, selection.data_position, seen.highest_step, seen.mount, seen.passed_over
         )
-
-    async def look(self, effect: effects.LookAtStorage) -> None:
-        """Posts whether the directory can be used and what it holds; nothing while an earlier look has no answer."""
-        if self._is_looking:
-            return
-        self._is_looking = True
-        try:
-            expected = None if effect.newest is None else effect.newest.name
-            seen = await self._services.checkpoints.look(self._job.checkpoint_dir, effect.writes, self._user, expected)
-        except OSError as error:
-            self._post(events.StorageSeen(effect.attempt, self._explain(error), error.errno))
-        except RuntimeError as error:  # the host has no thread to spare
-            self._post(events.StorageSeen(effect.attempt, f"cannot look at {self._job.checkpoint_dir}: {error}"))
-        else:
-            self._remember_remarks(seen)
-            highest, newest = seen.highest_step, effect.newest
-            if self._mirror is not None and newest is not None and newest.mirror is not None:
-                highest = newest.step  # the next attempt asks the store for it
-            self._post(events.StorageSeen(effect.attempt, None, None, highest, seen.mount, seen.passed_over))
-        finally:
-            self._is_looking = False
-
-    def _explain(self, error: OSError) -> str:
-        remedy = f"make it a folder that {self._user or 'the daemon'} can read and write"
-        return f"cannot use checkpoint_dir {self._job.checkpoint_dir}: {_reason(error)}; {remedy}"
-
-    def _remember_remarks(self, seen: DirectoryView) -> None:
-        if seen.remarks != self._records.storage_remarks:
-            for remark in seen.remarks:
-                self._log.warning("checkpoint_dir.remark", text=remark)
-        self._records.storage_remarks = seen.remarks
 
     async def _select_here(self, effect: effects.SelectCheckpoint) -> Selection:
         return await self._services.checkpoints.select(self._job.checkpoint_dir, self._rules(effect), self._user)
@@ -265,7 +217,9 @@ class CheckpointSelector:
                     assert invalid is not None
                     raise invalid
                 return here
-            self._record_refused(effect.attempt, invalid.rejected if here is None and invalid is not None else ())
+            self._storage.record_refused(
+                effect.attempt, invalid.rejected if here is None and invalid is not None else ()
+            )
             if not answer.left_behind:
                 return await self._select_here(effect)
             # what is the newest whole one here now decides what is newer in the store
@@ -295,7 +249,7 @@ class CheckpointSelector:
             directory = self._job.checkpoint_dir
             left_behind = OlderBecause.LEFT_BEHIND
             refused = await self._services.checkpoints.quarantine(directory, reasons, left_behind, self._user)
-            self._record_refused(effect.attempt, refused)
+            self._storage.record_refused(effect.attempt, refused)
             return answer
         if answer.attempt >= effect.attempt:
             text = f"another host has used attempt numbers up to {answer.attempt}; starting again with a higher one"
@@ -305,31 +259,3 @@ class CheckpointSelector:
             remedy = f"begin anew with supervisorctl start --from-scratch {self._program}"
             return events.SelectionFailed(effect.attempt, f"{text}; {remedy}", permanent=True)
         return answer
-
-    async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
-        """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""
-        try:
-            refused = await self._services.checkpoints.quarantine(
-                self._job.checkpoint_dir, effect.unfit, OlderBecause.UNFIT, self._user
-            )
-        except OSError as error:
-            names = sorted(dict(effect.unfit))
-            self._log.warning("checkpoint.not_set_aside", attempt=effect.attempt, error=error.strerror, names=names)
-            return
-        self._record_refused(effect.attempt, refused)
-
-    def _record_refused(self, attempt: int, refused: tuple[RejectedCheckpoint, ...]) -> None:
-        for checkpoint in refused[:RECORDED]:
-            self._observers.on_checkpoint_refused(checkpoint.name, checkpoint.reason)
-            self._log.warning(
-                "checkpoint.refused", attempt=attempt, checkpoint=checkpoint.name, reason=checkpoint.reason
-            )
-            self._services.ledger.checkpoints.checkpoint_refused(
-                self._program, attempt, checkpoint.name, checkpoint.reason, time.time()
-            )
-        if len(refused) > RECORDED:
-            self._log.warning("checkpoint.more_refused", attempt=attempt, count=len(refused) - RECORDED)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or (os.strerror(error.errno) if error.errno else str(error))

@@ -16,7 +16,7 @@ from supervisor.core.listeners.wire_states import WireState, wire_state
 from supervisor.core.program import account, effects, events
 from supervisor.core.program.facts import ALIVE, PendingFlush, ProgramFacts, State
 from supervisor.core.program.saved_progress import SavedProgress
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.facts import StandbyKind
 from supervisor.host.ledger.attempts import LastEnd
 from supervisor.host.logs.output_events import ProgramOutput
 from supervisor.host.processes import credentials

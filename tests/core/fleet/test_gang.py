@@ -3,18 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import (
-    LEAVE_S,
-    SILENCE_S,
+from supervisor.core.fleet.gang import LEAVE_S, SILENCE_S, GangView, TurnPhase
+from supervisor.core.fleet.gang_effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
     EndWorker,
     GangEffect,
-    GangView,
     Say,
     TellCluster,
-    TurnPhase,
 )
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import (
+from supervisor.core.fleet.gang import GangView, TurnPhase
+from supervisor.core.fleet.gang_effects import (
     BeginTraining,
     Disconnect,
     EndGeneration,
     EndWorker,
     GangEffect,
-    GangView,
     Say,
     TellCluster,
-    TurnPhase,
 )
 from supervisor.core.fleet.roster import Roster
 from supervisor.protocol.allocation import Allocation, StepExit

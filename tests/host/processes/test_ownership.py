@@ -5,6 +5,7 @@ import hmac
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from supervisor.host.processes import marks, ownership
 from supervisor.host.processes.ownership import judge
 from supervisor.protocol import layout
+from tests.places import CHILDREN
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -139,3 +142,20 @@ def test_a_folder_that_is_mounted_elsewhere_too_is_the_same(state: Path, tmp_pat
             assert judge(pid, elsewhere, pipes_of(elsewhere)).is_ours
     finally:
         subprocess.run(["umount", elsewhere], check=True)
+
+
+def test_a_process_of_another_folder_that_replaces_its_program_is_known_at_every_moment(state: Path, tmp_path: Path):
+    """In the middle of execve(2) it has no environment. A daemon kills all in a control group that is nobody else's."""
+    other = tmp_path / "other"
+    other.mkdir()
+    mark = marks.mark_of_attempt(other, "p", 1)
+    command = [sys.executable, "-S", "-E", str(CHILDREN / "execve_for_ever.py")]
+    child = subprocess.Popen(command, env={marks.VARIABLE: mark})
+    try:
+        wait_until(lambda: marks.read_mark(child.pid) == mark, "it has begun")
+
+        assert all(ownership.is_of_another(child.pid, state) for _ in range(30_000))
+        assert not ownership.is_of_another(child.pid, other)
+    finally:
+        child.kill()
+        child.wait()

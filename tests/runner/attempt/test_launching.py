@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import ProgramConfig, load_config
-from supervisor.core.standby import StandbyKind
+from supervisor.core.standby.facts import StandbyKind
 from supervisor.runner.attempt.launching import PRELOAD, config_digest, policy_of, preload_command, standby_kind_of
 
 

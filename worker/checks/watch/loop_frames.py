@@ -62,11 +62,11 @@ def name_made_in_loop(frames: Sequence[LoopFrame], value: Any, call: str) -> str
     function = loop_source.function_of(frames[0].frame.f_code)
     line = frames[0].frame.f_lineno
     is_made = not is_named and any(
-        name_of_call(given) == call
-        and given.lineno <= line <= (given.end_lineno or line)
-        and given.args
-        and isinstance(given.args[0], ast.Call)
-        for given in (calls(function) if function is not None else ())
+        name_of_call(node) == call
+        and node.lineno <= line <= (node.end_lineno or line)
+        and node.args
+        and isinstance(node.args[0], ast.Call)
+        for node in (calls(function) if function is not None else ())
     )
     return f"of run.{call} ({frames[0].place(line)})" if is_made else None
 

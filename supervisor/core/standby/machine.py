@@ -7,14 +7,22 @@ about the job: the job's table cannot tell whether the next attempt is the stand
 
 import math
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
-from supervisor.core.program.facts import (
-    ALIVE,
-    AutoRestart,
-    ProgramFacts,
-    State,
+from supervisor.core.standby.events import (
+    AttemptStarting,
+    DropStandby,
+    JobChanged,
+    MemoryMeasured,
+    PrepareStandby,
+    PromoteStandby,
+    StandbyEffect,
+    StandbyEvent,
+    StandbyExited,
+    StandbyLoaded,
+    StandbyUseless,
+    StartExpected,
 )
+from supervisor.core.standby.facts import MIB, StandbyKind, StandbyNeed, StandbyStage
 
 SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps needs the machine
 AUTO_SETTLE_S = 10.0  # where nobody asked for one: a job of some seconds is not to load everything twice
@@ -22,171 +30,6 @@ MEASURE_S = 10.0  # how often memory is measured while there is one: it gives wa
 TURN_S = 1.0  # another job's standby is loading; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
 BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # after it died while loading; training matters more
-MIB = 1 << 20
-WARM_BYTES = 640 * MIB  # TensorFlow 2.21, Keras and a small job's module imported: 614 MiB resident, seen on Linux 6
-HOT_BYTES = 1200 * MIB  # where the worker's own size is not known
-
-
-class StandbyKind(StrEnum):
-    """How much of a start a standby has done before it is needed."""
-
-    OFF = "off"  # there is none
-    AUTO = "auto"  # warm where it is safe and memory allows; only wanted, no process is of this kind
-    WARM = "warm"  # TensorFlow and the job's modules are imported; no device is touched
-    HOT = "hot"  # the model is built and its step traced and run, too
-
-
-class StandbyStage(StrEnum):
-    """How far the standby's process is."""
-
-    NONE = "none"
-    LOADING = "loading"
-    READY = "ready"
-    ENDING = "ending"  # killed and not gone yet
-
-
-class StandbyNeed(StrEnum):
-    """What the job's state means for its standby."""
-
-    NONE = "none"  # no attempt will follow, or the host goes: the standby is dropped
-    KEPT = "kept"  # the next attempt may take it; no time to prepare one
-    BUSY = "busy"  # a flush is under way: nothing else may use disk and processors
-    CALM = "calm"  # the job trains
-
-
-def need_of(facts: ProgramFacts) -> StandbyNeed:
-    """What a program's facts mean for its standby."""
-    over = (
-        facts.closing
-        or facts.current.done_reported
-        or not facts.wanted
-        or facts.policy.autorestart is AutoRestart.NEVER
-    )
-    if not facts.policy.is_job or over or facts.notice is not None:
-        return StandbyNeed.NONE
-    if facts.policy.is_gang and facts.state is State.STOPPED:  # it starts once all ranks are there
-        return StandbyNeed.KEPT
-    if facts.state is State.RUNNING:
-        return StandbyNeed.CALM
-    if facts.state is State.FLUSHING:
-        return StandbyNeed.BUSY
-    return StandbyNeed.KEPT if facts.state in ALIVE or facts.state is State.BACKOFF else StandbyNeed.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryHeadroom:
-    """Memory of the host, or of the container, in bytes."""
-
-    available: int
-    total: int
-
-    def allows(self, wanted: int, growth: int = 0) -> bool:
-        """Whether so much more leaves a tenth for others, at least 1 GiB, and at least `growth`."""
-        return self.available - wanted >= self.reserve(growth)
-
-    def reserve(self, growth: int = 0) -> int:
-        """What has to stay available."""
-        return max(1024 * MIB, self.total // 10, growth)
-
-    @property
-    def is_scarce(self) -> bool:
-        """Whether less than a twentieth is left, or 512 MiB."""
-        return self.available < max(512 * MIB, self.total // 20)
-
-
-# --- what happens -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class JobChanged:
-    """The job's need, after anything that may have changed it. `is_closed`: no attempt starts any more, also none that
-    was expected."""
-
-    need: StandbyNeed
-    is_closed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryMeasured:
-    """The host's memory. `expected`: bytes that a standby will take; `may_load`: no other one is loading.
-
-    `worker`: bytes that the job's worker takes; 0 if that is not known.
-    """
-
-    memory: MemoryHeadroom
-    expected: int
-    may_load: bool
-    worker: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StandbyLoaded:
-    """The standby is ready. `kind`: how much it has loaded."""
-
-    kind: StandbyKind
-
-
-@dataclass(frozen=True, slots=True)
-class StandbyUseless:
-    """The standby can't spare the next attempt anything. `text`: why; the same would happen again."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class StandbyExited:
-    """The standby's process is gone, or could not be started. `text`: how; `permanent`: the same would happen again."""
-
-    text: str
-    permanent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptStarting:
-    """The job's next attempt starts. `unusable_because`: why the standby cannot become it; None if it can.
-
-    `microbatches`: into how many parts batches are divided from now on.
-    """
-
-    unusable_because: str | None = None
-    microbatches: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class StartExpected:
-    """The job's next attempt starts within seconds, and nothing trains here."""
-
-
-StandbyEvent = (
-    JobChanged | StartExpected | MemoryMeasured | StandbyLoaded | StandbyUseless | StandbyExited | AttemptStarting
-)
-
-
-# --- what to do -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareStandby:
-    """Start a standby; answer with StandbyLoaded, and in the end with StandbyExited."""
-
-    kind: StandbyKind
-    microbatches: int
-    is_urgent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DropStandby:
-    """Send it SIGKILL, as it holds nothing; answer with StandbyExited."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PromoteStandby:
-    """Make it the next attempt's process; it is no standby any more."""
-
-
-StandbyEffect = PrepareStandby | DropStandby | PromoteStandby
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,134 @@
+"""What is asked of the store about one job's run, and what each answer changes in this host's hold of it.
+
+When to ask, and what follows from an error, `job_mirror.py` decides.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.core.program import events
+from supervisor.host.mirror import messages
+from supervisor.host.mirror.client import MirrorClient, MirrorError
+from supervisor.runner.mirror.asking import MirrorQuestions, MirrorRequest
+from supervisor.runner.mirror.hold import RunHold, name_of
+from supervisor.runner.records.uploads import UploadDurations
+
+LOOK_TIMEOUT_S = 5.0  # how long a start on a new host waits to learn which numbers are used: else one attempt learns it
+
+
+class StoreExchange:
+    """Each of its questions raises MirrorError, and RunFenced where another host has the run.
+
+    `url`: of the run; `durations`: get how long uploads take; `post`: takes the events that follow from answers.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        url: str,
+        client: MirrorClient,
+        hold: RunHold,
+        durations: UploadDurations,
+        post: Callable[[events.Event], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._program = program
+        self._url = url
+        self._client = client
+        self._questions = MirrorQuestions(client)
+        self._hold = hold
+        self._durations = durations
+        self._post = post
+        self._log = log
+
+    @property
+    def request(self) -> MirrorRequest | None:
+        """What is being asked; None if nothing is."""
+        return self._questions.request
+
+    async def look(self) -> int:
+        """The highest attempt that the store has."""
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                self._learn(await self._look_only())
+        except TimeoutError:
+            raise MirrorError(f"the store did not answer within {LOOK_TIMEOUT_S:g} s") from None
+        return self._hold.attempt
+
+    async def fetch(self, local: str | None, below: int | None, unwanted: Collection[str]) -> messages.FetchAnswer:
+        """Gets the newest checkpoint of the store into the folder, if it is newer than `local` and below a step."""
+        name = name_of(local)
+        question = messages.FetchRequest(
+            self._client.next_id(),
+            None if name is None else str(name),
+            below,
+            unwanted=tuple(sorted(unwanted)),
+            epoch=self._hold.epoch or 0,
+        )
+        there = await self._questions.ask("fetching from the mirror", question, messages.FetchAnswer)
+        self._learn(there)
+        for refused in there.bad:
+            self._log.warning("mirror.refused", checkpoint=refused)
+        if there.name is not None:
+            self._log.info("mirror.fetched", checkpoint=there.name)
+        return there
+
+    async def look_for_unfinished(self) -> None:
+        """Has the newest checkpoint here uploaded, unless the store has it, or another host has left it behind."""
+        hold, there = self._hold, None
+        here = await self._client.ask(messages.NewestLocalRequest(self._client.next_id()), messages.NewestLocalAnswer)
+        known = filter(None, (name_of(here.name), name_of(hold.wanted)))  # an adopted worker may have committed since
+        local = max(known, default=None)
+        if local is not None and hold.is_resuming:
+            there = await self._look_only()
+        if not hold.is_resuming:
+            return  # an attempt has begun meanwhile
+        if hold.settle_resume(local, there, time.monotonic()):
+            self._log.info("mirror.resumed", checkpoint=hold.wanted)
+
+    async def begin_epoch(self) -> None:
+        """Takes the run over."""
+        hold = self._hold
+        start, starts, here = hold.start, hold.starts, hold.newest_here
+        question = messages.BeginEpochRequest(
+            self._client.next_id(),
+            None if here is None else str(here),
+            hold.known,
+            None if hold.seen is None else str(hold.seen),
+            hold.is_anew,
+        )
+        begun = await self._questions.ask("taking the run over in the mirror", question, messages.EpochAnswer)
+        self._log.info("mirror.epoch_begun", epoch=begun.epoch, start=start, newer=begun.newer)
+        if (newer := hold.begin_epoch(begun, here, starts)) is not None:
+            text = f"another host has uploaded step {newer.step} since this attempt began; it begins again from there"
+            self._post(events.CheckpointOutdated(text))
+
+    async def upload(self, name: str, epoch: int, is_limited: bool) -> None:
+        """Uploads a checkpoint, if it is still there. `is_limited`: it is held back, so its time says less."""
+        began_at = time.monotonic()
+        try:
+            question = messages.UploadRequest(self._client.next_id(), name, epoch)
+            done = await self._questions.ask("uploading", question, messages.UploadAnswer, checkpoint=name)
+        except MirrorError as error:
+            if not error.is_gone:
+                raise
+            self._hold.drop_wanted(name)  # retention was faster: there is a newer one
+            return
+        self._hold.add_upload(name, done.remote)
+        if (newest := self._hold.newest) is not None:
+            self._post(events.CheckpointMirrored(str(newest), self._url, epoch))
+        self._log.info("mirror.uploaded", checkpoint=name, size_bytes=done.size_bytes, took_s=round(done.took_s, 3))
+        now = time.monotonic()
+        self._durations.record_upload(self._program, now - began_at, now, is_limited)
+
+    async def _look_only(self) -> messages.FetchAnswer:
+        question = messages.FetchRequest(self._client.next_id(), only_look=True)
+        return await self._questions.ask("asking the mirror", question, messages.FetchAnswer)
+
+    def _learn(self, there: messages.FetchAnswer) -> None:
+        self._hold.learn(there)
+        if there.seen is not None:
+            self._post(events.CheckpointMirrored(there.seen, self._url, there.epoch))
