@@ -449,8 +449,13 @@ def test_two_metrics_and_two_jobs_are_drawn_in_one_plot(tmp_path: Path, port: in
         wait_until(lambda: drawn_beside() == [["other", "y"]], "the other job is drawn, on the same scale")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        *(("light", 1280), ("dark", 390)),
+        *(pytest.param(*other, marks=pytest.mark.nightly) for other in (("light", 390), ("dark", 1280))),
+    ],
+)
 def test_views_are_accessible_and_fit(tmp_path: Path, port: int, page: Any, axe: str, scheme: str, width: int):
     trained = job("count", tmp_path, STEPS=1_000_000, EVERY=20, STEP_S=0.01)
     many = "[program:many]\ncommand=/bin/sleep 100000\nnumprocs=3\nprocess_name=%(process_num)d\n"
@@ -489,10 +494,14 @@ def test_views_are_accessible_and_fit(tmp_path: Path, port: int, page: Any, axe:
 
 
 def test_page_asks_for_the_password_and_works_with_it(tmp_path: Path, port: int, browser: Any):
-    with Daemon(tmp_path, server(port, "username=me\npassword=secret\n") + LOUD):
+    login = {"username": "me", "password": "secret"}
+    with (
+        Daemon(tmp_path, server(port, "username=me\npassword=secret\n") + LOUD),
+        browser.new_page() as unknown,
+        browser.new_page(http_credentials=login) as known,
+    ):
         with pytest.raises(Exception, match="ERR_INVALID_AUTH_CREDENTIALS"):
-            browser.new_page().goto(f"http://127.0.0.1:{port}/")
-        known = browser.new_context(http_credentials={"username": "me", "password": "secret"}).new_page()
+            unknown.goto(f"http://127.0.0.1:{port}/")
         known.goto(f"http://127.0.0.1:{port}/")
 
         row(known, "loud<b>").get_by_text("Running").wait_for(timeout=60_000)
