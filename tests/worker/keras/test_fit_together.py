@@ -35,6 +35,8 @@ SOME = ("callbacks of Keras",)
 """The row of `make test`; the nightly tests have all."""
 PLACES = ("batch 3", "validation 0", "begin 1", "end 1", r"save fsync ckpt\..*")
 """Where a worker is killed: in an epoch, in its validation, at its edges, in a save."""
+SOME_PLACES = ("batch 3", "end 1", r"save fsync ckpt\..*")
+"""Those of `make test`; test_fit_arguments.py kills a fit on one worker in its validation."""
 
 
 class Workers:
@@ -132,18 +134,18 @@ def test_what_can_not_hold_on_several_workers_is_refused_by_all_before_the_first
 
 
 @pytest.mark.parametrize(
-    ("workers", "rows"),
-    [(2, SOME), *(pytest.param(workers, ROWS, marks=NIGHTLY) for workers in (2, 3))],
+    ("workers", "rows", "places"),
+    [(2, SOME, SOME_PLACES), *(pytest.param(workers, ROWS, PLACES, marks=NIGHTLY) for workers in (2, 3))],
     ids=["two, some", "two", "three"],
 )
 def test_fit_killed_on_any_worker_ends_like_an_undisturbed_one(
-    tmp_path: Path, workers: int, rows: tuple[str, ...]
+    tmp_path: Path, workers: int, rows: tuple[str, ...], places: tuple[str, ...]
 ) -> None:
     calm, rough, ranks = tmp_path / "calm", tmp_path / "rough", count()
     train(calm, workers, rows)
 
     for row, shards in zip(rows, _alternating(), strict=False):
-        for place in PLACES:
+        for place in places:
             is_chiefs = place.startswith("save") and shards == "never"  # it writes all
             rank = 0 if is_chiefs else next(ranks) % workers
             kill(rough, workers, row, rank, place, save_shards=shards)
