@@ -379,9 +379,9 @@ def test_arrays_that_python_code_yields_and_keeps_stay_as_they_are(kind: str, tw
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        *(("arrays", (8,)), ("shuffled", (8,))),
+        *(pytest.param(name, (8,), id=f"{name}, once") for name in ("arrays", "shuffled")),
         *(
-            pytest.param(name, (2, 8), marks=NIGHTLY)
+            pytest.param(name, (2, 8), marks=NIGHTLY, id=name)
             for name in ("arrays", "shuffled", "endless", "PyDataset", "endless generator")
         ),
     ],
@@ -456,9 +456,9 @@ def test_dataset_is_iterated_once_for_each_epoch(two_replicas: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "places"),
     [
-        ("shuffled", ("batch 4", "validation 0", "end 1")),
+        pytest.param("shuffled", ("batch 4", "validation 0", "end 1"), id="shuffled, some"),
         *(
-            pytest.param(data, ("batch 1", "batch 4", "validation 0", "end 1", "batch 10"), marks=NIGHTLY)
+            pytest.param(data, ("batch 1", "batch 4", "validation 0", "end 1", "batch 10"), marks=NIGHTLY, id=data)
             for data in ("arrays", "pydataset", "shuffled")
         ),
     ],
