@@ -16,7 +16,7 @@ from worker.state.script_conditions import OTHER_SCRIPT
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 IN_EVERY_RUN = [script for script in SCRIPTS if script.name == "torch_ignite"]
 FEW = slice(1, 3)
-"""Of its strikes, which are killed in every run: not that in the first step, and one in the loop of two."""
+"""Of its strikes, those of every run: in an epoch's tail and in a step."""
 OTHER_DATA = "training continues on other data"
 MOST_LINES = 13
 """The most lines that had to be added to one of them; half of them need four or fewer."""
