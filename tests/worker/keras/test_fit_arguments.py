@@ -155,23 +155,20 @@ def trained(folder: Path, make: Callable[[], dict[str, Any]], *stops: Any, **opt
     return model
 
 
-PLACES: tuple[Callable[[int], Any], ...] = (
-    lambda steps: StopsAt(steps // 2),  # in the second of three epochs
-    lambda steps: FailsAfter(1, "end"),
-)
-ALL_PLACES = (
+MIDDLE = (lambda steps: StopsAt(steps // 2),)  # in the second of three epochs
+ALL_PLACES: tuple[Callable[[int], Any], ...] = (
     lambda steps: StopsAt(1), lambda steps: FailsAfter(0, "validation"), lambda steps: FailsAfter(1, "end"),
     lambda steps: StopsAt(steps - 1),
 )  # fmt: skip
-OFTEN = ("arrays", "validated on a shuffled dataset", "validated on a PyDataset")
-"""Interrupted at all places in each run of `make test`; the others in their middle and at the end of an epoch."""
+OFTEN = ("arrays", "shuffled", "generator", "validated on a shuffled dataset", "validated on a PyDataset")
+"""Interrupted at all places in each run of `make test`; the others, which differ in an argument, in their middle."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "places"),
     [
-        *(pytest.param(name, ALL_PLACES if name in OFTEN else PLACES, id=name) for name in SOURCES),
+        *(pytest.param(name, ALL_PLACES if name in OFTEN else MIDDLE, id=name) for name in SOURCES),
         *(pytest.param(name, ALL_PLACES, id=f"{name}, often", marks=NIGHTLY) for name in SOURCES if name not in OFTEN),
     ],
 )
