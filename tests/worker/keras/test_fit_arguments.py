@@ -160,7 +160,9 @@ ALL_PLACES: tuple[Callable[[int], Any], ...] = (
     lambda steps: StopsAt(1), lambda steps: FailsAfter(0, "validation"), lambda steps: FailsAfter(1, "end"),
     lambda steps: StopsAt(steps - 1),
 )  # fmt: skip
-OFTEN = ("arrays", "shuffled", "generator", "validated on a shuffled dataset", "validated on a PyDataset")
+OFTEN = (
+    "arrays", "shuffled", "PyDataset", "generator", "validated on a shuffled dataset", "validated on a PyDataset",
+)  # fmt: skip
 """Interrupted at all places in each run of `make test`; the others, which differ in an argument, in their middle."""
 
 
