@@ -95,9 +95,7 @@ def judge_exact(entry: Entry, starter: Starter, folder: Path, kills: int) -> Ver
     return verdict
 
 
-def compare(
-    entry: Entry, starter: Starter, folder: Path, kills: int = ALL_KILLS, *, strict: bool = False
-) -> Verdict:
+def compare(entry: Entry, starter: Starter, folder: Path, kills: int = ALL_KILLS, *, strict: bool = False) -> Verdict:
     """Compares a killed training with an undisturbed one. `strict`: of the latter."""
     undisturbed, killed = folder / "undisturbed", folder / "killed"
     undisturbed.mkdir(parents=True)

@@ -197,9 +197,7 @@ def test_a_difference_stops_a_job_that_wants_it(start: Start, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["tensorflow", "torch"])
-def test_a_loop_that_is_left_in_a_replay_keeps_all_its_steps(
-    start: Start, undisturbed: Undisturbed, kind: str
-) -> None:
+def test_a_loop_that_is_left_in_a_replay_keeps_all_its_steps(start: Start, undisturbed: Undisturbed, kind: str) -> None:
     *_, before, left, end, found = wait_for(start(kind, 40, "leave=2"), "{")
 
     assert [before, left, end] == ["again 6", "again 7", "ended 10"]
