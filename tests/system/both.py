@@ -1,5 +1,6 @@
 """The same INI file under PyPI's Supervisor and stepkeeper, driven by Supervisor's client, ours and xmlrpc.client."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -20,6 +21,7 @@ from tests.waiting import TIMEOUT_S, wait_until
 
 PATIENCE_S = 60.0
 CTL_S = 60.0
+WAKE_S = 0.05
 
 SETTINGS = """[supervisord]
 logfile=%(here)s/daemon.log
@@ -77,6 +79,7 @@ class Side:
         self._daemon = daemon
         self._ctl = ctl
         self._process: subprocess.Popen[str] | None = None
+        self._is_over = threading.Event()
         folder.mkdir()
         (folder / "plain.txt").write_text("no program\n")
         self.write(programs)
@@ -102,6 +105,8 @@ class Side:
             self._process = forked.ForkedProcess(
                 command, modules, cwd=self.folder, env=environment, stdout=errors, stderr=errors
             )
+        if not self.is_ours:
+            threading.Thread(target=self._keep_awake, daemon=True).start()
         try:
             self.until(self.answers, "the daemon answers")
         except AssertionError:
@@ -109,11 +114,19 @@ class Side:
             raise
         return self
 
+    def _keep_awake(self) -> None:
+        """Connects again and again: how far starts, stops and clearings have come, of one program after the other,
+        Supervisor looks whenever something happens, and otherwise once a second."""
+        while not self._is_over.wait(WAKE_S):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(self.folder / "s.sock"))
+
     def __exit__(self, *args: object) -> None:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE_S)
+        self._is_over.set()
         said = (self.folder / "daemon.err").read_text(errors="replace")
         assert not (self.is_ours and "Traceback" in said), said
 
