@@ -27,6 +27,7 @@ command=/bin/sh -c 'echo "{EVIL}" >&2; exit 3'
 startretries=0
 """
 
+SOON_MS = 10_000  # before the page asks again for what it asked at its beginning, or takes away what it said
 KILLS = (ProofKill(KillPlace.STEP, 30),) * 3
 
 
@@ -225,7 +226,7 @@ def test_several_programs_are_commanded_at_once(tmp_path: Path, port: int, page:
         page.locator("dialog button[value=yes]").click()
         page.get_by_text("stop 2 programs: done").wait_for()
         assert [daemon.status(name)["state"] for name in "abc"] == ["STOPPED", "STOPPED", "RUNNING"]
-        page.locator('[data-action="all-start"]').click()
+        page.locator('[data-action="all-start"]').click(timeout=SOON_MS)  # what was said is not in front of it
         page.get_by_text("start 2 programs: done").wait_for()
         pid = daemon.until_state("a", "RUNNING")["pid"]
 
@@ -347,7 +348,7 @@ def test_drill_is_started_and_ended_from_the_notices(tmp_path: Path, port: int, 
         daemon.until_step("count", 5)
         page.goto(f"http://127.0.0.1:{port}/")
         page.get_by_role("link", name="Notices", exact=True).click()
-        page.get_by_text("No notice is in force").wait_for()
+        page.get_by_text("No notice is in force").wait_for(timeout=SOON_MS)
         page.get_by_label("Program", exact=True).select_option("count")
         page.get_by_label("The host goes away in").fill("2")
         page.get_by_label("Unit of time").select_option("hours")
