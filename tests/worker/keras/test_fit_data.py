@@ -133,31 +133,27 @@ class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
             raise LookupError("on purpose")
 
 
-def fitted_on_unknown_length(folder: Path, *stops: Any) -> Any:
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [StopsAt(8), FailsAtTheEndOf(0), FailsAtTheEndOf(1)], ids=["within", "end", "end 1"])
+def test_dataset_of_unknown_length_ends_like_an_undisturbed_run(stop: Any, tmp_path: Path) -> None:
     """With metrics and without a strategy, where Keras creates their variables only at the first step."""
     strategy = tf.distribute.get_strategy()
     images, labels = (part.numpy() for part in training.data()._tensors)
     dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(16).filter(lambda images, labels: True)
-    tf.keras.utils.set_random_seed(1)
-    model = compiled(strategy, metrics=["accuracy"])
-    fit(
-        model, dataset.with_options(untuned()), epochs=2, callbacks=stops, strategy=strategy, verbose=0,
-        validation_data=(images[:32], labels[:32]), directory=folder, interval="1 steps",
-    )  # fmt: skip
-    return model
 
+    def fitted(folder: str, *stops: Any) -> Any:
+        tf.keras.utils.set_random_seed(1)
+        model = compiled(strategy, metrics=["accuracy"])
+        fit(
+            model, dataset.with_options(untuned()), epochs=2, callbacks=stops, strategy=strategy, verbose=0,
+            validation_data=(images[:32], labels[:32]), directory=tmp_path / folder, interval="1 steps",
+        )  # fmt: skip
+        return model
 
-@pytest.fixture(scope="module")
-def undisturbed(two_replicas: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return fitted_on_unknown_length(tmp_path_factory.mktemp("calm"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [StopsAt(8), FailsAtTheEndOf(0), FailsAtTheEndOf(1)], ids=["within", "end", "end 1"])
-def test_dataset_of_unknown_length_ends_like_an_undisturbed_run(stop: Any, undisturbed: Any, tmp_path: Path) -> None:
+    undisturbed = fitted("calm")
     with pytest.raises(LookupError):
-        fitted_on_unknown_length(tmp_path, stop)
-    disturbed = fitted_on_unknown_length(tmp_path)
+        fitted("rough", stop)
+    disturbed = fitted("rough")
 
     assert int(disturbed.optimizer.iterations.numpy()) == 12
     assert disturbed.history.history == undisturbed.history.history
