@@ -1,10 +1,10 @@
 """DataLoaders of every kind resume exactly, and so do the loops in place of those that libraries have."""
 
-import functools
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 
 from bench import peer
 from supervisor.protocol.wire.launch import without_launch_variables
-from tests import forked
 from tests.worker.run.test_multiworker import CHILDREN, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -28,20 +27,11 @@ OF_LIBRARIES = (
     "accelerated", "accelerated, seedable", "accelerated, in order", "accelerated, weighted", "accelerated stream",
     "accelerated stream read again", "stateful", "stateful stream", "stateful stream of processes",
 )  # fmt: skip
-ENDS = "accelerated ends"
-KINDS = {peer.TORCH: (*OF_TORCH, *STREAMS), peer.LIBRARIES: (*OF_LIBRARIES, ENDS)}
-Read = Callable[[peer.Peer], tuple[dict[str, Any], str]]
 
 
-@pytest.fixture(scope="module")
-def read_in_parts(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """What is read of each kind by one process, and what was said on standard error."""
-
-    @functools.cache
-    def read_in_parts(packages: peer.Peer) -> tuple[dict[str, Any], str]:
-        return run_child("torch_loaders.py", KINDS[packages], packages, tmp_path_factory.mktemp("read"))
-
-    return read_in_parts
+def read_in_parts(kinds: Sequence[str], packages: peer.Peer, folder: Path) -> tuple[dict[str, Any], str]:
+    """What is read of each kind, and what was said on standard error."""
+    return run_child("torch_loaders.py", kinds, packages, folder)
 
 
 def run_child(child: str, arguments: Sequence[str], packages: peer.Peer, folder: Path) -> tuple[dict[str, Any], str]:
@@ -52,7 +42,7 @@ def run_child(child: str, arguments: Sequence[str], packages: peer.Peer, folder:
         pytest.skip(str(error))
     environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
     command = [str(python), str(CHILDREN / child), str(folder), *arguments]
-    done = forked.run(command, forked.TORCH, env=environment, cwd=ROOT, timeout=800)
+    done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -63,10 +53,9 @@ def run_child(child: str, arguments: Sequence[str], packages: peer.Peer, folder:
     ids=["samplers", "streams", "libraries"],
 )
 def test_loader_of_any_kind_resumes_with_the_next_batch(
-    kinds: Sequence[str], packages: peer.Peer, read_in_parts: Read
+    kinds: Sequence[str], packages: peer.Peer, tmp_path: Path
 ) -> None:
-    everything, said = read_in_parts(packages)
-    found = {kind: everything[kind] for kind in kinds}
+    found, said = read_in_parts(kinds, packages, tmp_path)
 
     assert {kind: runs["parts"] == runs["whole"] for kind, runs in found.items()} == dict.fromkeys(kinds, True)
     for kind, runs in found.items():
@@ -75,11 +64,12 @@ def test_loader_of_any_kind_resumes_with_the_next_batch(
     assert "do not include" not in said, "the state of what is read is in the checkpoint"
 
 
-def test_prepared_loader_knows_its_last_batch(read_in_parts: Read) -> None:
+def test_prepared_loader_knows_its_last_batch(tmp_path: Path) -> None:
     """What `accelerator.accumulate` needs to end its last group."""
-    found, _ = read_in_parts(peer.LIBRARIES)
+    found, _ = read_in_parts(["accelerated ends"], peer.LIBRARIES, tmp_path)
+    (runs,) = found.values()
 
-    ends = [each[1] for each in found[ENDS]["parts"] if each[0] != "tail"]
+    ends = [each[1] for each in runs["parts"] if each[0] != "tail"]
     assert ends == [False, False, False, False, True] * 3
 
 
@@ -87,7 +77,7 @@ def test_every_kind_of_the_child_is_tested() -> None:
     source = (CHILDREN / "torch_loaders.py").read_text()
     kinds = set(re.findall(r'^    "([^"]+)":', source, re.MULTILINE))
 
-    assert kinds == {*OF_TORCH, *STREAMS, *OF_LIBRARIES, ENDS}
+    assert kinds == {*OF_TORCH, *STREAMS, *OF_LIBRARIES, "accelerated ends"}
 
 
 def test_loops_of_libraries_are_refused_in_their_words_and_what_is_to_be_written_is_exact(tmp_path: Path) -> None:
