@@ -33,10 +33,14 @@ TORCH = ("torch", "torch._dynamo", *_OURS)  # the first optimizer would import i
 JAX = ("jax", "optax", "tqdm", *_OURS)
 DAEMON = ("supervisor.host.service.slim_imports", "supervisor.preflight", "supervisor.lifecycle")
 """What `supervisor.daemon` imports; not itself, as it is what runs."""
+CTL = ("supervisor.ctl.actions.run", "supervisor.ctl.settings", "supervisor.ctl.shell")
+"""What `supervisor.ctl.main` imports, and the shell."""
+STOCK = ("supervisor.supervisorctl", "supervisor.supervisord")
+"""Of PyPI's Supervisor, by an interpreter that has it: our package is called the same, and must not be found there."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _PID_BYTES = 20
-_FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads
+_FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads, which share the servers too
 
 
 class ForkServer:
@@ -48,7 +52,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": "" if modules == STOCK else str(ROOT)},
                 stdin=subprocess.DEVNULL,
             )
 
@@ -71,9 +75,10 @@ _servers: dict[tuple[str, tuple[str, ...]], ForkServer] = {}
 
 
 def _server(python: str, modules: tuple[str, ...]) -> ForkServer:
-    if (python, modules) not in _servers:
-        _servers[python, modules] = ForkServer(python, modules)
-    return _servers[python, modules]
+    with _FORKING:
+        if (python, modules) not in _servers:
+            _servers[python, modules] = ForkServer(python, modules)
+        return _servers[python, modules]
 
 
 def _fork(python: str, modules: tuple[str, ...], order: dict[str, Any], descriptors: Sequence[int]) -> int:
@@ -132,13 +137,16 @@ def run(
     modules: tuple[str, ...] = TENSORFLOW,
     *,
     timeout: float,
+    input: str | None = None,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     """`subprocess.run(command, capture_output=True, text=True)` in a fork."""
     pipe = subprocess.PIPE
+    if input is not None:
+        options["stdin"] = pipe
     with ForkedProcess(command, modules, stdout=pipe, stderr=pipe, **options) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate(input, timeout)
         except BaseException:
             process.kill()
             raise

@@ -10,6 +10,9 @@ Outcome = TypeVar("Outcome")
 TIMEOUT_S = 60.0
 """For what takes well under a second; the machine may be busy."""
 _INTERVAL_S = 0.01
+_LONGEST_S = 0.05
+_SHARE = 0.05
+"""Of a wait, that it may take longer. Asking a daemon a hundred times a second costs a third of a processor."""
 
 
 def wait_until(
@@ -17,16 +20,19 @@ def wait_until(
     what: str = "the condition holds",
     timeout_s: float = TIMEOUT_S,
     details: Callable[[], object] = lambda: "",
+    interval_s: float | None = None,
 ) -> Outcome:
     """Returns the first true value of `condition()`. Raises AssertionError after `timeout_s`, with `details()`.
 
-    `what` completes the sentence "waited in vain until …". An exception in `condition` ends the wait.
+    `what` completes the sentence "waited in vain until …". An exception in `condition` ends the wait. `interval_s`:
+    between two looks, for a condition that starts a process; otherwise 10 ms, and up to 50 in a wait of a second.
     """
-    deadline_at = time.monotonic() + timeout_s
+    began_at = time.monotonic()
     while not (outcome := condition()):
-        if time.monotonic() > deadline_at:
+        waited_s = time.monotonic() - began_at
+        if waited_s > timeout_s:
             raise AssertionError(f"waited {timeout_s:g} s in vain until {what}\n{details()}".rstrip())
-        time.sleep(_INTERVAL_S)
+        time.sleep(interval_s or min(max(_INTERVAL_S, waited_s * _SHARE), _LONGEST_S))
     return outcome
 
 

@@ -398,7 +398,7 @@ class Histories(RuleBasedStateMachine):
         assert (None if newest is None else parse_name(newest.name)) == self.told
 
 
-Histories.TestCase.settings = cases(1000, stateful_step_count=60, deadline=None)
+Histories.TestCase.settings = cases(400, stateful_step_count=60, deadline=None)
 
 
 @pytest.mark.fuzz

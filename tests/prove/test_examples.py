@@ -59,7 +59,7 @@ def test_the_example_in_pytorch_is_exact(tmp_path: Path):
 def test_a_program_without_the_package_is_exact(tmp_path: Path):
     here = path_with(Path(sys.executable).parent)
 
-    report = report_of(ROOT / "examples/plain.conf", tmp_path, PATH=here)
+    report = report_of(ROOT / "examples/plain.conf", tmp_path, "--kills", "1", PATH=here)
 
     assert (report["verdict"], report["steps"]) == ("exact", 2000), report
     assert any("the metrics of each step" in each for each in report["not_varied"])

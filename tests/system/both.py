@@ -1,5 +1,6 @@
 """The same INI file under PyPI's Supervisor and stepkeeper, driven by Supervisor's client, ours and xmlrpc.client."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -11,14 +12,16 @@ import subprocess
 import sys
 import threading
 import xmlrpc.client
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.waiting import TIMEOUT_S, wait_until
 
 PATIENCE_S = 60.0
 CTL_S = 60.0
+WAKE_S = 0.05
 
 SETTINGS = """[supervisord]
 logfile=%(here)s/daemon.log
@@ -75,7 +78,8 @@ class Side:
         self.outcomes: dict[str, Outcome] = {}
         self._daemon = daemon
         self._ctl = ctl
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._is_over = threading.Event()
         folder.mkdir()
         (folder / "plain.txt").write_text("no program\n")
         self.write(programs)
@@ -95,14 +99,14 @@ class Side:
         return self._daemon == our_daemon()
 
     def __enter__(self) -> "Side":
+        command, modules = in_a_fork([*self._daemon, "-c", "test.conf"])
+        environment = self._environment_of(self._daemon)
         with (self.folder / "daemon.err").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [*self._daemon, "-c", "test.conf"],
-                cwd=self.folder,
-                env=self._environment_of(self._daemon),
-                stdout=errors,
-                stderr=errors,
+            self._process = forked.ForkedProcess(
+                command, modules, cwd=self.folder, env=environment, stdout=errors, stderr=errors
             )
+        if not self.is_ours:
+            threading.Thread(target=self._keep_awake, daemon=True).start()
         try:
             self.until(self.answers, "the daemon answers")
         except AssertionError:
@@ -110,11 +114,19 @@ class Side:
             raise
         return self
 
+    def _keep_awake(self) -> None:
+        """Connects again and again: how far starts, stops and clearings have come, of one program after the other,
+        Supervisor looks whenever something happens, and otherwise once a second."""
+        while not self._is_over.wait(WAKE_S):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(self.folder / "s.sock"))
+
     def __exit__(self, *args: object) -> None:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE_S)
+        self._is_over.set()
         said = (self.folder / "daemon.err").read_text(errors="replace")
         assert not (self.is_ours and "Traceback" in said), said
 
@@ -126,16 +138,15 @@ class Side:
 
     def ctl(self, *arguments: str, typed: str | None = None) -> None:
         """A step: the client; its exit status and output. `typed`: to its shell."""
-        command = [*self._ctl, "-c", "test.conf", *arguments]
-        done = subprocess.run(
+        command, modules = in_a_fork([*self._ctl, "-c", "test.conf", *arguments])
+        done = forked.run(
             command,
+            modules,
             cwd=self.folder,
             env=self._environment_of(self._ctl),
             input=typed or "",
-            capture_output=True,
             encoding="utf-8",
             timeout=CTL_S,
-            check=False,
             start_new_session=True,  # no terminal to ask for a password
         )
         lines = self.masked(done.stdout).splitlines()
@@ -148,15 +159,10 @@ class Side:
 
         It is given what is `typed`, and no end of that.
         """
-        command = [*self._ctl, "-c", "test.conf", *arguments]
-        environment = self._environment_of(self._ctl)
-        with subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
+        command, modules = in_a_fork([*self._ctl, "-c", "test.conf", *arguments])
+        environment, pipe = self._environment_of(self._ctl), subprocess.PIPE
+        with forked.ForkedProcess(
+            command, modules, cwd=self.folder, env=environment, stdin=pipe, stdout=pipe, encoding="utf-8"
         ) as client:
             assert client.stdin is not None
             assert client.stdout is not None
@@ -290,6 +296,13 @@ def differing(where: str, stock: Outcome, ours: Outcome) -> list[tuple[str, Outc
     if isinstance(stock, list) and isinstance(ours, list) and len(stock) == len(ours):
         return [each for pair in zip(stock, ours, strict=True) for each in differing(where, *pair)]
     return [(where, stock, ours)]
+
+
+def in_a_fork(command: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    """A command of either side for `tests.forked`, with what it imports: a script has several dozen clients a side."""
+    if command[0] == sys.executable:
+        return command, forked.DAEMON if "supervisor.daemon" in command else forked.CTL
+    return [str(Path(command[0]).with_name("python")), *command], forked.STOCK
 
 
 def stock_daemon(folder: Path) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def test_every_command_works_in_the_order_in_which_it_stands(shell: Shell):
         if command == "supervisord --check-config":
             edit(shell)
         if command.startswith("supervisorctl checkpoint"):  # a reader does not type that fast
-            wait_until(lambda: "RUNNING" in shell.run("supervisorctl status train")[1], "it trains")
+            wait_until(lambda: "RUNNING" in shell.run("supervisorctl status train")[1], "it trains", interval_s=0.5)
         done.append(command)
         shell.do(command)
 

@@ -18,6 +18,7 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 PROOF_S = 300.0
 INSTALL_S = 1200.0  # TensorFlow has 600 MB
 DRILL_S = 120.0
+LOOK_S = 1.0  # each look starts a command
 
 
 def _install(block: Block) -> bool:
@@ -49,9 +50,13 @@ def wait_as_told(shell: Shell, command: str) -> None:
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2.0, "it has trained on")
     elif command == "supervisorctl history train":
-        wait_until(lambda: history(2), "it trains again", DRILL_S)
+        wait_until(lambda: history(2), "it trains again", DRILL_S, interval_s=LOOK_S)
     elif command == "supervisorctl drill train --in 30s":
-        wait_until(lambda: " step " in shell.run("supervisorctl status")[1], "it trains")
+        wait_until(lambda: " step " in shell.run("supervisorctl status")[1], "it trains", interval_s=LOOK_S)
+
+
+def has_left(shell: Shell) -> bool:
+    return "going away" in shell.run("supervisorctl history train")[1]
 
 
 def forms(text: str) -> list[str]:
@@ -77,7 +82,7 @@ def test_its_commands_work_and_print_what_stands_below_them(shell: Shell):
             continue
         for command in block.commands():
             if command == "supervisorctl history train" and drilled:
-                wait_until(lambda: "going away" in shell.run("supervisorctl history train")[1], "it left", DRILL_S)
+                wait_until(lambda: has_left(shell), "it left", DRILL_S, interval_s=LOOK_S)
             wait_as_told(shell, command)
             drilled = drilled or command.startswith("supervisorctl drill")
             printed += shell.do(command, PROOF_S if "--prove" in command else DRILL_S)

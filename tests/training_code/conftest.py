@@ -7,7 +7,7 @@ import pytest
 
 from bench.peer import NotInstalled
 from tests.training_code import judge
-from tests.training_code.corpus import Entry
+from tests.training_code.corpus import ALL_KILLS, Entry
 from tests.training_code.judge import Verdict
 from tests.training_code.starter import Starters
 
@@ -18,12 +18,12 @@ def starters() -> Starters:
 
 
 @pytest.fixture
-def judged(starters: Starters, tmp_path: Path) -> Callable[[Entry], Verdict]:
+def judged(starters: Starters, tmp_path: Path) -> Callable[..., Verdict]:
     """Judges a script; skips the test if its framework is not installed."""
 
-    def judged(entry: Entry) -> Verdict:
+    def judged(entry: Entry, kills: int = ALL_KILLS) -> Verdict:
         try:
-            return judge.judge(entry, starters.of(entry.framework), tmp_path / "script")
+            return judge.judge(entry, starters.of(entry.framework), tmp_path / "script", kills)
         except NotInstalled as error:
             pytest.skip(str(error))
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tests.training_code.starter import Framework
 
 HERE = Path(__file__).resolve().parent
@@ -201,6 +204,7 @@ EXACT = (
 
 CORPUS = (*MINIMAL, *EXACT)
 
+FEW_KILLS, ALL_KILLS = 2, 4
 _EXACT_IN_EVERY_RUN = frozenset(
     {
         *("torch_mnist_argparse", "torch_dqn", "torch_ema", "torch_randperm", "torch_endless_loader"),
@@ -210,8 +214,14 @@ _EXACT_IN_EVERY_RUN = frozenset(
 )
 
 
-def is_in_every_run(entry: Entry) -> bool:
-    """Whether `make test` runs it, and not `make nightly` alone: of the exact scripts with a framework, which take
-    longest, some of each way to write the loop and of each place for what has to be saved; all others. Another one with
-    JAX is killed in test_corpus_proofs.py."""
-    return entry.outcome != Outcome.EXACT or entry.framework == Framework.NUMPY or entry.name in _EXACT_IN_EVERY_RUN
+def exact_cases(*frameworks: Framework) -> list[ParameterSet]:
+    """An entry, and how many kills it gets. `make test` runs, of the scripts with a framework, which take longest, some
+    of each way to write the loop and of each place for what has to be saved, killed in a save and in the loop; all
+    others are killed in their first step too and at another line. `make nightly` does that with all."""
+    cases = []
+    for entry in (entry for entry in EXACT if entry.framework in frameworks):
+        has_none = entry.framework == Framework.NUMPY
+        if not has_none and entry.name in _EXACT_IN_EVERY_RUN:
+            cases.append(pytest.param(entry, FEW_KILLS, id=f"{id_of(entry)}, twice"))
+        cases.append(pytest.param(entry, ALL_KILLS, marks=() if has_none else pytest.mark.nightly, id=id_of(entry)))
+    return cases

@@ -9,7 +9,7 @@ from pathlib import Path
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.wire.exits import WorkerExit
 from tests.system.killing import TORCH_DIGEST
-from tests.training_code.corpus import Entry, Outcome
+from tests.training_code.corpus import ALL_KILLS, Entry, Outcome
 from tests.training_code.rig import Strike
 from tests.training_code.starter import Ended, Starter
 from tests.training_code.strike import CHECKPOINT, SAVE
@@ -63,10 +63,10 @@ def remarks_of(ended: Ended) -> list[str]:
     ]
 
 
-def judge(entry: Entry, starter: Starter, folder: Path) -> Verdict:
+def judge(entry: Entry, starter: Starter, folder: Path, kills: int = ALL_KILLS) -> Verdict:
     """Runs the script undisturbed and killed, or until the step by which its loss has to be named."""
     if entry.outcome == Outcome.EXACT:
-        return judge_exact(entry, starter, folder)
+        return judge_exact(entry, starter, folder, kills)
     return judge_first_steps(entry, starter, folder)
 
 
@@ -85,17 +85,17 @@ def judge_first_steps(entry: Entry, starter: Starter, folder: Path) -> Verdict:
     return Verdict(Outcome.REFUSED if is_refusal else "error", 0, 1, [*remarks, last[0]], ended.stderr[-1500:])
 
 
-def judge_exact(entry: Entry, starter: Starter, folder: Path) -> Verdict:
+def judge_exact(entry: Entry, starter: Starter, folder: Path, kills: int) -> Verdict:
     """Compares a killed training with an undisturbed one, which is `strict` and has to be at its end nevertheless."""
-    verdict = compare(entry, starter, folder, strict=True)
+    verdict = compare(entry, starter, folder, kills, strict=True)
     if verdict.outcome == STRICT:
         said = verdict.remarks
-        verdict = compare(entry, starter, folder / "lenient")
+        verdict = compare(entry, starter, folder / "lenient", kills)
         verdict.remarks = list(dict.fromkeys([*said, *verdict.remarks]))
     return verdict
 
 
-def compare(entry: Entry, starter: Starter, folder: Path, *, strict: bool = False) -> Verdict:
+def compare(entry: Entry, starter: Starter, folder: Path, kills: int = ALL_KILLS, *, strict: bool = False) -> Verdict:
     """Compares a killed training with an undisturbed one. `strict`: of the latter."""
     undisturbed, killed = folder / "undisturbed", folder / "killed"
     undisturbed.mkdir(parents=True)
@@ -106,7 +106,7 @@ def compare(entry: Entry, starter: Starter, folder: Path, *, strict: bool = Fals
         is_strict = strict and ended.status == WorkerExit.INCOMPLETE
         return Verdict(STRICT if is_strict else "error", 0, 1, remarks, ended.stderr[-1500:])
     expected = result_of(ended, starter, undisturbed)
-    verdict = run_killed(entry, starter, killed, strikes_of(entry, counts, expected.step))
+    verdict = run_killed(entry, starter, killed, strikes_of(entry, counts, expected.step, kills))
     verdict.remarks = list(dict.fromkeys([*remarks, *verdict.remarks]))
     if verdict.outcome == Outcome.EXACT:
         last = Ended(0, (killed / f"stdout-{verdict.attempts - 1}").read_text(), "")
@@ -130,19 +130,22 @@ def run_killed(entry: Entry, starter: Starter, folder: Path, strikes: list[Strik
     return Verdict("no end", MOST_ATTEMPTS, MOST_ATTEMPTS, remarks)
 
 
-def strikes_of(entry: Entry, counts: Path, steps: int) -> list[Strike]:
-    """Where the attempts die: in the first step, in a save, and at two seeded lines of the loop."""
+def strikes_of(entry: Entry, counts: Path, steps: int, kills: int) -> list[Strike]:
+    """Where the attempts die: in the first step, in a save, and at two seeded lines of the loop; of fewer `kills` than
+    these, not in the first step."""
     chance = random.Random(entry.name)
+    strikes: list[Strike]
     if entry.is_fit:
-        return [(CHECKPOINT, chance.randint(1, steps // 3)), (SAVE, 2), (CHECKPOINT, steps * 2 // 3)]
+        strikes = [(CHECKPOINT, chance.randint(1, steps // 3)), (SAVE, 2), (CHECKPOINT, steps * 2 // 3)]
+        return strikes if kills >= len(strikes) else strikes[1 : 1 + kills]
     lines = entry.script.read_text().splitlines()
     executed = {int(number): count for number, count in json.loads(counts.read_text()).items()}
     repeated = [number for number, count in sorted(executed.items()) if count >= 3 and lines[number - 1].strip()]
-    strikes: list[Strike] = [(_STEP, 1), (SAVE, chance.randint(2, 3))]
+    strikes = [(_STEP, 1), (SAVE, chance.randint(2, 3))]
     for number in chance.sample(repeated, min(2, len(repeated))):
         pattern = rf"^{re.escape(lines[number - 1])}$"
         strikes.append((pattern, max(1, executed[number] * chance.randint(10, 45) // 100)))
-    return strikes
+    return strikes if kills >= len(strikes) else strikes[1 : 1 + kills]
 
 
 def result_of(ended: Ended, starter: Starter, folder: Path) -> Result:

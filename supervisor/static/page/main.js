@@ -31,7 +31,7 @@ let view = list; // what is shown
 let address = null; // of the view: { kind, name }
 let offset = 0; // of the daemon's clock
 let isConnected = false;
-let noticed = ""; // which programs a notice is for
+let noticed = null; // which programs a notice is for, as of the last status; null: there was none
 let notices = null; // what the daemon said last
 
 const now = () => Date.now() / 1000 + offset;

@@ -1,16 +1,14 @@
 """State of every kind under every strategy: interrupted in the middle equals undisturbed at the end."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from supervisor.protocol.wire.launch import Launch, without_launch_variables
-from tests import forked
 from tests.places import ROOT
+from tests.worker.gang import Gang
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -25,11 +23,12 @@ KINDS = {
     "loss_scaling": ("loss scaling",),
     "accumulation": ("accumulated gradients",),
 }  # fmt: skip
-LAUNCHES = {
-    "one-device": Launch(strategy="one-device"),
-    "mirrored": Launch(strategy="mirrored", replicas=2),
-    "multiworker": Launch(strategy="multiworker", workers=2),
+STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
+    "one-device": (1, {"strategy": "one-device"}),
+    "mirrored": (1, {"strategy": "mirrored", "replicas": 2}),
+    "multiworker": (2, {}),
 }
+"""How many processes, and what they are told."""
 REFUSED = {
     "global_seed": "Keras makes a global generator in each replica's thread, inside the step, which TensorFlow refuses",
     "accumulation": "Keras adds up gradients in a branch that it can't run on replicas of a strategy",
@@ -42,29 +41,39 @@ def done_under(strategy: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What each process of a strategy found; all trainings run in one go, when the first is asked for."""
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What each process of a strategy found; all trainings of it that are asked for in this session run in one go."""
     known: dict[str, list[dict[str, Any]]] = {}
+    cases = [item.callspec.params for item in request.session.items if item.path == request.path]
+    asked = {(case["strategy"], case["training"]) for case in cases}
 
     def of(strategy: str) -> list[dict[str, Any]]:
         if strategy not in known:
             folder = tmp_path_factory.mktemp(strategy)
-            environment = {
-                **without_launch_variables(os.environ),
-                **LAUNCHES[strategy].to_environment(),
-                "PYTHONPATH": str(ROOT),
-            }
-            command = [sys.executable, str(SCRIPT), str(folder), *done_under(strategy)]
-            done = forked.run(command, env=environment, timeout=500)
-            assert done.returncode == 0, done.stderr[-3000:]
+            processes, orders = STRATEGIES[strategy]
+            trainings = [name for name in done_under(strategy) if (strategy, name) in asked]
+            gang = Gang([sys.executable, str(SCRIPT), str(folder), *trainings], processes, folder, **orders)
+            assert gang.wait() == [0] * processes, gang.said()
             known[strategy] = [json.loads(path.read_text()) for path in sorted(folder.glob("report-?.json"))]
         return known[strategy]
 
     return of
 
 
-@pytest.mark.parametrize("strategy", LAUNCHES)
-@pytest.mark.parametrize(("training", "kind"), [(name, kind) for name, kinds in KINDS.items() for kind in kinds])
+def is_in_every_run(strategy: str, training: str) -> bool:
+    """Not averages and loss scales on several processes: they are variables like any other, as on several replicas."""
+    return strategy != "multiworker" or training == "draws" or training in REFUSED
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training", "kind"),
+    [
+        pytest.param(strategy, name, kind, marks=() if is_in_every_run(strategy, name) else pytest.mark.nightly)
+        for strategy in STRATEGIES
+        for name, kinds in KINDS.items()
+        for kind in kinds
+    ],
+)
 def test_interrupted_ends_as_undisturbed(strategy: str, training: str, kind: str, reports: Reports) -> None:
     if training not in done_under(strategy):
         pytest.skip(REFUSED[training])

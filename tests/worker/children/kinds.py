@@ -1,13 +1,14 @@
 """Trains with every kind of state that a checkpoint has to hold, undisturbed and interrupted, and prints the results.
 
-Each training is done twice from the same seeds: in one go; and abandoned between two checkpoints, then gone on with by
-fresh objects with other seeds, as another process would make them. FOLDER TRAINING ...
+Each training is done in one go; what it had written at a moment between two checkpoints is what it would leave if it
+died there. That is gone on with by fresh objects with other seeds, as another process would make them.
+FOLDER TRAINING ...
 """
 
-import contextlib
 import hashlib
 import json
 import random
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ import tensorflow as tf  # noqa: E402 - the strategy comes first
 
 from worker.data import collectives  # noqa: E402
 from worker.internals.keras_internals import global_generator  # noqa: E402
-from worker.process.attempt import DeliberateExit  # noqa: E402
 from worker.state import extra_state, random_generators  # noqa: E402
 
 keras, optimizers = tf.keras, tf.keras.optimizers
@@ -166,9 +166,9 @@ def step_of(parts: Parts) -> Any:
     return tf.function(lambda *given: strategy.run(on_replica, args=given))
 
 
-def train(parts: Parts, folder: Path, abandoned: int | None) -> dict[str, dict[str, str]]:
-    """Up to the end, or to where it is abandoned without a save; the states before a restore and after it, at the first
-    save, and at the end."""
+def train(parts: Parts, folder: Path, left: Path | None = None) -> dict[str, dict[str, str]]:
+    """The states before a restore and after it, at the first save, and at the end. `left`: gets what the folder holds
+    between the saves."""
     found = {"made": digests(parts)}
     with worker.Run(
         parts.tracked, strategy=strategy, total_steps=STEPS, directory=folder, interval=f"{EVERY} steps",
@@ -180,17 +180,17 @@ def train(parts: Parts, folder: Path, abandoned: int | None) -> dict[str, dict[s
             run.step_done(loss=step(inputs, targets, tf.constant(parts.host(), tf.float32)))
             if run.step == EVERY:
                 found["saved"] = digests(parts)
-            if run.step == abandoned:
-                raise DeliberateExit(0)  # saves nothing, as a kill does
+            if run.step == ABANDONED and left is not None:
+                run._checkpoints._wait_for_save()
+                if rank == 0:
+                    shutil.copytree(folder, left, symlinks=True)
     found["ended"] = digests(parts) | {"weights": digest([*parts.tracked.model.variables])}
     return found
 
 
 def both(training: str, folder: Path) -> dict[str, Any]:
-    undisturbed = train(make(training, 1), folder / "whole", None)
-    with contextlib.suppress(DeliberateExit):
-        train(make(training, 1), folder / "broken", ABANDONED)
-    return {"undisturbed": undisturbed, "resumed": train(make(training, 99), folder / "broken", None)}
+    undisturbed = train(make(training, 1), folder / "whole", folder / "broken")
+    return {"undisturbed": undisturbed, "resumed": train(make(training, 99), folder / "broken")}
 
 
 together = collectives.gang_of(strategy)

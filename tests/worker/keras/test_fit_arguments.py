@@ -19,7 +19,7 @@ from worker.keras.arrays import ArrayData
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
-NIGHTLY = pytest.mark.nightly  # test_fit_interrupted_anywhere_ends_like_an_undisturbed_one has this data too
+NIGHTLY = pytest.mark.nightly  # the same with more data, or at more places
 __all__ = ["start"]
 COUNT = 22  # examples: the last of 6 batches has 2
 X = np.random.default_rng(0).normal(size=(COUNT, 3)).astype("float32")
@@ -155,15 +155,31 @@ def trained(folder: Path, make: Callable[[], dict[str, Any]], *stops: Any, **opt
     return model
 
 
+MIDDLE = (lambda steps: StopsAt(steps // 2),)  # in the second of three epochs
+ALL_PLACES: tuple[Callable[[int], Any], ...] = (
+    lambda steps: StopsAt(1), lambda steps: FailsAfter(0, "validation"), lambda steps: FailsAfter(1, "end"),
+    lambda steps: StopsAt(steps - 1),
+)  # fmt: skip
+OFTEN = (
+    "arrays", "shuffled", "PyDataset", "generator", "validated on a shuffled dataset", "validated on a PyDataset",
+)  # fmt: skip
+"""Interrupted at all places in each run of `make test`; the others, which differ in an argument, in their middle."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        *(pytest.param(name, ALL_PLACES if name in OFTEN else MIDDLE, id=name) for name in SOURCES),
+        *(pytest.param(name, ALL_PLACES, id=f"{name}, often", marks=NIGHTLY) for name in SOURCES if name not in OFTEN),
+    ],
+)
 def test_fit_interrupted_anywhere_ends_like_an_undisturbed_one(
-    make: Callable[[], dict[str, Any]], tmp_path: Path, begin: Callable[[Launch], None]
+    name: str, places: tuple[Callable[[int], Any], ...], tmp_path: Path, begin: Callable[[Launch], None]
 ) -> None:
+    make = SOURCES[name]
     undisturbed = trained(tmp_path / "calm", make)
-    last = int(undisturbed.optimizer.iterations) - 1
-    stops = [StopsAt(1), FailsAfter(0, "validation"), FailsAfter(1, "end"), StopsAt(last)]
-    for stop in stops:
+    for stop in [place(int(undisturbed.optimizer.iterations)) for place in places]:
         with pytest.raises(LookupError):
             trained(tmp_path / "rough", make, stop)
         begin(Launch())
@@ -360,22 +376,24 @@ def test_arrays_that_python_code_yields_and_keeps_stay_as_they_are(kind: str, tw
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
+    ("name", "steps"),
     [
-        "arrays",
-        "shuffled",
-        *(pytest.param(name, marks=NIGHTLY) for name in ("endless", "PyDataset", "endless generator")),
+        *(pytest.param(name, (8,), id=f"{name}, once") for name in ("arrays", "shuffled")),
+        *(
+            pytest.param(name, (2, 8), marks=NIGHTLY, id=name)
+            for name in ("arrays", "shuffled", "endless", "PyDataset", "endless generator")
+        ),
     ],
 )
 def test_fit_on_two_replicas_ends_like_an_undisturbed_one(
-    name: str, tmp_path: Path, two_replicas: Any, begin: Callable[[Launch], None]
+    name: str, steps: tuple[int, ...], tmp_path: Path, two_replicas: Any, begin: Callable[[Launch], None]
 ) -> None:
     def on_replicas(folder: str, *stops: Any) -> Any:
         with two_replicas.scope():
             return trained(tmp_path / folder, SOURCES[name], *stops, epochs=2)
 
     undisturbed = on_replicas("calm")
-    for step in (2, 8):
+    for step in steps:
         with pytest.raises(LookupError):
             on_replicas("rough", StopsAt(step))
         begin(Launch())
@@ -434,14 +452,25 @@ def test_dataset_is_iterated_once_for_each_epoch(two_replicas: Any) -> None:
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("data", [*(pytest.param(data, marks=NIGHTLY) for data in ("arrays", "pydataset")), "shuffled"])
-def test_fit_killed_at_the_edges_ends_like_an_undisturbed_one(data: str, start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "places"),
+    [
+        pytest.param("shuffled", ("batch 4", "validation 0", "end 1"), id="shuffled, some"),
+        *(
+            pytest.param(data, ("batch 1", "batch 4", "validation 0", "end 1", "batch 10"), marks=NIGHTLY, id=data)
+            for data in ("arrays", "pydataset", "shuffled")
+        ),
+    ],
+)
+def test_fit_killed_at_the_edges_ends_like_an_undisturbed_one(
+    data: str, places: tuple[str, ...], start: Start, tmp_path: Path
+) -> None:
     def fitting(folder: str, *hold_at: str) -> subprocess.Popen[str]:
         launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, checkpoint_interval=Interval(steps=1))
         return start(CHILDREN / "fit_tutorial.py", data, *hold_at, launch=launch)
 
     undisturbed = read_until(fitting("calm"), "hash")
-    for place in ("batch 1", "batch 4", "validation 0", "end 1", "batch 10"):
+    for place in places:
         process = fitting("rough", *place.split())
         read_until(process, place)
         process.send_signal(signal.SIGKILL)

@@ -145,14 +145,18 @@ def subclassed() -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stops", [(12,), pytest.param((2, 12), marks=pytest.mark.nightly)], ids=["once", "twice"])
 @pytest.mark.parametrize("make", [gan, vae, two_inputs, subclassed])
 def test_models_of_tutorials_end_like_an_undisturbed_run(
-    make: Callable[[], tuple[Any, dict[str, Any]]], tmp_path: Path, begin: Callable[[Launch], None]
+    make: Callable[[], tuple[Any, dict[str, Any]]],
+    stops: tuple[int, ...],
+    tmp_path: Path,
+    begin: Callable[[Launch], None],
 ) -> None:
-    def trained(folder: str, *stops: Any) -> Any:
+    def trained(folder: str, *callbacks: Any) -> Any:
         tf.keras.utils.set_random_seed(1)
         model, given = make()
-        fit(model, **given, batch_size=4, epochs=2, callbacks=list(stops), verbose=0, directory=tmp_path / folder,
+        fit(model, **given, batch_size=4, epochs=2, callbacks=list(callbacks), verbose=0, directory=tmp_path / folder,
             interval="1 steps", strict=True)  # fmt: skip
         return model
 
@@ -168,7 +172,7 @@ def test_models_of_tutorials_end_like_an_undisturbed_run(
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.epoch = epoch
 
-    for stop in (2, 12):
+    for stop in stops:
         with pytest.raises(LookupError):
             trained("rough", Stops(stop))
         begin(Launch())

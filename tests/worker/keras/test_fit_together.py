@@ -10,19 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.gang_link import free_port
-from supervisor.protocol.gang import cluster_text
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from tests import forked
 from tests.places import ROOT
-from tests.waiting import wait_until
+from tests.worker.gang import PATIENCE_S, Gang
 from tests.worker.keras.test_fit_arguments import COUNT
 from tests.worker.run.test_multiworker import CHILDREN
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(3600)]
 NIGHTLY = pytest.mark.nightly
 SCRIPT = CHILDREN / "fit_together.py"
-PATIENCE_S = 300.0
 ROWS = (
     "arrays", "arrays in order", "tensors and weights", "arrays split", "class weights", "arrays in steps", "endless",
     "dataset in steps", "shuffled", "weighed dataset", "PyDataset", "PyDataset with workers", "PyDataset with noise",
@@ -35,54 +32,24 @@ SOME = ("callbacks of Keras",)
 """The row of `make test`; the nightly tests have all."""
 PLACES = ("batch 3", "validation 0", "begin 1", "end 1", r"save fsync ckpt\..*")
 """Where a worker is killed: in an epoch, in its validation, at its edges, in a save."""
+SOME_PLACES = ("batch 3", "end 1", r"save fsync ckpt\..*")
+"""Those of `make test`; test_fit_arguments.py kills a fit on one worker in its validation."""
 
 
-class Workers:
-    """The workers of one start: all end once one has ended early, as under a daemon."""
-
-    def __init__(self, folder: Path, workers: int, rows: Sequence[str], kill: str = "", **orders: object) -> None:
-        cluster = [f"localhost:{free_port()}" for _ in range(workers)]
-        words = [row.replace(" ", "_") for row in rows]
-        command = [sys.executable, str(SCRIPT), str(folder), *words, *(["--kill", *kill.split()] if kill else [])]
-        self._errors = [folder / f"stderr-{rank}" for rank in range(workers)]
-        folder.mkdir(parents=True, exist_ok=True)
-        self.processes = []
-        for rank, path in enumerate(self._errors):
-            environment = {**without_launch_variables(os.environ), **Launch(**orders).to_environment()}
-            environment |= {"TF_CONFIG": cluster_text(cluster, rank), "PYTHONPATH": str(ROOT)}
-            with path.open("ab") as errors:
-                process = forked.ForkedProcess(command, env=environment, cwd=ROOT, stdout=errors, stderr=errors)
-            self.processes.append(process)
-
-    def wait(self) -> list[int | None]:
-        """Waits for the end of all. The status of each; None of those that were ended because one had failed."""
-        statuses: dict[int, int | None] = {}
-
-        def is_over() -> bool:
-            statuses.update({n: one.poll() for n, one in enumerate(self.processes) if one.poll() is not None})
-            return any(statuses.values()) or len(statuses) == len(self.processes)
-
-        try:
-            wait_until(is_over, "a worker ends early, or all end", PATIENCE_S)
-            return [statuses.get(rank) for rank in range(len(self.processes))]
-        finally:
-            for process in self.processes:
-                process.kill()
-                process.wait()
-
-    def said(self) -> str:
-        """The end of what all wrote on stderr."""
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in self._errors)
+def started(folder: Path, workers: int, rows: Sequence[str], kill: str = "", **orders: object) -> Gang:
+    words = [row.replace(" ", "_") for row in rows]
+    command = [sys.executable, str(SCRIPT), str(folder), *words, *(["--kill", *kill.split()] if kill else [])]
+    return Gang(command, workers, folder, **orders)
 
 
 def train(folder: Path, workers: int, rows: Sequence[str], **orders: object) -> None:
-    started = Workers(folder, workers, rows, **orders)
-    assert started.wait() == [0] * workers, started.said()
+    gang = started(folder, workers, rows, **orders)
+    assert gang.wait() == [0] * workers, gang.said()
 
 
 def kill(folder: Path, workers: int, row: str, rank: int, place: str, **orders: object) -> None:
-    started = Workers(folder, workers, [row], f"{rank} {place}", **orders)
-    assert started.wait()[rank] == -signal.SIGKILL, started.said()
+    gang = started(folder, workers, [row], f"{rank} {place}", **orders)
+    assert gang.wait()[rank] == -signal.SIGKILL, gang.said()
 
 
 def ends(folder: Path, row: str, workers: int) -> list[list[str]]:
@@ -132,18 +99,18 @@ def test_what_can_not_hold_on_several_workers_is_refused_by_all_before_the_first
 
 
 @pytest.mark.parametrize(
-    ("workers", "rows"),
-    [(2, SOME), *(pytest.param(workers, ROWS, marks=NIGHTLY) for workers in (2, 3))],
+    ("workers", "rows", "places"),
+    [(2, SOME, SOME_PLACES), *(pytest.param(workers, ROWS, PLACES, marks=NIGHTLY) for workers in (2, 3))],
     ids=["two, some", "two", "three"],
 )
 def test_fit_killed_on_any_worker_ends_like_an_undisturbed_one(
-    tmp_path: Path, workers: int, rows: tuple[str, ...]
+    tmp_path: Path, workers: int, rows: tuple[str, ...], places: tuple[str, ...]
 ) -> None:
     calm, rough, ranks = tmp_path / "calm", tmp_path / "rough", count()
     train(calm, workers, rows)
 
     for row, shards in zip(rows, _alternating(), strict=False):
-        for place in PLACES:
+        for place in places:
             is_chiefs = place.startswith("save") and shards == "never"  # it writes all
             rank = 0 if is_chiefs else next(ranks) % workers
             kill(rough, workers, row, rank, place, save_shards=shards)

@@ -126,19 +126,28 @@ EXACT: list[Script] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("interval", ["1 steps", "2 steps"])
+ALTERNATELY, EACH = ("1 steps", "2 steps"), (("1 steps",), ("2 steps",))
+
+
+@pytest.mark.parametrize(
+    "intervals",
+    [ALTERNATELY, *(pytest.param(interval, marks=pytest.mark.nightly) for interval in EACH)],
+    ids=["alternately", "1", "2"],
+)
 @pytest.mark.parametrize("script", EXACT)
 def test_death_at_any_moment_changes_nothing(
-    script: Script, interval: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    script: Script, intervals: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    *expected, moments = train(script, tmp_path / "undisturbed", interval=interval)
+    """Of saves: each moment has one of the intervals."""
+    *expected, moments = train(script, tmp_path / "undisturbed", interval=intervals[-1])
 
     for moment in range(1, moments + 1, 10 if QUICK else 1):
+        interval = intervals[moment % len(intervals)]
         assert train_with_deaths(script, tmp_path / str(moment), [moment], interval=interval) == tuple(expected), (
             f"died at moment {moment}"
         )
-    often = train_with_deaths(script, tmp_path / "often", [3] * (5 if QUICK else 40), interval=interval)
-    again = train_with_deaths(script, tmp_path / "undisturbed", [], interval=interval)
+    often = train_with_deaths(script, tmp_path / "often", [3] * (5 if QUICK else 40), interval=intervals[0])
+    again = train_with_deaths(script, tmp_path / "undisturbed", [], interval=intervals[-1])
     assert (often, again) == (tuple(expected), tuple(expected)), "a complete training does not go on"
     assert "cannot resume exactly" not in capfd.readouterr().err
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import worker
 from supervisor.protocol.wire.launch import Launch
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]  # each case is trained forty times
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]  # each night a case is trained forty times
 EPOCHS, BATCHES = 2, 2
 
 
@@ -85,18 +85,30 @@ def train(folder: Path, moments: Moments, source: str, loop: Callable[[worker.Ru
     return [run.step, float(weight), float(rate), float(seen), dict(run.state), np.random.normal(), random.random()]
 
 
+CASES = [*itertools.product(SOURCES, [over_epochs]), ("dataset", while_loop), ("examples", ranged)]
+
+
 @pytest.mark.parametrize(
-    ("source", "loop"), [*itertools.product(SOURCES, [over_epochs]), ("dataset", while_loop), ("examples", ranged)]
+    ("source", "loop", "first", "every"),
+    [
+        *((*case, 1 + number % 3, 3) for number, case in enumerate(CASES)),  # all moments, over the cases
+        *(pytest.param(*case, 1, 1, marks=pytest.mark.nightly) for case in CASES),
+    ],
 )
 def test_death_at_any_moment_of_an_epoch_changes_nothing(
-    source: str, loop: Callable[[worker.Run], Iterator[int]], tmp_path: Path, begin: Callable[[Launch], None]
+    source: str,
+    loop: Callable[[worker.Run], Iterator[int]],
+    first: int,
+    every: int,
+    tmp_path: Path,
+    begin: Callable[[Launch], None],
 ) -> None:
     begin(Launch(on_nan="off"))
     undisturbed = Moments(None)
     expected = train(tmp_path / "undisturbed", undisturbed, source, loop)
     assert undisturbed.count == EPOCHS * (4 + 3 * BATCHES)
 
-    for moment in range(1, undisturbed.count + 1):
+    for moment in range(first, undisturbed.count + 1, every):
         folder = tmp_path / str(moment)
         with pytest.raises(Died):
             train(folder, Moments(moment), source, loop)

@@ -1,7 +1,6 @@
 """Values that each replica has for itself come back in each of several processes, and in another number of them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.wire.launch import Launch, without_launch_variables
-from tests import forked
 from tests.places import ROOT
+from tests.worker.gang import Gang
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -20,28 +18,11 @@ CHILD = ROOT / "tests" / "worker" / "children" / "own_values.py"
 
 def trained(folder: Path, stop: int, workers: int = 1, replicas: int = 1) -> tuple[list[dict[str, Any]], str]:
     """Goes on to a step: the values that each process ends with, and what was said."""
-    if workers > 1:
-        launch = Launch(strategy="multiworker", workers=workers)
-    else:
-        launch = Launch(strategy="mirrored", replicas=replicas)
-    environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(CHILD), str(folder), str(stop)]
-    done = forked.run(command, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"own-{rank}").read_text()) for rank in range(workers)], done.stderr
-
-
-def test_each_process_goes_on_with_its_own_values(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    undisturbed, _ = trained(tmp_path / "a", 5, workers=2)
-    trained(tmp_path / "b", 2, workers=2)
-
-    resumed, said = trained(tmp_path / "b", 5, workers=2)
-
-    assert undisturbed[0]["sum"] != undisturbed[1]["sum"], "the processes differ in what they count"
-    assert resumed == undisturbed
-    assert "not matched" not in said
+    orders = {"strategy": "multiworker"} if workers > 1 else {"strategy": "mirrored", "replicas": replicas}
+    gang = Gang(command, workers, folder, **orders)
+    assert gang.wait() == [0] * workers, gang.said()
+    return [json.loads((folder / f"own-{rank}").read_text()) for rank in range(workers)], gang.said()
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +37,16 @@ def copied(folder: Path, to: Path) -> Path:
     return to / "copy"
 
 
+def test_each_process_goes_on_with_its_own_values(by_two: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    undisturbed, _ = trained(tmp_path / "whole", 5, workers=2)
+
+    resumed, said = trained(copied(by_two[0], tmp_path), 5, workers=2)
+
+    assert undisturbed[0]["sum"] != undisturbed[1]["sum"], "the processes differ in what they count"
+    assert resumed == undisturbed
+    assert "not matched" not in said
+
+
 SUMS = ("sum", "count", "Mean.0", "Mean.1", "Sum.0", "Accuracy.0", "Accuracy.1")
 
 
@@ -63,7 +54,10 @@ def added(values: list[list[float]]) -> list[float]:
     return [sum(each) for each in zip(*values, strict=True)] if isinstance(values[0], list) else [sum(values)]
 
 
-@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), (3, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("workers", "replicas"),
+    [pytest.param(1, 1, marks=pytest.mark.nightly), (3, 1), (1, 3)],  # one process again, with fewer replicas
+)
 def test_with_other_processes_the_sums_are_kept_and_it_is_said(
     by_two: tuple[Path, list[dict[str, Any]]], tmp_path: Path, workers: int, replicas: int
 ) -> None:
@@ -109,12 +103,8 @@ def test_two_processes_go_on_from_two_replicas_of_one(tmp_path: Path) -> None:
 
 def test_metrics_of_an_epoch_of_fit_that_died_are_those_of_all_processes(tmp_path: Path) -> None:
     def fitted(folder: Path, die: int) -> list[dict[str, list[float]]]:
-        folder.mkdir(exist_ok=True)
-        launch = Launch(strategy="multiworker", workers=2)
-        environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(CHILD.with_name("fit_own_values.py")), str(folder), str(die)]
-        done = forked.run(command, env=environment, timeout=300)
-        assert (done.returncode == 0) == (die == 0), done.stderr[-3000:]
+        gang = Gang([sys.executable, str(CHILD.with_name("fit_own_values.py")), str(folder), str(die)], 2, folder)
+        assert (gang.wait() == [0, 0]) == (die == 0), gang.said()
         return [json.loads(path.read_text()) for path in sorted(folder.glob("logs-?"))]
 
     undisturbed = fitted(tmp_path / "a", 0)

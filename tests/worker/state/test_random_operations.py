@@ -46,8 +46,19 @@ def values(drawn: Any) -> list[Any]:
     return [np.ravel(part.numpy()).tolist() for part in getattr(drawn, "values", (drawn,))]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", OPERATIONS)
+def is_in_every_run(name: str, way: str) -> bool:
+    """Of the calls on replicas without a function, one that draws and one that shuffles."""
+    return way != "on every replica, eagerly" or name in ("normal", "shuffle")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=() if is_in_every_run(name, way) else pytest.mark.nightly)
+        for name in OPERATIONS
+        for way in WAYS
+    ],
+)
 def test_operation_repeats_its_numbers_from_a_restored_state(name: str, way: str, exact: Any) -> None:
     if way == "compiled" and name in NOT_COMPILED:
         pytest.skip("XLA has no kernel for it")
