@@ -10,6 +10,14 @@ Outcome = TypeVar("Outcome")
 TIMEOUT_S = 60.0
 """For what takes well under a second; the machine may be busy."""
 _INTERVAL_S = 0.01
+_LONGEST_INTERVAL_S = 0.05
+_SHARE_OF_WAIT = 0.02
+"""Who has waited for long looks less often: what is asked is often a daemon, which takes milliseconds to answer, on a
+machine whose processors others need."""
+
+
+def _interval_s(waited_s: float) -> float:
+    return min(max(_INTERVAL_S, waited_s * _SHARE_OF_WAIT), _LONGEST_INTERVAL_S)
 
 
 def wait_until(
@@ -22,11 +30,12 @@ def wait_until(
 
     `what` completes the sentence "waited in vain until …". An exception in `condition` ends the wait.
     """
-    deadline_at = time.monotonic() + timeout_s
+    began_at = time.monotonic()
     while not (outcome := condition()):
-        if time.monotonic() > deadline_at:
+        waited_s = time.monotonic() - began_at
+        if waited_s > timeout_s:
             raise AssertionError(f"waited {timeout_s:g} s in vain until {what}\n{details()}".rstrip())
-        time.sleep(_INTERVAL_S)
+        time.sleep(_interval_s(waited_s))
     return outcome
 
 
