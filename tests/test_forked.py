@@ -92,3 +92,51 @@ def test_a_server_that_was_killed_is_started_anew(tmp_path: Path) -> None:
         second = forked.ForkedProcess(command, modules, stdout=subprocess.PIPE)
 
     assert second.communicate(timeout=60)[0] == "1\n"
+
+
+PARENT = """
+import asyncio, os, signal, subprocess, sys, threading
+kept = open(os.devnull)
+lost = threading.Thread(target=threading.Event().wait, daemon=True)
+lost.start()
+
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print, "no handler of the parent")
+    environment = {"STEPKEEPER_LAUNCH": "{}", "SEEN": "by the kernel too"}
+    command = [sys.executable, sys.argv[1], "3"]
+    pipe, prepare = subprocess.PIPE, lambda: os.nice(1)
+    child = subprocess.Popen(command, env=environment, start_new_session=True, stdout=pipe, preexec_fn=prepare)
+    print(child.pid, child.communicate()[0].decode(), child.returncode)
+
+asyncio.run(main())
+"""
+CHILD = """
+import asyncio, json, os, signal, sys, threading
+seen = open("/proc/self/environ").read().strip(chr(0)).split(chr(0))
+print(json.dumps(dict(
+    argv=sys.argv, seen=seen, has="colorsys" in sys.modules, sid=os.getsid(0), nice=os.nice(0),
+    open=len(os.listdir("/proc/self/fd")), threads=threading.active_count(), name=__name__,
+    variables=sorted(os.environ),
+    handler=signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, in_loop=asyncio._get_running_loop() is not None,
+)), end="")
+raise SystemExit(int(sys.argv[1]))
+"""
+
+
+def test_a_worker_of_a_daemon_that_forks_is_like_a_new_interpreter_that_has_imported(tmp_path: Path):
+    parent, child = tmp_path / "parent.py", tmp_path / "child.py"
+    parent.write_text(PARENT)
+    child.write_text(CHILD)
+    command, pipe = [sys.executable, str(parent), str(child)], subprocess.PIPE
+    with forked.ForkedProcess(command, ("colorsys",), forks_workers=True, stdout=pipe, stderr=pipe) as process:
+        output, errors = process.communicate(timeout=60)
+
+    pid, _, rest = output.partition(" ")
+    said, _, status = rest.rpartition(" ")
+    seen = json.loads(said)
+    assert (errors, int(status), seen["sid"]) == ("", 3, int(pid))
+    assert (seen["argv"], seen["name"], seen["has"]) == ([str(child), "3"], "__main__", True)
+    assert seen["seen"] == ["STEPKEEPER_LAUNCH={}", "SEEN=by the kernel too"]
+    assert seen["variables"] == ["SEEN", "STEPKEEPER_LAUNCH"]
+    assert (seen["open"], seen["threads"], seen["nice"]) == (4, 1, 1)  # one is that of the listing
+    assert (seen["handler"], seen["in_loop"]) == (True, False)

@@ -1,8 +1,9 @@
 """A real worker without TensorFlow that goes wrong once, in the way that FAULT says, and else counts and draws numbers.
 
 With FAULT=told it goes wrong whenever a file `told` in MARKS says how, which it takes away.
-STEPS, STEP_S: how many and how long. MARKS: a folder outside of its checkpoints, for what happened already and, in the
-end, for what the whole training came to. SIZE: of the state, in numbers.
+STEPS, STEP_S: how many and how long; once there is a file `hurry` in MARKS, no longer than they have to be. MARKS: a
+folder outside of its checkpoints, for what happened already and, in the end, for what the whole training came to.
+SIZE: of the state, in numbers.
 """
 
 import ctypes
@@ -133,7 +134,7 @@ def main() -> None:
             np.random.seed(7)
             random.seed(7)  # nobody draws from it, but it is in every checkpoint
         while not run.reached:
-            time.sleep(STEP_S)
+            time.sleep(0.0 if (MARKS / "hurry").exists() else STEP_S)
             state.value += np.random.rand()
             fault = due(run.step)
             if fault and fault != "nan":

@@ -10,8 +10,9 @@ step NAN_AT until that is skipped, "memory": takes more than there is at step 5,
 "unfit": no checkpoint fits it; "told": as the file `fail` in the checkpoint directory says, once there is one, see
 `fail_as_told`), GRANDCHILD (start one that ignores SIGTERM and leaves the session), DETACHED (start one that nobody
 is the parent of, in a session of its own and without an environment; its pid is in the file `detached` in the
-checkpoint directory), STRAY (as a standby, start one that nobody is the parent of), METRIC (report one of that name,
-too), OLD (it does not say when it begins to restore, as older workers).
+checkpoint directory), HURRY (steps take no time once there is a file `hurry` in the checkpoint directory), STRAY (as a
+standby, start one that nobody is the parent of), METRIC (report one of that name, too), OLD (it does not say when it
+begins to restore, as older workers).
 """
 
 import fcntl
@@ -61,6 +62,7 @@ FLUSH_S = float(os.environ.get("FLUSH_S", "0"))
 LOAD_S = float(os.environ.get("LOAD_S", "0"))
 FAIL = os.environ.get("FAIL", "")
 METRIC = os.environ.get("METRIC", "")
+HURRIES = "HURRY" in os.environ
 NAN_AT = int(os.environ.get("NAN_AT", "0"))
 SKIP = "skip"  # a file in the checkpoint directory: do not diverge any more
 STATE = "count"
@@ -306,7 +308,8 @@ def main() -> int:
         if step >= 5 and FAIL == "save-beside" and not (told.checkpoint_dir / "hung").exists():
             (told.checkpoint_dir / "hung").touch()
             saving_since = time.monotonic()
-        time.sleep(STEP_S if saving_since is None else 0.5)
+        is_in_a_hurry = HURRIES and (told.checkpoint_dir / "hurry").exists()
+        time.sleep(0.5 if saving_since is not None else 0.0 if is_in_a_hurry else STEP_S)
         step += 1
         if FAIL == "nan" and step == NAN_AT and not (told.checkpoint_dir / SKIP).exists():
             if told.on_nan == "skip":

@@ -53,10 +53,10 @@ def test_store_that_fails_at_any_request_loses_nothing_and_is_gone_on_with(
 ):
     """A host begins an epoch and uploads, another one fetches; the store fails from some request on.
 
-    Every fourth request for each kind of fault, each time others, so that every request meets one kind or two.
+    Every sixth request for each kind of fault, each time others, so that every request meets one kind.
     """
     run, before, failures = host(s3_store.url, tmp_path / "a"), None, 0
-    for at in range(1 + offset % 4, 1000, 4):
+    for at in range(1 + offset, 1000, len(FAULTS)):
         name = made(tmp_path / "a", 100 * at)
         is_uploaded = is_fetched = False
         proxy.fault = FAULTS[kind](at)

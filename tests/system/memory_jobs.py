@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.places import CHILDREN, ROOT
 from tests.reading import records, whole_lines
 from tests.system.harness import Daemon
@@ -76,7 +76,7 @@ class MemoryJob:
             f"[program:job]\ncommand={sys.executable} {script}\ncheckpoint_dir={self.checkpoints}\n"
             f"memory_checkpoint=auto\nenvironment={text}\n{keys}"
         )
-        self.daemon = Daemon(folder, section)
+        self.daemon = Daemon(folder, section, has_tensorflow=True)
 
     @property
     def steps(self) -> list[Step]:
@@ -166,7 +166,8 @@ def undisturbed(folder: Path, steps: int, script: Path = OWN_LOOP, **variables: 
     folder.mkdir(exist_ok=True)
     own = {"STEPS": steps, "STEP_S": 0, "PYTHONPATH": ROOT, "BESIDE": folder, **variables}
     environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
-    subprocess.run([sys.executable, script], env=environment, cwd=folder, check=True, capture_output=True)
+    done = forked.run([sys.executable, str(script)], env=environment, cwd=folder, timeout=START_S + steps)
+    assert done.returncode == 0, done.stderr[-3000:]
     return (folder / "hash").read_text()
 
 

@@ -83,6 +83,11 @@ def ends_well(daemon: Daemon, name: str, steps: int = STEPS) -> None:
     assert not (daemon.folder / f"{name}.marks" / "two").exists(), "two workers at once"
 
 
+def hurry(daemon: Daemon, name: str) -> None:
+    """From now on a step takes no longer than it has to."""
+    (daemon.folder / f"{name}.marks" / "hurry").touch()
+
+
 def left(folder: Path) -> list[int]:
     """What runs of this daemon's programs."""
     return [each.pid for found in marks.processes_of_daemon(folder / "state").values() for each in found]
@@ -149,7 +154,7 @@ def test_job_without_a_fitting_checkpoint_fails_and_moves_nothing(tmp_path: Path
 
 
 def test_a_hang_in_each_section_is_seen_as_that(tmp_path: Path):
-    keys = "hang_timeout=auto\nhang_timeout_min=8\nstopwaitsecs=4"
+    keys = "hang_timeout=auto\nhang_timeout_min=5\nstopwaitsecs=4"
     sections = {"start-up": "in start-up", "tracing": "in tracing", "evaluation": "in section evaluation"}
     programs = "".join(job(name, tmp_path, keys, STEPS=30, EVERY=10, FAIL=name) for name in sections)
     with Daemon(tmp_path, programs) as daemon:
@@ -199,6 +204,7 @@ def test_full_disk(tmp_path: Path, disk: Path):
         os.close(filler)
         trains_past(daemon, "full", "No space left on device")
         (disk / "filler").unlink()
+        hurry(daemon, "full")
 
         ends_well(daemon, "full", LONG)
         assert [each["cause"] for each in history(daemon, "full")] == ["done"]
@@ -214,6 +220,7 @@ def test_read_only_file_system(tmp_path: Path, disk: Path):
         assert found["state"] == "BACKOFF" and "Read-only file system" in found["reason"]
         assert len(history(daemon, "readonly")) == 2, "it is not tried again and again"
 
+        hurry(daemon, "readonly")
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)  # it goes on by itself
         ends_well(daemon, "readonly", LONG)
 
@@ -225,6 +232,7 @@ def test_deleted_checkpoint_directory(tmp_path: Path):
         folder.rename(tmp_path / "away")
         shutil.rmtree(tmp_path / "away")
         trains_past(daemon, "deleted", "No such file or directory")
+        hurry(daemon, "deleted")
 
         found = daemon.until_state("deleted", "BACKOFF", "SUCCEEDED", patience_s=LONG)
         assert "no checkpoint is there now" in found["reason"], "it does not begin anew in silence"
@@ -242,6 +250,7 @@ def test_deleted_lock_lets_no_second_worker_in(tmp_path: Path):
         begun = subprocess.run(by_hand, cwd=ROOT, capture_output=True, check=False)
 
         assert begun.returncode == WorkerExit.LOCKED, begun.stderr
+        hurry(daemon, "none")
         ends_well(daemon, "none", LONG)
         assert len(history(daemon, "none")) == 1
 

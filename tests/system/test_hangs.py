@@ -110,7 +110,7 @@ def test_daemon_that_stood_still_finds_no_hang_in_workers_that_trained_on(tmp_pa
     with Daemon(tmp_path, programs) as daemon:
         workers = [daemon.until_step(name, 1)["pid"] for name in names]
         assert daemon.process is not None
-        for _ in range(3):
+        for _ in range(2):
             time.sleep(0.7)  # until it waits, with nothing to do
             os.kill(daemon.process.pid, signal.SIGSTOP)
             time.sleep(4)  # over hang_timeout, and too short to be taken for a suspended host

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 PLAIN = ROOT / "examples" / "plain.py"
 EVERY = 100
+SAVES = 50  # whose messages fill a pipe that holds some twenty lines
 PATIENCE_S = 100.0  # each attempt imports scikit-learn
 
 
@@ -60,24 +61,6 @@ def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_plain_job_trains_on_across_a_daemon_restart(tmp_path: Path) -> None:
-    with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
-        daemon.call("start", name="plain")
-        first = daemon.until_step("plain", 50, patience_s=PATIENCE_S)
-        daemon.die()
-        daemon.start()
-
-        later = daemon.until(
-            lambda: (found := daemon.status("plain"))["state"] == "RUNNING" and found["job"]["step"] and found,
-            "adopted",
-        )
-        after = daemon.until_step("plain", later["job"]["step"] + 300, patience_s=PATIENCE_S)
-
-        assert after["pid"] == first["pid"]
-        assert after["job"]["attempt"] == 1
-
-
-@pytest.mark.slow
 def test_job_that_ends_with_a_full_pipe_is_done_although_its_last_message_did_not_fit(tmp_path: Path) -> None:
     with Daemon(tmp_path, section("plain", tmp_path, steps=20_000)) as daemon:
         daemon.call("start", name="plain")
@@ -104,30 +87,40 @@ def _shrinks(pipe: int) -> bool:
 
 
 @pytest.mark.slow
-def test_plain_job_trains_on_without_a_daemon(tmp_path: Path) -> None:
+def test_plain_job_trains_on_across_a_daemon_restart_and_without_one(tmp_path: Path) -> None:
     def saved() -> int:
         return selection.committed_checkpoints(tmp_path / "plain")[0].step
 
     with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
         daemon.call("start", name="plain")
         first = daemon.until_step("plain", EVERY + 50, patience_s=PATIENCE_S)
+        daemon.die()
+        daemon.start()
+
+        adopted = daemon.until(
+            lambda: (found := daemon.status("plain"))["state"] == "RUNNING" and found["job"]["step"] and found,
+            "adopted",
+        )
+        after = daemon.until_step("plain", adopted["job"]["step"] + 300, patience_s=PATIENCE_S)
+        assert (after["pid"], after["job"]["attempt"]) == (first["pid"], 1)
+
         pipe = os.open(tmp_path / "state/run/plain/a1/from-worker", os.O_RDWR)
         daemon.until(lambda: _shrinks(pipe), "there is room for some twenty lines")
         daemon.die()
         died = saved()
 
-        daemon.until(lambda: saved() > died + 100 * EVERY, "it trains on", patience_s=PATIENCE_S)
+        daemon.until(lambda: saved() > died + SAVES * EVERY, "it trains on", patience_s=PATIENCE_S)
         daemon.start()
         os.close(pipe)
 
         later = daemon.until_step("plain", saved(), patience_s=PATIENCE_S)
         assert later["pid"] == first["pid"]
-        assert daemon.call("history", name="plain")["attempts"][0]["checkpoints"] > 100
+        assert daemon.call("history", name="plain")["attempts"][0]["checkpoints"] > SAVES
 
 
 @pytest.mark.slow
 def test_its_last_save_that_fails_is_no_end(tmp_path: Path) -> None:
-    steps = 20_000
+    steps = 10_000
     with Daemon(tmp_path, section("plain", tmp_path, steps)) as daemon:
         daemon.call("start", name="plain", wait=False)
         daemon.until_step("plain", 150, patience_s=PATIENCE_S)

@@ -42,51 +42,68 @@ with FilesRun(State(), total_steps=40, interval="10 steps") as run:
 """
 
 
+OLD = {"reports-its-restore": {}, "older-worker": {"OLD": 1}}
+"""By the job's name: the environment of a worker that says when it begins to restore, and of one that does not."""
+
+
 def history(daemon: Daemon, name: str = "t") -> list[dict[str, Any]]:
     return list(daemon.call("history", name=name)["attempts"])
 
 
-def kill_while_it_loads(daemon: Daemon, times: int) -> None:
-    """Kills so many attempts in a row before they open their pipes, each once its checkpoint is selected."""
+def kill_while_they_load(daemon: Daemon, times: int) -> None:
+    """Kills so many attempts of each job in a row before they open their pipes, each once a checkpoint is selected."""
     for _ in range(times):
-        ended = len([each for each in history(daemon) if each["cause"] is not None])
-        pid = daemon.until(lambda: daemon.status("t")["pid"], "the next attempt has a process")
-        os.kill(pid, signal.SIGKILL)
-        daemon.until(
-            lambda ended=ended: len([each for each in history(daemon) if each["cause"] is not None]) > ended, "it ended"
-        )
+        ended = {name: ends_of(daemon, name) for name in OLD}
+        for name in OLD:
+            pid = daemon.until(lambda name=name: daemon.status(name)["pid"], "the next attempt has a process")
+            os.kill(pid, signal.SIGKILL)
+        for name in OLD:
+            daemon.until(lambda name=name, before=ended[name]: ends_of(daemon, name) > before, "it ended")
+
+
+def ends_of(daemon: Daemon, name: str) -> int:
+    return len([each for each in history(daemon, name) if each["cause"] is not None])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("old", [{}, {"OLD": 1}], ids=["reports-its-restore", "older-worker"])
-def test_workers_that_are_killed_while_they_import_blame_no_checkpoint(tmp_path: Path, old: dict[str, int]):
-    section = job("t", tmp_path, STEPS=ENDLESS, EVERY=20, LOAD_S=1.5, **old)
-    with Daemon(tmp_path, section) as daemon:
-        daemon.until_step("t", 30)
-        daemon.call("stop", name="t")
-        newest = daemon.status("t")["job"]["checkpoint"]["name"]
-        daemon.call("start", name="t", wait=False)
-        kill_while_it_loads(daemon, 4)
+def test_workers_that_are_killed_while_they_import_blame_no_checkpoint(tmp_path: Path):
+    sections = [job(name, tmp_path, STEPS=ENDLESS, EVERY=20, LOAD_S=1.5, **old) for name, old in OLD.items()]
+    with Daemon(tmp_path, "".join(sections)) as daemon:
+        newest = {}
+        for name in OLD:
+            daemon.until_step(name, 30)
+            daemon.call("stop", name=name)
+            newest[name] = daemon.status(name)["job"]["checkpoint"]["name"]
+        for name in OLD:
+            daemon.call("start", name=name, wait=False)
+        kill_while_they_load(daemon, 4)
 
-        daemon.until_state("t", "RUNNING")
+        for name in OLD:
+            daemon.until_state(name, "RUNNING")
 
-        told = history(daemon)
-        assert [each["cause"] for each in told[1:5]] == ["crash"] * 4
-        assert not any("suspect" in (each["text"] or "") for each in told)
-        assert told[5]["restored"] == newest
+            told = history(daemon, name)
+            assert [each["cause"] for each in told[1:5]] == ["crash"] * 4
+            assert not any("suspect" in (each["text"] or "") for each in told)
+            assert told[5]["restored"] == newest[name]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("old", [{}, {"OLD": 1}], ids=["reports-its-restore", "older-worker"])
-def test_a_native_crash_in_the_restore_still_makes_the_checkpoint_suspect(tmp_path: Path, old: dict[str, int]):
-    section = job("t", tmp_path, STEPS=ENDLESS, EVERY=10, FAIL="dies-restoring-20", STEP_S=0.05, **old)
-    with Daemon(tmp_path, section) as daemon:
-        os.kill(daemon.until_step("t", 24)["pid"], signal.SIGKILL)
+def test_a_native_crash_in_the_restore_still_makes_the_checkpoint_suspect(tmp_path: Path):
+    told = {"STEPS": ENDLESS, "EVERY": 10, "FAIL": "dies-restoring-20", "STEP_S": 0.05}
+    sections = [job(name, tmp_path, "autostart=false", **told, **old) for name, old in OLD.items()]
+    with Daemon(tmp_path, "".join(sections)) as daemon:
+        for name in OLD:
+            daemon.call("start", name=name, wait=False)
+            os.kill(daemon.until_step(name, 24)["pid"], signal.SIGKILL)
 
-        found = daemon.until(lambda: next((each for each in history(daemon) if each["restored"]), None), "one restored")
+        for name in OLD:
+            found = daemon.until(lambda name=name: restored_one(daemon, name), "one restored")
+            assert found["restored"] == "step-0000000010.a1"
+            assert any("step-0000000020.a1 is suspect" in (each["text"] or "") for each in history(daemon, name))
 
-        assert found["restored"] == "step-0000000010.a1"
-        assert any("step-0000000020.a1 is suspect" in (each["text"] or "") for each in history(daemon))
+
+def restored_one(daemon: Daemon, name: str) -> dict[str, Any] | None:
+    return next((each for each in history(daemon, name) if each["restored"]), None)
 
 
 @pytest.mark.slow

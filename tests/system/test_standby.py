@@ -18,7 +18,7 @@ from supervisor.protocol.checkpoints import selection
 from tests.reading import alive
 from tests.system.harness import TRAINER, Daemon, job
 from tests.system.test_adoption import causes, history, orphans, reload
-from tests.system.test_faults import ends_well, section
+from tests.system.test_faults import ends_well, hurry, section
 from tests.waiting import stays
 
 __all__ = ["orphans"]
@@ -82,10 +82,11 @@ def test_a_death_makes_the_standby_the_next_attempt_and_a_new_one_is_prepared(tm
 
 @pytest.mark.slow
 def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker(tmp_path: Path):
-    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=1500, EVERY=50)) as daemon:
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=1500, EVERY=50, HURRY=1)) as daemon:
         pid = daemon.until_step("digits", 60)["pid"]
         promoted = until_ready(daemon)
         kill(pid)
+        (tmp_path / "digits" / "hurry").touch()
         daemon.until_state("digits", "SUCCEEDED", patience_s=120.0)
         attempts = history(daemon, "digits")
         ended = daemon.until(lambda: not of_job(daemon), "no standby is left of a job that is done")
@@ -106,6 +107,7 @@ def test_a_script_gets_a_standby_unasked_and_ends_with_the_same_bits(tmp_path: P
         standby = until_ready(daemon, "none")
         kill(worker)
         daemon.until(lambda: daemon.status("none")["pid"] == standby, "it is the worker")
+        hurry(daemon, "none")
         ends_well(daemon, "none", steps)
         found = history(daemon, "none")
 
@@ -322,7 +324,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
     program = section("none", tmp_path, tmp_path / "c", STEPS=steps, STEP_S=0.005).replace("5 steps", "50 steps")
     with Daemon(tmp_path, program.replace("standby=off", STANDBY)) as daemon:
         daemon.until_step("none", 10)
-        for number in range(9):
+        for number in range(6):
             look = partial(_is_in, daemon, ("STARTING", "RUNNING") if number % 3 == 2 else ("RUNNING",))
             worker = daemon.until(look, "a worker", 60.0)["pid"]
             if number % 3 == 0:
@@ -335,6 +337,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
                 if victim is not None and alive(victim):
                     kill(victim)
             time.sleep(0.3 + 0.37 * (number % 5))
+        hurry(daemon, "none")
         ends_well(daemon, "none", steps)
 
     attempts = [each.attempt for each in selection.committed_checkpoints(tmp_path / "c")]
@@ -345,7 +348,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root takes nice and a high oom score back")
 def test_standby_yields_while_loading_and_runs_normally_after(tmp_path: Path):
     keys = f"{STANDBY}\noom_score_adjust=100"
-    with Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=ENDLESS, LOAD_S=3)) as daemon:
+    with Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=ENDLESS, LOAD_S=1.5)) as daemon:
         worker = daemon.until_step("digits", 30)["pid"]
 
         def loads() -> psutil.Process | None:

@@ -240,18 +240,40 @@ def test_variable_that_became_not_finite_is_never_saved(tmp_path: Path) -> None:
 
 @pytest.fixture
 def failing() -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-    """A session, its files, and operations that fail in different ways."""
+    """A session, its files, and operations that fail in different ways.
+
+    Of the two for which there is no memory TensorFlow tries one again for ten seconds, and the other not.
+    """
     with tf1.Graph().as_default(), tf1.Session() as session:
         size = tf1.get_variable("size", [], tf.int64, tf1.constant_initializer(1 << 48, tf.int64))
         unset = tf1.get_variable("unset", [3], use_resource=True)
         session.run(size.initializer)
-        yield session, _SaverFiles(session), {"memory": tf1.fill([size], 1.0), "other": unset.read_value()}
+        yield (
+            session,
+            _SaverFiles(session),
+            {
+                "memory": tf1.fill([size], 1.0),
+                "memory at once": tf1.py_func(_raise_memory_error, [], tf.float32),
+                "other": unset.read_value(),
+            },
+        )
 
 
-@pytest.mark.parametrize("of", ["check", "copy"])
-@pytest.mark.parametrize(("what", "expected"), [("memory", MemoryError), ("other", OSError)])
+def _raise_memory_error() -> None:
+    raise MemoryError("told to")
+
+
+@pytest.mark.parametrize(
+    ("of", "what", "expected"),
+    [
+        ("check", "memory at once", MemoryError),
+        ("check", "other", OSError),
+        ("copy", "memory", MemoryError),
+        ("copy", "other", OSError),
+    ],
+)
 def test_other_errors_are_not_reported_as_a_full_disk(
-    what: str, expected: type[Exception], of: str, failing: Any, tmp_path: Path
+    of: str, what: str, expected: type[Exception], failing: Any, tmp_path: Path
 ) -> None:
     _, files, ways = failing
     files._finite = {"weight": ways[what]} if of == "check" else {}

@@ -244,9 +244,22 @@ EMPTY_HOST = [Life(0, False, True, 0, 0, "lost", NEVER), Life(0, True, True, 1, 
 
 
 @pytest.mark.slow
-@cases(200, deadline=None)
+@cases(80, deadline=None)
 @given(histories())
 def test_nobody_begins_behind_the_newest_checkpoint_that_was_uploaded(history: list[Life]):
+    live(history)
+
+
+@pytest.mark.nightly  # as the one before, with more histories
+@pytest.mark.slow
+@cases(400, deadline=None)
+@given(histories())
+def test_in_no_history_of_many_anybody_begins_behind_it(history: list[Life]):
+    live(history)
+
+
+def live(history: list[Life]) -> None:
+    """Has it happen, to hosts with a store of their own."""
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
         for life in [*history, *EMPTY_HOST]:

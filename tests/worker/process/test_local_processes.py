@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.protocol.wire.launch import Launch, without_launch_variables
 from supervisor.protocol.wire.messages import Failed
+from tests import forked
 from tests.places import ROOT
 from tests.reading import alive
 from tests.waiting import wait_until
@@ -138,10 +140,11 @@ def test_process_that_outlives_training_is_ended(start: Start) -> None:
         ("worker.strategy('parameter-server')", "it can be auto, mirrored, one-device, multiworker, tpu"),
     ],
 )
-def test_a_strategy_that_can_not_be_had_says_what_to_do(call: str, text: str) -> None:
+def test_a_strategy_that_can_not_be_had_says_what_to_do(tmp_path: Path, call: str, text: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import worker; {call}")
     environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", f"import worker; {call}"]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    said = forked.run([sys.executable, str(script)], env=environment, timeout=100)
 
     assert said.returncode == 1
     assert text in said.stderr.splitlines()[-1]

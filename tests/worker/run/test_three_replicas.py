@@ -1,6 +1,7 @@
 """A training on three replicas is killed and ends with equal bits; on two it goes on with what all three had."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,22 +22,48 @@ def train(folder: Path, replicas: int, kill_at: int = 0) -> tuple[list[dict[str,
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.timeout(900)
-def test_killed_training_on_three_replicas_ends_with_equal_bits(tmp_path: Path) -> None:
-    undisturbed, _ = train(tmp_path / "undisturbed", 3)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of one that was killed at step 7, amid its second epoch of five steps, and its values then."""
+    folder = tmp_path_factory.mktemp("killed")
+    (_, before), _ = train(folder, 3, 7)
+    return folder, before
 
-    for step in (1, 5, 8):  # an epoch has five steps
-        train(tmp_path / "killed", 3, step)
-    killed, _ = train(tmp_path / "killed", 3)
 
-    assert killed[-1] == undisturbed[-1]
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Its values at the end."""
+    return train(tmp_path_factory.mktemp("undisturbed"), 3)[0][-1]
 
 
 @pytest.mark.timeout(600)
-def test_two_replicas_go_on_with_the_state_of_three(tmp_path: Path) -> None:
-    (_, before), _ = train(tmp_path, 3, 7)
+def test_killed_training_on_three_replicas_ends_with_equal_bits(
+    tmp_path: Path, killed: tuple[Path, dict[str, Any]], undisturbed: dict[str, Any]
+) -> None:
+    shutil.copytree(killed[0], tmp_path / "c")
 
-    (after,), said = train(tmp_path, 2, -1)
+    ended, _ = train(tmp_path / "c", 3)
+
+    assert ended[-1] == undisturbed
+
+
+@pytest.mark.nightly  # as the one before, also in the first epoch and at its end
+@pytest.mark.timeout(900)
+def test_killed_again_and_again_it_ends_with_equal_bits(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    for step in (1, 5, 8):
+        train(tmp_path, 3, step)
+
+    ended, _ = train(tmp_path, 3)
+
+    assert ended[-1] == undisturbed
+
+
+@pytest.mark.timeout(600)
+def test_two_replicas_go_on_with_the_state_of_three(tmp_path: Path, killed: tuple[Path, dict[str, Any]]) -> None:
+    folder, before = killed
+    shutil.copytree(folder, tmp_path / "c")
+
+    (after,), said = train(tmp_path / "c", 2, -1)
 
     assert after["step"] == before["step"] == 7
     assert after["total"] == pytest.approx(before["total"], rel=1e-6)
