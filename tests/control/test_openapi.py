@@ -64,7 +64,7 @@ def ask(daemon: Daemon, method: str, path: str, body: object = None) -> tuple[in
 def strict(schema: Any) -> Any:
     """The same schema, with keys that it does not describe forbidden: an answer has exactly what is written down."""
     if isinstance(schema, list):
-        return [strict(each) for each in schema]
+        return [strict(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {key: strict(value) for key, value in schema.items()}
@@ -136,7 +136,7 @@ def test_arguments_that_the_description_forbids_are_refused(daemon: Daemon):
     accepted = []
     for command, entry in COMMANDS.items():
         taken = fields(entry.request_type) if entry.request_type is not None else ()
-        required = [each.name for each in taken if each.default is MISSING]
+        required = [parameter.name for parameter in taken if parameter.default is MISSING]
         for name in required:
             for wrong in ({}, {**dict.fromkeys(required, "digits"), name: 7}):
                 status, _, _ = ask(daemon, "POST", f"/api/v1/{command}", wrong)
