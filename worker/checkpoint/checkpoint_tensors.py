@@ -73,7 +73,6 @@ class CheckpointTensors:
             if tensor is not None:  # None: part of the object graph, without a value
                 yield name, place, tensor
 
-
     def variable_bytes(self) -> int:
         """About what a copy of them takes: the size of all variables, none of which is read."""
         variables = {}
