@@ -35,8 +35,10 @@ nightly: $(INSTALLED)  ## everything at length, with coverage, other versions of
 hostile: $(INSTALLED)  ## as root: what a job's user, other users of the host and strangers can try, with two users that every Debian has
 	$(BIN)/python -m pytest -q -rs -m hostile
 
+# In memory, where what tests write waits for no disk; `make check` and `make test` write to one.
 quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
-	QUICK=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --fail-long-tests -m "not integration and not slow and not tensorflow"
+	QUICK=1 PYTEST_DEBUG_TEMPROOT=/dev/shm $(BIN)/python -m pytest -n 2 --dist worksteal -q --fail-long-tests \
+	  -o tmp_path_retention_policy=failed -m "not integration and not slow and not tensorflow"
 
 dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
 	rm -rf dist

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from bench import harness, pictures
+from bench import harness
 
 PAGE = harness.ROOT / "docs" / "benchmarks.md"
 IMAGES = PAGE.parent / "images"
@@ -99,6 +99,8 @@ def with_block(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
+    from bench import pictures  # brings matplotlib, which takes a second and the functions above do without
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("benches", nargs="*", metavar="BENCH", help=f"of {', '.join(BENCHES)}; default: all")
     names = parser.parse_args().benches or list(BENCHES)

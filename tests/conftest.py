@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -23,6 +24,10 @@ pytest_plugins = ("tests.tiers", "tests.mirror.fixtures")
 # tests is imported: some make this process a worker as they are.
 os.environ["XDG_STATE_HOME"] = STATE_HOME = tempfile.mkdtemp(prefix="stepkeeper-state-home-")
 
+# Tests build much at once that is no garbage, such as the syntax trees of all files: to look for garbage at every 700
+# new objects, as by default, more than doubles the time of parsing them.
+gc.set_threshold(10_000)
+
 # the same cases in every run, however busy the machine is: a suite that fails by chance tells nothing
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)
@@ -40,6 +45,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if "fuzz" not in item.keywords]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if "fuzz" in item.keywords]
+
+
+def pytest_collection_finish() -> None:
+    """Has the garbage collector pass over the hundreds of thousands of objects of which tests are made."""
+    gc.freeze()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -54,11 +54,12 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-<<<<<<< HEAD
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": "" if modules == STOCK else str(ROOT)},
-=======
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT), ROOM: "-" * ROOM_BYTES},
->>>>>>> suitea
+                env={
+                    **os.environ,
+                    **ONE_THREAD,
+                    "PYTHONPATH": "" if modules == STOCK else str(ROOT),
+                    ROOM: "-" * ROOM_BYTES,
+                },
                 stdin=subprocess.DEVNULL,
             )
 

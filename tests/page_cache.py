@@ -3,6 +3,9 @@
 import ctypes
 import mmap
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,11 @@ def skip_without_disk(folder: Path) -> None:
     """Skips a test that needs files which can be out of the page cache."""
     if os.major(folder.stat().st_dev) == 0:
         pytest.skip(f"{folder} is on no disk")
+
+
+@contextmanager
+def folder_on_disk() -> Iterator[Path]:
+    """An empty folder for such a test, also where pytest's own ones are in memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        skip_without_disk(Path(folder))
+        yield Path(folder)

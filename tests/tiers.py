@@ -35,8 +35,8 @@ _IMPORTS_TENSORFLOW = frozenset(
     }
 )
 """Lines of a test file that imports TensorFlow, or what comes with it and takes as long."""
-_ALL_NEED_TENSORFLOW = re.compile(r"^pytestmark = .*\bmark\.tensorflow\b", re.MULTILINE)
-"""Of a test file none of whose tests are run without it, whatever it imports."""
+_MARKS_OF_ALL = re.compile(r"^pytestmark = (\[[^]]*]|.*)", re.MULTILINE)
+"""What a test file says of all its tests, in one line or in a list of several."""
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
 """Python's audit events of a process that begins."""
 _OVER_LIMIT = "took_s"
@@ -71,18 +71,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-long-tests", action="store_true", help=f"fail unmarked tests over {QUICK_LIMIT_S:g} s")
 
 
+def _left_out(config: pytest.Config) -> set[str]:
+    """The markers none of whose tests run; none where `-m` says more than which ones those are."""
+    expression: str = config.option.markexpr
+    words = expression.replace(" and ", " ").split()
+    is_plain = words[::2] == ["not"] * (len(words) // 2)
+    return set(words[1::2]) if is_plain else set()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves files that import TensorFlow uncollected where its tests are deselected: the import takes seconds."""
-    if "not tensorflow" in config.option.markexpr and collection_path.suffix == ".py":
-        text = collection_path.read_text()
-        needs_it = _ALL_NEED_TENSORFLOW.search(text) or _IMPORTS_TENSORFLOW.intersection(text.splitlines())
-        return True if needs_it else None
-    return None
+    """Leaves files uncollected of whose tests none runs: to import them all takes each process seconds."""
+    if not (left_out := _left_out(config)) or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text()
+    marks = set[str]()
+    if os.path.relpath(collection_path, config.rootpath).startswith(INTEGRATION_FOLDERS):
+        marks.add("integration")
+    if of_all := _MARKS_OF_ALL.search(text):
+        marks.update(re.findall(r"\bmark\.(\w+)", of_all[1]))
+    if _IMPORTS_TENSORFLOW.intersection(text.splitlines()):
+        marks.add("tensorflow")
+    return True if marks & left_out else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fails if a file imported TensorFlow all the same, which `make quick` would pay for at each edit."""
-    if "not tensorflow" in session.config.option.markexpr and "tensorflow" in sys.modules:
+    if "tensorflow" in _left_out(session.config) and "tensorflow" in sys.modules:
         lines = ", ".join(sorted(_IMPORTS_TENSORFLOW))
         raise pytest.UsageError(
             f"a test file imports TensorFlow without one of the lines by which it is known: {lines}"

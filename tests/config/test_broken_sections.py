@@ -30,7 +30,7 @@ def test_program_of_a_broken_section_keeps_its_configuration_and_others_change(t
 
     config, (broken,) = applied(tmp_path, before, after)
 
-    assert {name: each.priority for name, each in config.programs.items()} == {"a": 1, "b": 3, "c": 999}
+    assert {name: program.priority for name, program in config.programs.items()} == {"a": 1, "b": 3, "c": 999}
     assert (broken.section, broken.kept) == ("program:a", ("a",))
     assert "priority" in broken.problems[0]
 
@@ -78,7 +78,7 @@ def test_new_job_in_the_folder_of_a_kept_one_is_left_out_too(tmp_path: Path):
     config, broken = applied(tmp_path, before, job.format("a", tmp_path, "replicas=x") + job.format("b", tmp_path, ""))
 
     assert list(config.programs) == ["a"]
-    assert {each.section for each in broken} == {"program:a", "program:b"}
+    assert {section.section for section in broken} == {"program:a", "program:b"}
 
 
 def test_what_depends_on_a_program_that_can_not_be_loaded_is_left_out_too(tmp_path: Path):
@@ -87,7 +87,7 @@ def test_what_depends_on_a_program_that_can_not_be_loaded_is_left_out_too(tmp_pa
     config, broken = applied(tmp_path, GOOD.format("x", ""), after + GOOD.format("x", ""))
 
     assert list(config.programs) == ["x"]
-    assert {each.section for each in broken} == {"program:a", "program:b"}
+    assert {section.section for section in broken} == {"program:a", "program:b"}
 
 
 def test_mistake_elsewhere_refuses_the_file(tmp_path: Path):

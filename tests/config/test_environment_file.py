@@ -44,10 +44,10 @@ def test_what_cannot_be_read_is_named_by_its_line_only(line: str):
 def test_the_programs_own_variables_win_and_can_be_used(program, tmp_path: Path):
     (tmp_path / "x.env").write_text("A=file\nB=file\nDIR=/srv\n")
 
-    found = program("command=/bin/cat", "environment_file=x.env", 'environment=B="own"', "directory=%(ENV_DIR)s")
+    config = program("command=/bin/cat", "environment_file=x.env", 'environment=B="own"', "directory=%(ENV_DIR)s")
 
-    assert found.environment == {"A": "file", "B": "own", "DIR": "/srv"}
-    assert found.directory == Path("/srv")
+    assert config.environment == {"A": "file", "B": "own", "DIR": "/srv"}
+    assert config.directory == Path("/srv")
 
 
 def test_a_file_may_be_missing_if_that_is_said(program, complaints):
@@ -63,12 +63,12 @@ def test_what_is_no_file_of_variables_is_refused(complaints, tmp_path: Path):
     (tmp_path / "bytes").write_bytes(b"A=\xff")
     os.mkfifo(tmp_path / "pipe")
     text = "".join(
-        f"[program:{each}]\ncommand=/bin/cat\nenvironment_file={each}\n" for each in ("big", "bytes", "pipe")
+        f"[program:{name}]\ncommand=/bin/cat\nenvironment_file={name}\n" for name in ("big", "bytes", "pipe")
     )
 
-    found = complaints(f"[supervisord]\n{text}")
+    problems = complaints(f"[supervisord]\n{text}")
 
-    assert ["larger than" in found[0], "not UTF-8" in found[1], "not a regular file" in found[2]] == [True] * 3
+    assert ["larger than" in problems[0], "not UTF-8" in problems[1], "not a regular file" in problems[2]] == [True] * 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's daemon trusts nobody else")

@@ -6,12 +6,12 @@ from tests.config.conftest import DAEMON
 
 
 def test_placeholders_are_filled(program, tmp_path):
-    found = program(
+    config = program(
         "command = run %(program_name)s %(group_name)s %(process_num)02d %(here)s %(host_node_name)s 100%% %(ENV_X)s",
         environment={"X": "y z"},
     )
 
-    assert found.command == ("run", "x", "x", "00", str(tmp_path), platform.node(), "100%", "y", "z")
+    assert config.command == ("run", "x", "x", "00", str(tmp_path), platform.node(), "100%", "y", "z")
 
 
 def test_daemon_section_environment_expands_everywhere(read):
@@ -23,9 +23,9 @@ def test_daemon_section_environment_expands_everywhere(read):
 def test_program_environment_expands_in_its_own_section_only(complaints):
     text = f"{DAEMON}[program:a]\ncommand = run %(ENV_A)s\nenvironment = A=1\n[program:b]\ncommand = run %(ENV_A)s\n"
 
-    (found,) = complaints(text)
+    (problem,) = complaints(text)
 
-    assert found.startswith(
+    assert problem.startswith(
         "train.conf:6: [program:b] command uses %(ENV_A)s, but there is no environment variable 'A'"
     )
 
@@ -34,10 +34,10 @@ def test_in_an_included_file_here_is_its_own_folder(read, tmp_path):
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/web.conf").write_text("[program:web]\ncommand = %(here)s/web\ndirectory = sub\n")
 
-    found = read(f"{DAEMON}[include]\nfiles = conf.d/*.conf\n").programs["web"]
+    config = read(f"{DAEMON}[include]\nfiles = conf.d/*.conf\n").programs["web"]
 
-    assert found.command == (f"{tmp_path}/conf.d/web",)
-    assert found.directory == tmp_path / "conf.d/sub"
+    assert config.command == (f"{tmp_path}/conf.d/web",)
+    assert config.directory == tmp_path / "conf.d/sub"
 
 
 def test_a_share_needs_no_second_percent_sign(read):

@@ -65,7 +65,9 @@ NAMES += [
 ]
 NAMES += ["fcgi-program:f", "rpcinterface:supervisor", "rpcinterface:r"]
 names = st.sampled_from(NAMES) | st.text(max_size=8)
-sections = st.tuples(names, st.lists(lines, max_size=8)).map(lambda each: "\n".join([f"[{each[0]}]", *each[1]]))
+sections = st.tuples(names, st.lists(lines, max_size=8)).map(
+    lambda section: "\n".join([f"[{section[0]}]", *section[1]])
+)
 files = st.lists(sections, max_size=5).map("\n".join)
 
 
@@ -74,12 +76,12 @@ def outcome(content: bytes, said: Mapping[str, IniKey] = NO_OVERRIDES) -> Config
         path = Path(folder) / "a.conf"
         path.write_bytes(content)
         try:
-            found: Config | ConfigError = load_config(path, {"A": "x"}, said)
+            loaded: Config | ConfigError = load_config(path, {"A": "x"}, said)
         except ConfigError as error:
             assert error.problems
             assert "\n".join(map(str, error.problems[:50])) in str(error)
-            found = error
-        return found
+            loaded = error
+        return loaded
 
 
 @pytest.mark.slow
@@ -94,16 +96,20 @@ def test_any_text_loads_or_is_refused(text):
 @cases(100)
 @given(files)
 def test_migrate_refuses_a_line_of_what_can_not_be_loaded_and_none_of_what_can(text):
-    found = outcome(text.encode(errors="replace"))
+    loaded = outcome(text.encode(errors="replace"))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.conf"
         path.write_bytes(text.encode(errors="replace"))
         try:
-            refused = [each for each in explain_migration(path, {"A": "x"}) if each.outcome is MigrationOutcome.REFUSED]
+            refused = [
+                migration
+                for migration in explain_migration(path, {"A": "x"})
+                if migration.outcome is MigrationOutcome.REFUSED
+            ]
         except ConfigError:  # it is no text
-            assert isinstance(found, ConfigError)
+            assert isinstance(loaded, ConfigError)
         else:
-            assert bool(refused) is isinstance(found, ConfigError)
+            assert bool(refused) is isinstance(loaded, ConfigError)
 
 
 @pytest.mark.fuzz

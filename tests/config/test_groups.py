@@ -32,17 +32,17 @@ def test_several_processes_need_names_of_their_own(complaints):
 
 
 def test_problem_of_every_process_is_reported_once(complaints):
-    (found,) = complaints(DAEMON + THREE + NAMED + "umask = 999\n")
+    (problem,) = complaints(DAEMON + THREE + NAMED + "umask = 999\n")
 
-    assert "umask is '999'" in found
+    assert "umask is '999'" in problem
 
 
 def test_jobs_of_one_section_need_a_checkpoint_folder_each(complaints, read):
     text = f"{DAEMON}[program:w]\nentrypoint = a:b\nnumprocs = 2\n{NAMED}checkpoint_dir = c"
 
-    (found,) = complaints(text)
+    (problem,) = complaints(text)
 
-    assert "set a separate folder for each job, with %(process_num)s in it" in found
+    assert "set a separate folder for each job, with %(process_num)s in it" in problem
     assert len(read(f"{text}/%(process_num)d").programs) == 2
 
 
@@ -76,9 +76,9 @@ def test_a_program_is_in_one_group_at_most(complaints):
 
 
 def test_a_group_that_has_a_programs_name_is_refused(complaints):
-    (found,) = complaints(DAEMON + "[program:a]\ncommand=x\n[program:b]\ncommand=x\n[group:a]\nprograms=b\n")
+    (problem,) = complaints(DAEMON + "[program:a]\ncommand=x\n[program:b]\ncommand=x\n[group:a]\nprograms=b\n")
 
-    assert "has the same name as [program:a], which makes a group of that name" in found
+    assert "has the same name as [program:a], which makes a group of that name" in problem
 
 
 def test_two_sections_can_not_have_one_process(complaints):
@@ -87,12 +87,12 @@ def test_two_sections_can_not_have_one_process(complaints):
         + "[program:a]\ncommand=x\nprocess_name=p\n[program:b]\ncommand=x\nprocess_name=p\n[group:g]\nprograms=a,b\n"
     )
 
-    (found,) = complaints(text)
+    (problem,) = complaints(text)
 
-    assert "[program:b] has a process 'g:p', which [program:a] has too; set another process_name" in found
+    assert "[program:b] has a process 'g:p', which [program:a] has too; set another process_name" in problem
 
 
 def test_process_names_follow_the_rules_of_names(complaints):
-    (found,) = complaints(DAEMON + "[program:a]\ncommand=x\nprocess_name=a/b\n")
+    (problem,) = complaints(DAEMON + "[program:a]\ncommand=x\nprocess_name=a/b\n")
 
-    assert found.startswith("train.conf:4: [program:a] can't have the name 'a/b'")
+    assert problem.startswith("train.conf:4: [program:a] can't have the name 'a/b'")

@@ -48,8 +48,8 @@ def test_a_program_is_no_listener(read: Callable[..., Config]):
 
 def test_impossible_listener_is_refused_with_the_reason(complaints: Callable[..., list[str]]):
     def of(*lines: str, head: str = "[eventlistener:ear]\ncommand=x\n") -> str:
-        (found,) = complaints(DAEMON + head + "\n".join(lines))
-        return found
+        (problem,) = complaints(DAEMON + head + "\n".join(lines))
+        return problem
 
     assert "has no 'events'; add it" in of()
     assert "which is no event type; did you mean PROCESS_STATE?" in of("events=PROCESS_STAT")
@@ -106,9 +106,9 @@ def test_migrate_says_which_defaults_are_others(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(DAEMON + EAR)
 
-    header = [each for each in explain_migration(path, {}) if each.subject == "[eventlistener:ear]"]
+    header = [migration for migration in explain_migration(path, {}) if migration.subject == "[eventlistener:ear]"]
 
-    assert [(each.outcome, each.reason) for each in header] == [
+    assert [(migration.outcome, migration.reason) for migration in header] == [
         (MigrationOutcome.CHANGED, "1000 events may wait, not 10"),
         (MigrationOutcome.CHANGED, "standard output, which is the protocol, has no log"),
     ]
@@ -121,7 +121,11 @@ def test_migrate_says_what_is_different(tmp_path: Path):
         "result_handler=other:handler\n"
     )
 
-    judged = {each.location.line: each.outcome for each in explain_migration(path, {}) if (each.location.line or 0) > 1}
+    judged = {
+        migration.location.line: migration.outcome
+        for migration in explain_migration(path, {})
+        if (migration.location.line or 0) > 1
+    }
 
     assert list(judged.values()) == [
         MigrationOutcome.KEPT,

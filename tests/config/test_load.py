@@ -32,17 +32,17 @@ def test_a_state_dir_takes_the_others_with_it(read, tmp_path):
 
 
 def test_a_program_has_supervisors_defaults(program):
-    found = program("command = sleep 1")
+    config = program("command = sleep 1")
 
-    assert found.job is None
-    assert found.command == ("sleep", "1")
-    assert (found.autostart, found.autorestart, found.exitcodes) == (True, "unexpected", frozenset({0}))
-    assert (found.startsecs, found.startretries, found.stopwaitsecs) == (1.0, 3, 10.0)
-    assert (found.stopsignal, found.priority, found.killasgroup) == (signal.SIGTERM, 999, False)
+    assert config.job is None
+    assert config.command == ("sleep", "1")
+    assert (config.autostart, config.autorestart, config.exitcodes) == (True, "unexpected", frozenset({0}))
+    assert (config.startsecs, config.startretries, config.stopwaitsecs) == (1.0, 3, 10.0)
+    assert (config.stopsignal, config.priority, config.killasgroup) == (signal.SIGTERM, 999, False)
 
 
 def test_every_program_key_is_read(program, tmp_path):
-    found = program(
+    config = program(
         'command = "/bin/a b" c',
         "directory = work",
         "environment = A=1,B='two words',C=\"x,y\"",
@@ -62,29 +62,29 @@ def test_every_program_key_is_read(program, tmp_path):
         "stdout_logfile_backups = 2",
     )
 
-    assert found.command == ("/bin/a b", "c")
-    assert found.directory == tmp_path / "work"
-    assert found.environment == {"A": "1", "B": "two words", "C": "x,y"}
-    assert (found.umask, found.priority, found.autostart, found.autorestart) == (0o027, -5, False, "true")
-    assert (found.exitcodes, found.startsecs, found.startretries) == (frozenset({0, 3}), 90.0, 0)
-    assert (found.stopsignal, found.stopwaitsecs) == (signal.SIGINT, 0.0)
-    assert (found.stopasgroup, found.killasgroup) == (True, True)
-    assert (found.stdout_logfile, found.stderr_logfile) == (tmp_path / "out.log", None)
-    assert (found.stdout_logfile_maxbytes, found.stdout_logfile_backups) == (10240, 2)
+    assert config.command == ("/bin/a b", "c")
+    assert config.directory == tmp_path / "work"
+    assert config.environment == {"A": "1", "B": "two words", "C": "x,y"}
+    assert (config.umask, config.priority, config.autostart, config.autorestart) == (0o027, -5, False, "true")
+    assert (config.exitcodes, config.startsecs, config.startretries) == (frozenset({0, 3}), 90.0, 0)
+    assert (config.stopsignal, config.stopwaitsecs) == (signal.SIGINT, 0.0)
+    assert (config.stopasgroup, config.killasgroup) == (True, True)
+    assert (config.stdout_logfile, config.stderr_logfile) == (tmp_path / "out.log", None)
+    assert (config.stdout_logfile_maxbytes, config.stdout_logfile_backups) == (10240, 2)
 
 
 def test_an_entrypoint_stands_for_a_command(program, tmp_path):
-    found = program(*JOB)
+    config = program(*JOB)
 
-    assert found.command == (sys.executable, "-m", "worker", "train.digits:main")
-    assert found.startretries == 10
-    assert found.job.checkpoint_dir == tmp_path / "ckpt"
-    assert (found.job.checkpoint_interval, found.job.checkpoint_keep) == (None, 5)
-    assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (600.0, 120.0, "auto")
+    assert config.command == (sys.executable, "-m", "worker", "train.digits:main")
+    assert config.startretries == 10
+    assert config.job.checkpoint_dir == tmp_path / "ckpt"
+    assert (config.job.checkpoint_interval, config.job.checkpoint_keep) == (None, 5)
+    assert (config.job.startup_timeout, config.job.flush_timeout, config.job.hang_timeout) == (600.0, 120.0, "auto")
 
 
 def test_every_job_key_is_read(program, tmp_path):
-    found = program(
+    config = program(
         *JOB,
         "python = env/bin/python",
         "strategy = mirrored",
@@ -100,29 +100,29 @@ def test_every_job_key_is_read(program, tmp_path):
         "startretries = 4",
     )
 
-    assert found.command[0] == str(tmp_path / "env/bin/python")
-    assert (found.job.strategy, found.job.replicas, found.job.deterministic) == ("mirrored", 2, True)
-    assert found.job.checkpoint_interval == Interval(steps=500)
-    assert (found.job.checkpoint_keep, found.job.checkpoint_keep_every) == (3, 1.5)
-    assert found.job.checkpoint_keep_best == ("max", "accuracy")
-    assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (1200.0, 30.0, 900.0)
-    assert found.startretries == 4
+    assert config.command[0] == str(tmp_path / "env/bin/python")
+    assert (config.job.strategy, config.job.replicas, config.job.deterministic) == ("mirrored", 2, True)
+    assert config.job.checkpoint_interval == Interval(steps=500)
+    assert (config.job.checkpoint_keep, config.job.checkpoint_keep_every) == (3, 1.5)
+    assert config.job.checkpoint_keep_best == ("max", "accuracy")
+    assert (config.job.startup_timeout, config.job.flush_timeout, config.job.hang_timeout) == (1200.0, 30.0, 900.0)
+    assert config.startretries == 4
 
 
 def test_an_automatic_interval_is_none_of_its_own(program):
-    found = program("entrypoint = a:b\ncheckpoint_dir = c\ncheckpoint_interval = AUTO")
+    config = program("entrypoint = a:b\ncheckpoint_dir = c\ncheckpoint_interval = AUTO")
 
-    assert found.job.checkpoint_interval is None
-    assert (found.job.checkpoint_interval_min, found.job.checkpoint_interval_max) == (30.0, 1800.0)
+    assert config.job.checkpoint_interval is None
+    assert (config.job.checkpoint_interval_min, config.job.checkpoint_interval_max) == (30.0, 1800.0)
 
 
 def test_programs_come_in_the_order_of_start(read):
-    found = read(
+    config = read(
         DAEMON
         + "".join(f"[program:{name}]\ncommand=x\npriority={order}\n" for name, order in [("b", 2), ("a", 2), ("c", 1)])
     )
 
-    assert list(found.programs) == ["c", "a", "b"]
+    assert list(config.programs) == ["c", "a", "b"]
 
 
 def test_same_file_gives_an_equal_configuration(read):
@@ -144,7 +144,7 @@ def test_the_stock_rpc_line_is_accepted(read):
 
 
 def test_harmless_keys_of_supervisors_are_accepted(program):
-    found = program(
+    config = program(
         "command = x",
         "numprocs = 1",
         "process_name = %(program_name)s",
@@ -153,7 +153,7 @@ def test_harmless_keys_of_supervisors_are_accepted(program):
         "serverurl = AUTO",
     )
 
-    assert found.command == ("x",)
+    assert config.command == ("x",)
 
 
 def test_everything_wrong_is_said_at_once_in_order(complaints):
@@ -202,10 +202,10 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
     ],
 )
 def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
-    (found,) = complaints(f"{DAEMON}[program:x]\ncommand = run\n{line}\n", {"HOME": "/root"})
+    (problem,) = complaints(f"{DAEMON}[program:x]\ncommand = run\n{line}\n", {"HOME": "/root"})
 
-    assert found.startswith("train.conf:4: [program:x] ")
-    assert text in found
+    assert problem.startswith("train.conf:4: [program:x] ")
+    assert text in problem
 
 
 @pytest.mark.parametrize(
@@ -238,10 +238,10 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
 )
 def test_a_wrong_job_value_says_so(complaints, line, text):
     command = "" if line.startswith("entrypoint") else "entrypoint = a:b"
-    (found,) = complaints(f"{DAEMON}[program:x]\ncheckpoint_dir = c\n{command}\n{line}\n")
+    (problem,) = complaints(f"{DAEMON}[program:x]\ncheckpoint_dir = c\n{command}\n{line}\n")
 
-    assert found.startswith("train.conf:5: [program:x] ")
-    assert text in found
+    assert problem.startswith("train.conf:5: [program:x] ")
+    assert text in problem
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(complaints, lines, text):
-    (found,) = complaints("\n".join([DAEMON, "[program:x]", *lines]))
+    (problem,) = complaints("\n".join([DAEMON, "[program:x]", *lines]))
 
-    assert text in found
+    assert text in problem
 
 
 def test_two_jobs_may_not_share_a_checkpoint_folder(complaints, tmp_path):
@@ -283,24 +283,24 @@ def test_two_jobs_may_not_share_a_checkpoint_folder(complaints, tmp_path):
         for name, folder in [("a", "ckpt"), ("b", "link")]
     )
 
-    (found,) = complaints(DAEMON + sections)
+    (problem,) = complaints(DAEMON + sections)
 
-    assert "which a uses too; set a separate folder for each job" in found
+    assert "which a uses too; set a separate folder for each job" in problem
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "..", "-x", "a:b", "all", "supervisord", "", "n" * 101, "a*"])
 def test_names_that_supervisorctl_or_files_can_not_have_are_refused(complaints, name):
-    (found,) = complaints(f"{DAEMON}[program:{name}]\ncommand = x\n")
+    (problem,) = complaints(f"{DAEMON}[program:{name}]\ncommand = x\n")
 
-    assert "name" in found
+    assert "name" in problem
 
 
 def test_a_socket_path_that_no_system_takes_is_refused(complaints, tmp_path):
     long = "s" * 100
 
-    (found,) = complaints(f"{DAEMON}[unix_http_server]\nfile = {long}\n")
+    (problem,) = complaints(f"{DAEMON}[unix_http_server]\nfile = {long}\n")
 
-    assert f"file is {len(str(tmp_path)) + 101} bytes long, but the path of a socket at most 98" in found
+    assert f"file is {len(str(tmp_path)) + 101} bytes long, but the path of a socket at most 98" in problem
 
 
 def test_the_owner_of_the_socket_is_looked_up(read):
@@ -313,23 +313,23 @@ def test_the_owner_of_the_socket_is_looked_up(read):
 
 
 def test_a_missing_daemon_section_hides_no_other_problem(complaints):
-    found = complaints("[program:x]\nstopsignal = 0\n")
+    problems = complaints("[program:x]\nstopsignal = 0\n")
 
-    assert len(found) == 3
-    assert "there is no [supervisord] section; add the line [supervisord], which may stand alone" in found[0]
+    assert len(problems) == 3
+    assert "there is no [supervisord] section; add the line [supervisord], which may stand alone" in problems[0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look like somebody else")
 def test_without_root_a_program_of_another_user_is_refused(complaints):
-    (found,) = complaints("[supervisord]\nuser = nobody\n[program:x]\ncommand = x\nuser = root\n")
+    (problem,) = complaints("[supervisord]\nuser = nobody\n[program:x]\ncommand = x\nuser = root\n")
 
-    assert "user is root but the daemon runs as nobody ([supervisord] user)" in found
+    assert "user is root but the daemon runs as nobody ([supervisord] user)" in problem
 
 
 def test_problem_of_the_client_section_does_not_stop_the_daemon(read):
     client = "[supervisorctl]\nserverrl = x\nhistory_file = %(ENV_NOPE)s\n[ctlplugin:x]\nsupervisor.ctl_factory = a:b\n"
 
-    remarks = [str(each).rpartition("/")[2] for each in read(DAEMON + client).warnings]
+    remarks = [str(warning).rpartition("/")[2] for warning in read(DAEMON + client).warnings]
 
     assert remarks[0] == "train.conf:3: [supervisorctl] has no key 'serverrl'; did you mean 'serverurl'?"
     assert "there is no environment variable 'NOPE'" in remarks[1]
@@ -350,8 +350,8 @@ def test_several_servers_of_a_kind_are_allowed(read):
 
     config = read(DAEMON + text)
 
-    assert [each.file.name for each in config.unix_http_servers] == ["a.sock", "b.sock"]
-    assert [each.address[1] for each in config.inet_http_servers] == [9001, 9002]
+    assert [server.file.name for server in config.unix_http_servers] == ["a.sock", "b.sock"]
+    assert [server.address[1] for server in config.inet_http_servers] == [9001, 9002]
 
 
 @pytest.mark.parametrize(
@@ -365,9 +365,9 @@ def test_two_servers_at_one_place_are_refused(complaints, kind, line, key):
 
 
 def test_a_log_at_dev_null_is_none(program):
-    found = program("command = x", "stdout_logfile = /dev/null", "stderr_logfile = /dev/null")
+    config = program("command = x", "stdout_logfile = /dev/null", "stderr_logfile = /dev/null")
 
-    assert (found.stdout_logfile, found.stderr_logfile) == (None, None)
+    assert (config.stdout_logfile, config.stderr_logfile) == (None, None)
 
 
 def test_the_daemons_log_at_dev_null_is_none_so_that_maintail_says_that_there_is_none(read):
@@ -381,9 +381,11 @@ def test_a_pid_file_that_is_dev_null_is_none(read):
 def test_a_daemon_that_would_tell_nobody_is_refused(complaints, read):
     quiet = "[supervisord]\nnodaemon = true\nsilent = true\nlogfile = "
 
-    (found,) = complaints(quiet + "NONE\n")
+    (problem,) = complaints(quiet + "NONE\n")
 
-    assert "silent is true and logfile is NONE, so there would be no log at all; set logfile, or delete silent" in found
+    assert (
+        "silent is true and logfile is NONE, so there would be no log at all; set logfile, or delete silent" in problem
+    )
     assert read(quiet + "x.log\n").supervisord.silent
 
 
@@ -394,9 +396,9 @@ def test_contradiction_is_reported_beside_a_bad_value(complaints):
     plain = "command = a\nstopasgroup = true\nkillasgroup = false\nstartsecs = soon\n"
     server = "port = 127.0.0.1:0\npassword = a\n"
 
-    found = complaints(f"{DAEMON}[program:j]\n{job}[program:p]\n{plain}[inet_http_server]\n{server}")
+    problems = complaints(f"{DAEMON}[program:j]\n{job}[program:p]\n{plain}[inet_http_server]\n{server}")
 
-    keys = [problem.partition("] ")[2].split()[0] for problem in found]
+    keys = [problem.partition("] ")[2].split()[0] for problem in problems]
     assert keys == ["replicas", "flush_timeout", "autorestart", "killasgroup", "startsecs", "port", "has"]
 
 
@@ -414,9 +416,9 @@ def test_contradiction_is_reported_beside_a_bad_value(complaints):
     ],
 )  # fmt: skip
 def test_nothing_is_said_of_what_depends_on_a_wrong_value(complaints, lines, wrong):
-    (found,) = complaints(f"{DAEMON}[program:p]\n{lines}\n")
+    (problem,) = complaints(f"{DAEMON}[program:p]\n{lines}\n")
 
-    assert f"[program:p] {wrong} " in found
+    assert f"[program:p] {wrong} " in problem
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -437,9 +439,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     ],
 )
 def test_a_wrong_tcp_server_is_refused(complaints, lines, text):
-    (found,) = complaints(f"{DAEMON}[inet_http_server]\n{lines}\n")
+    (problem,) = complaints(f"{DAEMON}[inet_http_server]\n{lines}\n")
 
-    assert text in found
+    assert text in problem
 
 
 OPEN_PORTS = {
@@ -492,9 +494,9 @@ def test_a_loopback_address_needs_no_password(read, port, address):
 
 
 def test_owners_of_notices_are_users_that_exist(read, complaints):
-    found = read(f"{DAEMON}notice_owners = root, 0\n").supervisord.notice_owners
+    owners = read(f"{DAEMON}notice_owners = root, 0\n").supervisord.notice_owners
 
-    assert found == frozenset({0})
+    assert owners == frozenset({0})
     assert "names the user 'nobody-here'" in complaints(f"{DAEMON}notice_owners = root, nobody-here\n")[0]
 
 
@@ -517,10 +519,10 @@ def test_script_beside_a_worker_of_its_own_is_refused_if_it_uses_stepkeepers(tmp
     (tmp_path / "speaks.py").write_text("import worker\nworker.train()\n")
     lines = [f"directory = {tmp_path}", "checkpoint_dir = c"]
 
-    (found,) = complaints(DAEMON + "\n".join(["[program:x]", *lines, "command = python train.py"]))
+    (problem,) = complaints(DAEMON + "\n".join(["[program:x]", *lines, "command = python train.py"]))
 
-    assert f"train.py would import {tmp_path}/worker.py instead of stepkeeper's package worker" in found
-    assert "rename worker.py" in found
+    assert f"train.py would import {tmp_path}/worker.py instead of stepkeeper's package worker" in problem
+    assert "rename worker.py" in problem
     assert program(*lines, "command = python speaks.py").command == ("python", "speaks.py")
 
 

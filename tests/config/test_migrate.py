@@ -36,7 +36,9 @@ def test_every_line_has_its_fate(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(OLD)
 
-    fates = list(dict.fromkeys((each.location.line, each.outcome) for each in explain_migration(path, {})))
+    fates = list(
+        dict.fromkeys((migration.location.line, migration.outcome) for migration in explain_migration(path, {}))
+    )
 
     assert fates == [
         (1, MigrationOutcome.CHANGED),
@@ -143,12 +145,12 @@ def test_each_fate_has_its_text(tmp_path: Path, section: str, line: str, fate: M
     path = tmp_path / "conf/old.conf"
     path.write_text(f"[supervisord]\n[{section}]\n{line}\n")
     last = path.read_text().count("\n")
-    filled = [each if isinstance(each, str) else each({"folder": tmp_path, "path": "d.log"}) for each in why]
+    filled = [reason if isinstance(reason, str) else reason({"folder": tmp_path, "path": "d.log"}) for reason in why]
 
-    judged = [each for each in explain_migration(path, {}) if each.location.line == last]
+    judged = [migration for migration in explain_migration(path, {}) if migration.location.line == last]
 
-    assert {each.outcome for each in judged} == {fate}
-    assert [each.reason for each in judged if each.reason] == filled
+    assert {migration.outcome for migration in judged} == {fate}
+    assert [migration.reason for migration in judged if migration.reason] == filled
 
 
 def test_migration_note_for_every_program_appears_once(tmp_path: Path):
@@ -156,7 +158,7 @@ def test_migration_note_for_every_program_appears_once(tmp_path: Path):
     path.write_text("[supervisord]\n[program:x]\ncommand = x\n[program:y]\ncommand = y\n")
 
     headers = {
-        name: [each.reason for each in explain_migration(path, {}) if each.subject == f"[{name}]"]
+        name: [migration.reason for migration in explain_migration(path, {}) if migration.subject == f"[{name}]"]
         for name in ("supervisord", "program:x", "program:y")
     }
 
@@ -173,10 +175,12 @@ def test_an_included_file_s_paths_start_from_its_own_folder(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text("[supervisord]\n[include]\nfiles = conf.d/*.conf\n")
 
-    (found,) = [each for each in explain_migration(path, {}) if each.subject == "[program:x] directory"]
+    (directory,) = [
+        migration for migration in explain_migration(path, {}) if migration.subject == "[program:x] directory"
+    ]
 
-    assert found.location.file == tmp_path / "conf.d/x.conf"
-    assert found.reason.startswith(f"is {tmp_path}/conf.d/work: relative paths start from the folder of their file")
+    assert directory.location.file == tmp_path / "conf.d/x.conf"
+    assert directory.reason.startswith(f"is {tmp_path}/conf.d/work: relative paths start from the folder of their file")
 
 
 @pytest.mark.integration

@@ -57,8 +57,8 @@ def test_what_belongs_to_another_user_is_refused_with_the_remedy(place: str, tmp
 
 def test_whoever_ran_sudo_may_keep_the_file_at_home(tmp_path: Path) -> None:
     path = written(tmp_path / "home")
-    for each in (path.parent, path):
-        os.chown(each, ALICE, 0)
+    for owned in (path.parent, path):
+        os.chown(owned, ALICE, 0)
 
     assert load_config(path, {"SUDO_UID": str(ALICE)}).programs.keys() == {"x"}
     assert f"uid {ALICE}" in refusal(path, {"SUDO_UID": str(ALICE + 1)})

@@ -12,12 +12,12 @@ TWO = "[program:a]\ncommand=/bin/cat\n[program:b]\ncommand=/bin/cat\nstopwaitsec
 def test_a_default_holds_where_the_program_says_nothing(read, tmp_path: Path):
     text = 'stopwaitsecs=60\nstopasgroup=true\nstdout_logfile=%(program_name)s.log\nenvironment=A="1",B="1"\n'
 
-    found = read(f"[supervisord]\n[program-defaults]\n{text}{TWO}environment=B=2\n").programs
+    programs = read(f"[supervisord]\n[program-defaults]\n{text}{TWO}environment=B=2\n").programs
 
-    assert [found[each].stopwaitsecs for each in "ab"] == [60.0, 7.0]
-    assert found["a"].stdout_logfile == tmp_path / "a.log"
-    assert found["a"].killasgroup
-    assert [found[each].environment for each in "ab"] == [{"A": "1", "B": "1"}, {"A": "1", "B": "2"}]
+    assert [programs[name].stopwaitsecs for name in "ab"] == [60.0, 7.0]
+    assert programs["a"].stdout_logfile == tmp_path / "a.log"
+    assert programs["a"].killasgroup
+    assert [programs[name].environment for name in "ab"] == [{"A": "1", "B": "1"}, {"A": "1", "B": "2"}]
 
 
 def test_a_default_holds_only_where_it_means_something(read):
@@ -27,7 +27,7 @@ def test_a_default_holds_only_where_it_means_something(read):
     config = read(f"[supervisord]\n[program-defaults]\n{text}{TWO}{job}")
 
     assert config.programs["j"].job.checkpoint_interval.seconds == 300.0
-    assert [config.programs[each].notify for each in "abjl"] == [True, True, False, False]
+    assert [config.programs[name].notify for name in "abjl"] == [True, True, False, False]
     assert config.inherited["program:a"] == {"notify": "true", "stdout_logfile": "AUTO"}
 
 

@@ -18,7 +18,7 @@ def test_the_file_can_be_used_as_it_is(tmp_path: Path):
 
     assert (checked.problems, checked.warnings) == ((), ())
     assert checked.config is not None
-    assert [each.file for each in checked.config.unix_http_servers] == [tmp_path / "supervisor.sock"]
+    assert [server.file for server in checked.config.unix_http_servers] == [tmp_path / "supervisor.sock"]
 
 
 EXPECTED = "for training jobs|has no '|no effect without healthcheck_command|no effect without notify"
@@ -30,16 +30,16 @@ def test_defaults_that_are_written_can_be_set(tmp_path: Path, heading: str):
     """Every line that has a value, without its semicolon."""
     header = heading.partition(",")[0].replace("NAME", "name")
     lines = sample().split(f"{header}\n", 1)[1].split("\n\n")[0].splitlines()
-    written = [each[1:] for each in lines if each.startswith(";") and each[1] != " " and not each.endswith("=")]
+    written = [line[1:] for line in lines if line.startswith(";") and line[1] != " " and not line.endswith("=")]
     needed = {"program": "command = /bin/cat", "eventlistener": "command = /bin/cat\nevents = EVENT"}
     text = "\n".join([header, *written, needed.get(header[1:].partition(":")[0], "")])
     path = tmp_path / "supervisord.conf"
     path.write_text(text if header == "[supervisord]" else f"[supervisord]\n{text}")
 
-    found = [each.text for each in check_config(path, {}).problems]
+    problems = [problem.text for problem in check_config(path, {}).problems]
 
     assert written or header == "[inet_http_server]"
-    assert [each for each in found if not re.search(EXPECTED, each)] == []
+    assert [problem for problem in problems if not re.search(EXPECTED, problem)] == []
 
 
 def test_it_takes_no_arguments(capsys: pytest.CaptureFixture[str]):

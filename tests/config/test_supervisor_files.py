@@ -66,10 +66,10 @@ def test_a_file_with_these_lines_loads_without_a_word(read: Callable[..., Config
 def test_a_key_of_another_section_is_a_remark_as_supervisor_ignores_it(read):
     text = "[supervisord]\nstdout_logfile=/dev/stdout\n[program:x]\ncommand=/bin/cat\nloglevel=info\n"
 
-    found = [each.text for each in read(text).warnings]
+    warnings = [warning.text for warning in read(text).warnings]
 
     effect = "has no effect here, in Supervisor neither: it belongs into"
-    assert found == [
+    assert warnings == [
         f"[supervisord] stdout_logfile {effect} [program:NAME]",
         f"[program:x] loglevel {effect} [supervisord]",
     ]
@@ -86,36 +86,38 @@ WRONG_KEYS = {
 
 @pytest.mark.parametrize(("section", "line"), WRONG_KEYS.values(), ids=WRONG_KEYS.keys())
 def test_a_wrong_key_is_an_error_where_stepkeeper_is_meant(complaints, section: str, line: str):
-    (found,) = complaints(f"{section}\n{line}\n")
+    (problem,) = complaints(f"{section}\n{line}\n")
 
-    assert f"has no key '{line.partition('=')[0]}'" in found
+    assert f"has no key '{line.partition('=')[0]}'" in problem
 
 
 def test_a_section_that_supervisor_ignores_too_is_a_remark(read, complaints):
     text = "[supervisord]\n[metadata]\nversion=3\n[rpcinterface:more]\nsupervisor.rpcinterface_factory=more:make\n"
 
-    assert [each.text for each in read(text).warnings] == [
+    assert [warning.text for warning in read(text).warnings] == [
         "[metadata] is no section that stepkeeper or Supervisor knows, and has no effect",
         "[rpcinterface:more] is ignored: the daemon loads no code of others, so clients can't call methods that it "
         "would add",
     ]
     for header, remedy in (("PROGRAM:x", "did you mean [program:x]?"), ("DEFAULT", "into [program-defaults]")):
-        (found,) = complaints(f"[supervisord]\n[{header}]\ncommand=x\n")
-        assert remedy in found
+        (problem,) = complaints(f"[supervisord]\n[{header}]\ncommand=x\n")
+        assert remedy in problem
 
 
 def test_a_program_twice_in_its_group_is_a_remark(read: Callable[..., Config]):
     config = read("[supervisord]\n[group:g]\nprograms=x,x\n[program:x]\ncommand=/bin/cat\n")
 
     assert list(config.programs) == ["g:x"]
-    assert [each.text for each in config.warnings] == ["[group:g] programs names 'x' twice, which is the same as once"]
+    assert [warning.text for warning in config.warnings] == [
+        "[group:g] programs names 'x' twice, which is the same as once"
+    ]
 
 
 def test_a_group_without_programs_is_a_remark(read: Callable[..., Config]):
     config = read("[supervisord]\n[group:x]\nprograms=\n[program:x]\ncommand=/bin/cat\n")
 
     assert list(config.programs) == ["x"]
-    assert [each.text for each in config.warnings] == ["[group:x] programs is empty, so there is no such group"]
+    assert [warning.text for warning in config.warnings] == ["[group:x] programs is empty, so there is no such group"]
 
 
 def test_off_is_no_log_file(read: Callable[..., Config]):

@@ -182,8 +182,8 @@ def test_each_endpoint_demands_its_own_login_only(tmp_path: Path, locked_first: 
     ports = {"open": free_port(), "locked": free_port()}
     order = ("locked", "open") if locked_first else ("open", "locked")
     logins = {"open": "", "locked": LOGIN}
-    sections = [f"[unix_http_server:{each}]\nfile={files[each]}\n{logins[each]}" for each in order]
-    sections += [f"[inet_http_server:{each}]\nport=127.0.0.1:{ports[each]}\n{logins[each]}" for each in order]
+    sections = [f"[unix_http_server:{name}]\nfile={files[name]}\n{logins[name]}" for name in order]
+    sections += [f"[inet_http_server:{name}]\nport=127.0.0.1:{ports[name]}\n{logins[name]}" for name in order]
 
     with Daemon(tmp_path, SLEEPER + "".join(sections)):
         for kind in (files, ports):
@@ -192,7 +192,7 @@ def test_each_endpoint_demands_its_own_login_only(tmp_path: Path, locked_first: 
                 assert refused == 401, f"{kind['locked']}{path} needs no login"
                 assert status_of(kind["locked"], path, Authorization=basic("ann", "secret")) != 401
                 assert status_of(kind["open"], path) != 401, f"{kind['open']}{path} needs the other's login"
-        by_name = {each: status_of(ports[each], "/openapi.json", Host="rebound.example") for each in order}
+        by_name = {name: status_of(ports[name], "/openapi.json", Host="rebound.example") for name in order}
 
     assert by_name == {"open": 403, "locked": 401}
 
@@ -203,13 +203,13 @@ needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason=
 @pytest.mark.integration
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("[::1]", marks=needs_ipv6)])
 def test_programs_are_told_an_address_that_is_a_url(tmp_path: Path, host: str):
-    conf, told, address = tmp_path / "a.conf", tmp_path / "told", f"{host}:{free_port()}"
-    tell = f"[program:p]\ncommand=/bin/sh -c 'echo $SUPERVISOR_SERVER_URL >{told}'\nstartsecs=0\nautorestart=false\n"
+    conf, shown, address = tmp_path / "a.conf", tmp_path / "told", f"{host}:{free_port()}"
+    tell = f"[program:p]\ncommand=/bin/sh -c 'echo $SUPERVISOR_SERVER_URL >{shown}'\nstartsecs=0\nautorestart=false\n"
     conf.write_text(f"[supervisord]\nnotices=off\nexit_on=done\n[inet_http_server]\nport={address}\n{tell}")
 
     subprocess.run([sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(conf)], timeout=60, check=True)
 
-    assert told.read_text() == f"http://{address}\n"
+    assert shown.read_text() == f"http://{address}\n"
 
 
 @pytest.mark.integration
@@ -271,7 +271,7 @@ def test_right_password_is_not_delayed_by_guesses_from_another_address(tmp_path:
         guesses = [threads.submit(guess, "127.0.0.2", f"guess {number}") for number in range(200)]
         wait_until(lambda: any(guess.done() for guess in guesses), "the first guess is answered")
         status = guess("127.0.0.1", "let: me in")  # or it times out
-        statuses = [each.result() for each in guesses]
+        statuses = [guess.result() for guess in guesses]
 
     assert status == 200
     assert set(statuses) == {401, 429}

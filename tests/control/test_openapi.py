@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from openapi_spec_validator import validate
 
 from supervisor.control.base.json_types import schema_of
 from supervisor.control.commands.table import COMMANDS
@@ -29,6 +28,8 @@ def test_the_committed_copy_is_what_the_code_says():
 
 
 def test_api_description_is_valid_openapi():
+    from openapi_spec_validator import validate  # takes half a second to import, for this test alone
+
     validate(json.loads(json.dumps(description())))
 
 
@@ -64,7 +65,7 @@ def ask(daemon: Daemon, method: str, path: str, body: object = None) -> tuple[in
 def strict(schema: Any) -> Any:
     """The same schema, with keys that it does not describe forbidden: an answer has exactly what is written down."""
     if isinstance(schema, list):
-        return [strict(each) for each in schema]
+        return [strict(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {key: strict(value) for key, value in schema.items()}
@@ -136,7 +137,7 @@ def test_arguments_that_the_description_forbids_are_refused(daemon: Daemon):
     accepted = []
     for command, entry in COMMANDS.items():
         taken = fields(entry.request_type) if entry.request_type is not None else ()
-        required = [each.name for each in taken if each.default is MISSING]
+        required = [parameter.name for parameter in taken if parameter.default is MISSING]
         for name in required:
             for wrong in ({}, {**dict.fromkeys(required, "digits"), name: 7}):
                 status, _, _ = ask(daemon, "POST", f"/api/v1/{command}", wrong)

@@ -148,7 +148,7 @@ def test_a_log_that_cant_be_read_is_an_error(tmp_path: Path):
     assert answer.startswith(b"HTTP/1.1 422") and f"cannot read {log}".encode() in answer
 
 
-def each(daemon: Daemon, body: object) -> tuple[int, list[dict[str, Any]]]:
+def ask_for_each(daemon: Daemon, body: object) -> tuple[int, list[dict[str, Any]]]:
     """The status and the lines of an answer."""
     connection = http.client.HTTPConnection("localhost", timeout=20)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -163,7 +163,7 @@ def each(daemon: Daemon, body: object) -> tuple[int, list[dict[str, Any]]]:
 
 @pytest.mark.integration
 def test_each_outcome_is_told_and_is_as_described(daemon: Daemon):
-    status, outcomes = each(daemon, {"command": "clear", "names": ["sleeper", "nope", "sleeper"]})
+    status, outcomes = ask_for_each(daemon, {"command": "clear", "names": ["sleeper", "nope", "sleeper"]})
 
     assert status == 200
     assert sorted(outcomes, key=lambda outcome: outcome["name"]) == [
@@ -191,7 +191,7 @@ def test_each_outcome_is_told_and_is_as_described(daemon: Daemon):
 def test_malformed_bulk_request_is_refused_whole(daemon: Daemon, body: object, status: int):
     pid = daemon.status("sleeper")["pid"]
 
-    answer = each(daemon, body)
+    answer = ask_for_each(daemon, body)
 
     assert (answer[0], len(answer[1])) == (status, 1)
     assert daemon.status("sleeper")["pid"] == pid
@@ -215,7 +215,7 @@ def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
         daemon.until_state("second", "RUNNING")  # which was begun when the first one ran
         asked = records(tmp_path / "daemon.log")
 
-    assert {each["program"] for each in asked if each["event"] == "change.asked"} >= {"first"}
+    assert {record["program"] for record in asked if record["event"] == "change.asked"} >= {"first"}
 
 
 @pytest.mark.integration
@@ -232,7 +232,7 @@ def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
     )
 )
 def test_any_order_for_many_is_answered(daemon: Daemon, body: dict[str, object]):
-    status, lines = each(daemon, body)
+    status, lines = ask_for_each(daemon, body)
 
     assert status in (200, 400, 404)
     if status == 200:

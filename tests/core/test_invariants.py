@@ -214,8 +214,8 @@ def test_a_planted_breach_is_seen(breach: tuple[Invariant, ProgramFacts, Event, 
 
 
 def test_every_invariant_has_been_seen_broken_and_has_words():
-    assert {each[0] for each in BREACHES} == set(all_invariants())
-    assert all(each.__doc__ for each in all_invariants())
+    assert {breach[0] for breach in BREACHES} == set(all_invariants())
+    assert all(invariant.__doc__ for invariant in all_invariants())
 
 
 def test_an_invariant_that_raises_is_a_breach_itself():
@@ -261,4 +261,4 @@ def test_nothing_is_reported_of_a_sound_job(handle: Callable[[Job, Event, float]
     job = contradictory()
     job.facts.current = replace(job.facts.current, flush=None)
 
-    assert not [each for each in handle(job, EXIT, 3.0) if isinstance(each, ReportBreach)]
+    assert not [effect for effect in handle(job, EXIT, 3.0) if isinstance(effect, ReportBreach)]

@@ -351,7 +351,7 @@ def test_exit_0_of_a_job_that_never_trained_fails_it_at_once(hello: bool, how: s
 
     effects = die(job, 1.0, code=0)
 
-    assert [each.cause for each in effects if isinstance(each, RecordEnd)] == ["setup"]
+    assert [effect.cause for effect in effects if isinstance(effect, RecordEnd)] == ["setup"]
     assert job.state is State.FAILED
     assert how in (job.facts.reason or "") and "remove checkpoint_dir" in (job.facts.reason or "")
 

@@ -79,13 +79,13 @@ class Machine:
         if effect.begin_at == 0:
             here.committed, here.quarantine = set(), {}
         elif effect.begin_at is not None:
-            whole = [each for each in here.committed - here.damaged if each.step == effect.begin_at]
+            whole = [checkpoint for checkpoint in here.committed - here.damaged if checkpoint.step == effect.begin_at]
             if not whole:
                 return events.SelectionFailed(number, "no such step", permanent=True)
-            here.committed = {each for each in here.committed if each <= max(whole)}
+            here.committed = {checkpoint for checkpoint in here.committed if checkpoint <= max(whole)}
         below = effect.restore_below_step
-        if below is not None and any(each.step < below for each in here.committed - here.damaged):
-            for name in [each for each in here.committed if each.step >= below]:
+        if below is not None and any(checkpoint.step < below for checkpoint in here.committed - here.damaged):
+            for name in [checkpoint for checkpoint in here.committed if checkpoint.step >= below]:
                 here.set_aside(name, OlderBecause.ROLLED_BACK)
         highest, mount, passed_over = self.seen(home, effect.newest)
         avoided = {*effect.avoid, *dict(effect.unfit)}
@@ -107,13 +107,13 @@ class Machine:
 
 
 class Histories(RuleBasedStateMachine):
-    """`told`: the newest checkpoint that was ever reported; `done_to`: what happened to each checkpoint since."""
+    """`reported`: the newest checkpoint that was ever reported; `done_to`: what happened to each checkpoint since."""
 
     def __init__(self) -> None:
         super().__init__()
         self.machine, self.now, self.home = Machine(), 0.0, HOMES[0]
         self.leaves_copies = False
-        self.told: CheckpointName | None = None
+        self.reported: CheckpointName | None = None
         self.done_to: dict[CheckpointName, set[OlderBecause]] = {}
         self.asked: int | None = None  # where an operator wants the next start to begin
         self.restored: CheckpointName | None = None
@@ -152,7 +152,7 @@ class Histories(RuleBasedStateMachine):
                     self.post(events.StorageSeen(effect.attempt, None, None, *seen))
                 case QuarantineCheckpoints():
                     here = self.machine.at(self.home)
-                    for name in [parse_name(each) for each, _ in effect.unfit]:
+                    for name in [parse_name(unfit) for unfit, _ in effect.unfit]:
                         if name in here.committed:
                             here.set_aside(name, OlderBecause.UNFIT)
                 case Kill():
@@ -193,27 +193,27 @@ class Histories(RuleBasedStateMachine):
             return
         here.add(name)
         self.salvaged = ReportedCheckpoint(name.step, str(name), self.home, effect.mount, name.attempt)
-        if self.told is None or name.step >= self.told.step:
-            self.told = name
+        if self.reported is None or name.step >= self.reported.step:
+            self.reported = name
         self.post(events.MemorySalvaged(name.attempt, name.step, str(name), 1.7e9))
 
     def on_go(self, go: SendGo) -> None:
         """The claim."""
         begins_at = None if go.restore is None else parse_name(go.restore.rpartition("/")[2])
         older = self.job.facts.current.older
-        is_behind = self.told is not None and (begins_at is None or begins_at.step < self.told.step)
-        assert is_behind == (older is not None), (self.told, begins_at, older)
-        if older is not None and self.told is not None:
+        is_behind = self.reported is not None and (begins_at is None or begins_at.step < self.reported.step)
+        assert is_behind == (older is not None), (self.reported, begins_at, older)
+        if older is not None and self.reported is not None:
             if older.because is OlderBecause.OPERATOR:
                 assert self.asked is not None
                 assert self.asked == (begins_at.step if begins_at is not None else 0)
             elif older.because is OlderBecause.DELETED:
                 here = self.machine.at(self.home)
-                assert self.told not in here.committed | here.quarantine.keys()
+                assert self.reported not in here.committed | here.quarantine.keys()
                 assert self.machine.mount == DISK or self.job.facts.account.newest.mount == ROOT
             else:
                 assert begins_at is not None, "nothing but an operator begins anew"
-                assert older.because in self.done_to.get(self.told, set()), (older, self.told, self.done_to)
+                assert older.because in self.done_to.get(self.reported, set()), (older, self.reported, self.done_to)
         self.restored, self.goes = begins_at, [go]
         if go.memory is not None and self.left is not None and self.left.step > (begins_at.step if begins_at else -1):
             assert self.left.attempt == go.memory.of_attempt
@@ -251,10 +251,12 @@ class Histories(RuleBasedStateMachine):
     def train(self, steps: int, commits: bool) -> None:
         number, step = self.job.facts.attempt, self.restored.step if self.restored is not None else 0
         self.post(events.TrainingRestored(number, step, self.from_memory))
-        self.told, self.asked = (self.restored, None) if self.job.facts.current.older is not None else (self.told, None)
+        self.reported, self.asked = (
+            (self.restored, None) if self.job.facts.current.older is not None else (self.reported, None)
+        )
         is_on_disk = self.restored is not None and self.from_memory is None
-        if self.restored is not None and is_on_disk and (self.told is None or self.restored > self.told):
-            self.told = self.restored
+        if self.restored is not None and is_on_disk and (self.reported is None or self.restored > self.reported):
+            self.reported = self.restored
         self.post(events.StepsDone(number, step + steps))
         if commits:
             self.commit(step + steps)
@@ -282,7 +284,7 @@ class Histories(RuleBasedStateMachine):
             self.folder_is_copied_below_the_mount_point(self.home)
         self.machine.at(self.home).committed.add(name)
         self.post(events.CheckpointCommitted(name.attempt, step))
-        self.told = name
+        self.reported = name
 
     @precondition(lambda self: self.job.state is State.RUNNING)
     @rule(steps=st.integers(1, 30))
@@ -309,7 +311,7 @@ class Histories(RuleBasedStateMachine):
         if self.job.facts.current.start_step is not None and self.job.facts.current.saved_step is None:
             self.note(origin, OlderBecause.SUSPECT)  # it may become suspect
         if self.job.facts.current.saved_step is not None:
-            self.note(self.told, OlderBecause.SUSPECT)
+            self.note(self.reported, OlderBecause.SUSPECT)
         self.note(origin, OlderBecause.SUSPECT)
         self.post(events.WorkerExited(self.job.facts.attempt, signal=9))
 
@@ -317,7 +319,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def training_diverges(self) -> None:
         number, step = self.job.facts.attempt, self.job.facts.current.step or 0
-        self.note(self.told, OlderBecause.ROLLED_BACK)
+        self.note(self.reported, OlderBecause.ROLLED_BACK)
         self.post(events.FailureReported(number, "nan", step, go_back=True))
         self.post(events.WorkerExited(number, WorkerExit.DIVERGED))
 
@@ -395,7 +397,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def account_is_what_was_told(self) -> None:
         newest = self.job.facts.account.newest
-        assert (None if newest is None else parse_name(newest.name)) == self.told
+        assert (None if newest is None else parse_name(newest.name)) == self.reported
 
 
 Histories.TestCase.settings = cases(400, stateful_step_count=60, deadline=None)

@@ -20,16 +20,16 @@ def test_series_is_bounded_and_keeps_what_matters(attempts: list[tuple[int, list
             series.add(step, float(len(reported)), attempt, value)
             if math.isfinite(value):
                 reported.append((attempt, step, value))
-    found = series.buckets
+    buckets = series.buckets
 
-    assert len(found) <= MAX_BUCKETS
-    assert bool(found) == bool(reported)
+    assert len(buckets) <= MAX_BUCKETS
+    assert bool(buckets) == bool(reported)
     if reported:
-        assert (found[-1].attempt, found[-1].step) == reported[-1][:2]
-        assert [each.wall_at for each in found] == sorted(each.wall_at for each in found)
-        assert all(each.first_step <= each.step and each.least <= each.greatest for each in found)
+        assert (buckets[-1].attempt, buckets[-1].step) == reported[-1][:2]
+        assert [bucket.wall_at for bucket in buckets] == sorted(bucket.wall_at for bucket in buckets)
+        assert all(bucket.first_step <= bucket.step and bucket.least <= bucket.greatest for bucket in buckets)
     if len(reported) <= MAX_BUCKETS:
-        assert [(each.attempt, each.step, each.mean) for each in found] == reported
+        assert [(bucket.attempt, bucket.step, bucket.mean) for bucket in buckets] == reported
 
 
 @given(st.integers(MAX_BUCKETS, 20_000))
@@ -37,12 +37,12 @@ def test_long_training_is_shown_evenly_from_its_first_step_to_its_last(steps: in
     series = Series()
     for step in range(steps):
         series.add(step, float(step), 1, 100.0 if step == steps // 3 else 1.0)
-    found = series.buckets
+    buckets = series.buckets
 
-    assert MAX_BUCKETS // 4 <= len(found) <= MAX_BUCKETS
-    assert (found[0].first_step, found[-1].step, sum(each.count for each in found)) == (0, steps - 1, steps)
-    assert max(each.greatest for each in found) == 100.0, "a spike stays visible"
-    assert max(each.count for each in found) <= series.per_bucket
+    assert MAX_BUCKETS // 4 <= len(buckets) <= MAX_BUCKETS
+    assert (buckets[0].first_step, buckets[-1].step, sum(bucket.count for bucket in buckets)) == (0, steps - 1, steps)
+    assert max(bucket.greatest for bucket in buckets) == 100.0, "a spike stays visible"
+    assert max(bucket.count for bucket in buckets) <= series.per_bucket
 
 
 def test_thousands_of_attempts_of_one_step_stay_within_the_bound():
@@ -60,10 +60,10 @@ def test_many_short_attempts_leave_later_ones_their_steps():
         series.add(attempt, 0.0, attempt, 1.0)
     for step in range(1000):
         series.add(step, 0.0, 2001, 1.0)
-    last = [each for each in series.buckets if each.attempt == 2001]
+    last = [bucket for bucket in series.buckets if bucket.attempt == 2001]
 
     assert len(last) >= MAX_BUCKETS // 8
-    assert sum(each.count for each in last) == 1000
+    assert sum(bucket.count for bucket in last) == 1000
 
 
 @given(st.randoms(use_true_random=False))
@@ -72,11 +72,11 @@ def test_steps_that_go_back_within_an_attempt_leave_true_bounds(chance: Random):
     series = Series()
     for step in steps:
         series.add(step, 0.0, 1, 1.0)
-    found = series.buckets
+    buckets = series.buckets
 
-    assert min(each.first_step for each in found) == min(steps)
-    assert max(each.step for each in found) == max(steps)
-    assert all(each.first_step <= each.step for each in found)
+    assert min(bucket.first_step for bucket in buckets) == min(steps)
+    assert max(bucket.step for bucket in buckets) == max(steps)
+    assert all(bucket.first_step <= bucket.step for bucket in buckets)
 
 
 def test_steps_that_are_done_again_stay_under_the_number_of_their_attempt():
@@ -85,7 +85,7 @@ def test_steps_that_are_done_again_stay_under_the_number_of_their_attempt():
         for step in steps:
             series.add(step, 0.0, attempt, step / attempt)
 
-    assert [(each.attempt, each.step) for each in series.buckets if each.step == 8] == [(1, 8), (2, 8)]
+    assert [(bucket.attempt, bucket.step) for bucket in series.buckets if bucket.step == 8] == [(1, 8), (2, 8)]
 
 
 def test_worker_that_reports_names_without_end_costs_a_bounded_amount():
@@ -94,7 +94,7 @@ def test_worker_that_reports_names_without_end_costs_a_bounded_amount():
         series.add(number, 0.0, 1, {f"metric {number}": 1.0, "x" * (MAX_NAME + 1): 1.0, SPEED: 3.0}, step_s=0.5)
 
     assert len(series.by_name) == MAX_METRICS
-    assert [each.mean for each in series.by_name[SPEED].buckets][-1] == 2.0, "the speed is measured, not reported"
+    assert [bucket.mean for bucket in series.by_name[SPEED].buckets][-1] == 2.0, "the speed is measured, not reported"
 
 
 def test_loss_comes_first_and_the_speed_last():

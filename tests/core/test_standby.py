@@ -139,7 +139,7 @@ def test_standby_ends_when_no_attempt_will_follow():
 
 
 def test_a_flush_ends_one_that_loads_and_leaves_one_that_waits():
-    assert [type(each) for each in loading().handle(JobChanged(StandbyNeed.BUSY), 1.0)] == [DropStandby]
+    assert [type(effect) for effect in loading().handle(JobChanged(StandbyNeed.BUSY), 1.0)] == [DropStandby]
     assert ready().handle(JobChanged(StandbyNeed.BUSY), 1.0) == []
 
 
@@ -407,7 +407,7 @@ def test_a_stop_with_a_flush_ends_the_standby_at_once():
     both.job_effects(both.job.handle(events.StepsDone(1, 1), 1.0), True, 1.0)
     both.do(both.standby.handle(looked(), 1.0 + SETTLE_S))
 
-    (flush,) = [each for each in both.job.handle(events.StopRequested(), 5.0) if hasattr(each, "then")]
+    (flush,) = [effect for effect in both.job.handle(events.StopRequested(), 5.0) if hasattr(effect, "then")]
     both.job_effects([flush], True, 5.0)
 
     assert flush.then is Then.STOP

@@ -56,7 +56,7 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a type; one that is not known here has to be added, so that no field goes undrawn."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return st.one_of([of_type(each) for each in arguments])
+        return st.one_of([of_type(argument) for argument in arguments])
     if origin is tuple and arguments[1:] == (...,):
         return st.lists(of_type(arguments[0]), max_size=2).map(tuple)
     if origin is frozenset:
@@ -73,7 +73,7 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
 
 def fields_of(kind: type[Any]) -> dict[str, st.SearchStrategy[Any]]:
     hints = typing.get_type_hints(kind)
-    return {each.name: NARROWED.get(each.name, of_type(hints[each.name])) for each in dataclasses.fields(kind)}
+    return {field.name: NARROWED.get(field.name, of_type(hints[field.name])) for field in dataclasses.fields(kind)}
 
 
 DRAWN = {kind: st.fixed_dictionaries(fields_of(kind)) for kind in events.Event.__args__}
@@ -97,17 +97,17 @@ def decided(job: Job, event: events.Event, way: str, now: float) -> tuple[type[e
     if way in ("expires", "late") and deadline is not None:
         now = max(now, deadline)
         return events.DeadlinePassed, now, job.expire(now, due_at=now - 500.0 if way == "late" else None)
-    found = isinstance(event, events.AttemptFound)  # nobody supervises it then, which is no matter of the job's
+    is_unsupervised = isinstance(event, events.AttemptFound)  # it has no supervisor then, which is not the job's fault
     stale = getattr(event, "attempt", job.facts.attempt) != job.facts.attempt
-    if way == "our error" and not found and not stale and (job.state, type(event)) in TABLE:
+    if way == "our error" and not is_unsupervised and not stale and (job.state, type(event)) in TABLE:
         return type(event), now, job.recover(event, "ValueError()", now)
     return type(event), now, job.handle(event, now)
 
 
 def assert_charged(job: Job, before: dict[Cause, int], effects: list[Effect]) -> None:
     """An end that is a failure is charged if the job goes on, and the one that spends its budget ends the job."""
-    charged = {each: n for each, n in job.facts.failures.by_cause.items() if n > before.get(each, 0)}
-    records = [each for each in effects if isinstance(each, RecordEnd)]
+    charged = {cause: count for cause, count in job.facts.failures.by_cause.items() if count > before.get(cause, 0)}
+    records = [effect for effect in effects if isinstance(effect, RecordEnd)]
     facts, policy = job.facts, job.facts.policy
     goes_on = facts.wanted and not facts.closing and policy.is_job and policy.autorestart is not AutoRestart.NEVER
     if records and Cause(records[0].cause).traits.is_charged and goes_on:
@@ -119,7 +119,7 @@ def assert_charged(job: Job, before: dict[Cause, int], effects: list[Effect]) ->
 
 def assert_holds(before: ProgramFacts, event: events.Event, effects: list[Effect], after: ProgramFacts) -> None:
     """Every invariant, also where production does not look at it since nothing happened that could break it."""
-    assert not [each for each in effects if isinstance(each, ReportBreach)]
+    assert not [effect for effect in effects if isinstance(effect, ReportBreach)]
     for holds in all_invariants():
         assert holds(before, event, effects, after), holds.__name__
 
@@ -149,7 +149,7 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
             continue
         if happened is not events.DeadlinePassed:  # that may be two events: each was checked by `handle` itself
             assert_holds(facts, event, effects, job.facts)
-        assert not [each for each in effects if isinstance(each, ReportBreach)]
+        assert not [effect for effect in effects if isinstance(effect, ReportBreach)]
         if happened is events.AttemptFound and before is State.STOPPED:
             alive = True  # what is found lives
         if happened in (events.WorkerExited, events.SpawnFailed):
@@ -209,7 +209,7 @@ def test_each_failure_is_charged_to_its_own_budget_and_the_first_that_is_spent_e
         booked[ENDS[end]] += 1
         now, effects = attempt_ends(job, end, now)
 
-        assert [each.cause for each in effects if isinstance(each, RecordEnd)] == [ENDS[end]]
+        assert [effect.cause for effect in effects if isinstance(effect, RecordEnd)] == [ENDS[end]]
         assert job.facts.failures.by_cause == {cause: count for cause, count in booked.items() if count}
         spent = any(count > allowed_retries(cause, startretries) for cause, count in booked.items())
         assert (job.state is State.FAILED) == spent

@@ -98,7 +98,9 @@ class DaemonEnd:
             return _refused(answer)
         stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await stream.prepare(request)
-        for outcome in asyncio.as_completed([_outcome(answer, each) for each in asked if each["name"] != self.loses]):
+        for outcome in asyncio.as_completed(
+            [_outcome(answer, arguments) for arguments in asked if arguments["name"] != self.loses]
+        ):
             await stream.write(json.dumps(await outcome).encode() + b"\n")
         return stream
 
@@ -107,7 +109,7 @@ class DaemonEnd:
         self.asked.append(("tail", dict(query)))
         log = self.logs.get((query["name"], query["channel"], *([query["attempt"]] if "attempt" in query else ())))
         if log is None:
-            known = {each[0] for each in self.logs}
+            known = {key[0] for key in self.logs}
             return _refused(Fault("NO_FILE", "keeps no log") if query["name"] in known else Fault("BAD_NAME"))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)

@@ -22,8 +22,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "alice"
     home.mkdir()
     (home / "supervisord.conf").write_text("[supervisorctl]\nserverurl=unix:///alice.sock\nhistory_file=/etc/x\n")
-    for each in (home, home / "supervisord.conf"):
-        os.chown(each, ALICE, ALICE)
+    for path in (home, home / "supervisord.conf"):
+        os.chown(path, ALICE, ALICE)
     monkeypatch.chdir(home)
     return home
 

@@ -26,7 +26,7 @@ def test_each_control_character_is_shown(code: int) -> None:
     shown = printable(f"a{chr(code)}b")
 
     assert (shown == f"a{chr(code)}b") == (chr(code) in "\t\n")
-    assert all(each.isprintable() or each in "\t\n" for each in shown)
+    assert all(character.isprintable() or character in "\t\n" for character in shown)
 
 
 def on_terminal(*arguments: str) -> str:
@@ -45,7 +45,7 @@ def on_terminal(*arguments: str) -> str:
     return content.decode()
 
 
-def told(daemon) -> None:
+def answer_in_hostile_text(daemon) -> None:
     daemon.answers["status"] = {"programs": [program("a", description=HOSTILE)], "ledger_error": HOSTILE}
     attempt = {
         "attempt": 1, "started_wall_at": 1.7e9, "ended_wall_at": 1.7e9, "ran_s": 1.0, "from_step": 0, "to_step": 1,
@@ -60,7 +60,7 @@ def told(daemon) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("action", ["status", "history a", "tail a", "maintail"])
 def test_a_terminal_gets_none(daemon, action: str) -> None:
-    told(daemon)
+    answer_in_hostile_text(daemon)
 
     seen = on_terminal("-s", daemon.url, *action.split())
 
@@ -71,7 +71,7 @@ def test_a_terminal_gets_none(daemon, action: str) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("action", ["status", "history a", "tail a", "maintail"])
 def test_with_raw_it_gets_them_and_a_pipe_always_does(daemon, ctl, action: str) -> None:
-    told(daemon)
+    answer_in_hostile_text(daemon)
 
     assert HOSTILE in on_terminal("-s", daemon.url, *action.split(), "--raw")
     assert HOSTILE in on_terminal("-s", daemon.url, "--raw", *action.split())

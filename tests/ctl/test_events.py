@@ -31,13 +31,13 @@ def play(path: Path, *answers: bytes) -> threading.Thread:
 
     def serve() -> None:
         with listener:
-            for each in answers:
+            for content in answers:
                 connection, _ = listener.accept()
                 with connection, connection.makefile("rb") as request:
                     head = list(iter(request.readline, b"\r\n"))
                     length = [int(line.split()[1]) for line in head if line.lower().startswith(b"content-length:")]
                     request.read(sum(length))
-                    connection.sendall(each)
+                    connection.sendall(content)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

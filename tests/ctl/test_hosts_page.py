@@ -29,7 +29,7 @@ FIRST, SECOND = Host("first", "http://first:9001/"), Host("second", "unix:///run
 @contextmanager
 def served(watch: hosts_page.Watch) -> Iterator[hosts_page.HostsPage]:
     with hosts_page.HostsPage(watch) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # looks for its end so often
         thread.start()
         yield server
         server.shutdown()

@@ -68,9 +68,9 @@ def test_status_json_holds_everything_the_daemon_told(daemon, ctl):
     troubles = {"ledger_error": "the disk is full", "hooks_error": None}
     daemon.answers["status"] = {"programs": programs, **troubles}
 
-    told = json.loads(ctl("status", "--json").out)
+    status = json.loads(ctl("status", "--json").out)
 
-    assert told == {"schema": 1, "programs": programs, "unknown": [], **troubles}
+    assert status == {"schema": 1, "programs": programs, "unknown": [], **troubles}
 
 
 def test_a_description_of_several_lines_is_one_line(daemon, ctl):

@@ -89,9 +89,9 @@ def test_following_shows_what_is_added_until_ctrl_c(daemon):
 def test_as_json_a_log_is_a_text_and_following_has_no_such_form(daemon, ctl):
     daemon.logs["job", "stdout"] = b"loss 0.5\n\x1b[0m"
 
-    told = json.loads(ctl("tail", "job", "--json").out)
+    log = json.loads(ctl("tail", "job", "--json").out)
 
-    assert told == {"schema": 1, "name": "job", "channel": "stdout", "text": "loss 0.5\n\x1b[0m"}
+    assert log == {"schema": 1, "name": "job", "channel": "stdout", "text": "loss 0.5\n\x1b[0m"}
     assert "has no JSON form" in json.loads(ctl("tail", "-f", "job", "--json").out)["error"]
     assert "has no JSON form" in json.loads(ctl("fg", "job", "--json").out)["error"]
 
@@ -100,9 +100,9 @@ def test_as_json_a_log_is_a_text_and_following_has_no_such_form(daemon, ctl):
 def test_as_json_whatever_goes_wrong_is_an_object_too(daemon, ctl, words):
     result = ctl("--json", *words)
 
-    told = json.loads(result.out)
-    assert result.status != 0 and told["error"]
-    assert json.loads(ctl(*words, "--json").out) == told
+    answer = json.loads(result.out)
+    assert result.status != 0 and answer["error"]
+    assert json.loads(ctl(*words, "--json").out) == answer
 
 
 def test_as_json_help_is_a_text(ctl):

@@ -10,7 +10,7 @@ from tests.places import ROOT
 from tests.system.test_conformance import OF_OUR_CLIENT
 
 PAGE = (ROOT / "docs/supervisorctl.md").read_text()
-USAGES = [each for action in TABLE.values() for each in action.usage.items()]
+USAGES = [usage for action in TABLE.values() for usage in action.usage.items()]
 
 
 def test_the_page_has_every_way_to_call_every_action_and_no_other():
@@ -44,14 +44,14 @@ def test_the_help_keeps_every_way_to_call_an_action_apart_from_its_meaning():
 def test_the_page_has_every_exit_status():
     statuses = PAGE[PAGE.index("## Exit status") : PAGE.index("## Interactive shell")]
 
-    assert {int(each) for each in re.findall(r"^\| (\d+) ", statuses, re.MULTILINE)} == {*map(int, ExitStatus), 130}
+    assert {int(status) for status in re.findall(r"^\| (\d+) ", statuses, re.MULTILINE)} == {*map(int, ExitStatus), 130}
 
 
 def test_the_page_says_what_every_action_gives_as_json():
     table = PAGE[PAGE.index("| Action | Keys") : PAGE.index("## Exit status")]
-    told = {name for cell in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) for name in cell.split(", ")}
+    names = {name for cell in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) for name in cell.split(", ")}
 
-    assert TABLE.keys() - told == {"fg", "open"}  # no object, that of status
+    assert TABLE.keys() - names == {"fg", "open"}  # no object, that of status
 
 
 def test_the_page_names_the_schema():
@@ -59,7 +59,7 @@ def test_the_page_names_the_schema():
 
 
 def test_the_page_has_every_reason_for_which_it_differs_from_supervisors():
-    reasons = {each.reason for differences in OF_OUR_CLIENT.values() for each in differences}
+    reasons = {difference.reason for differences in OF_OUR_CLIENT.values() for difference in differences}
 
     last_cells = set(re.findall(r"\| ([^|\n]+) \|$", PAGE[PAGE.index("## Where it differs") :], re.MULTILINE))
     assert reasons == last_cells - {"why"}

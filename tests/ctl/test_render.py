@@ -17,9 +17,9 @@ NUMBERS = st.none() | st.floats() | st.sampled_from([1e300, -1e300, 1e18, -1.0, 
 def test_any_time_size_and_text_is_shown_in_one_line(wall: float | None, size: int | None, text: str) -> None:
     shown = [render.moment(wall), render.age(wall, 1.7e9), render.span(wall), render.size(size), printable(text)]
 
-    for each in shown:
-        assert "\x1b" not in each
-    assert all(len(each) < 40 for each in shown[:3])
+    for line in shown:
+        assert "\x1b" not in line
+    assert all(len(line) < 40 for line in shown[:3])
 
 
 def test_a_time_that_no_calendar_has_is_unknown() -> None:

@@ -59,8 +59,8 @@ def test_as_json_it_tells_what_was_left(daemon, ctl):
 
     result = ctl("--json", "restart", "--rolling", "a", "b")
 
-    told = json.loads(result.out)
-    assert (told["stopped"][0]["error"]["code"], told["started"], told["left"]) == ("BAD_NAME", [], ["b"])
+    outcome = json.loads(result.out)
+    assert (outcome["stopped"][0]["error"]["code"], outcome["started"], outcome["left"]) == ("BAD_NAME", [], ["b"])
 
 
 @pytest.mark.integration

@@ -23,38 +23,38 @@ def written(tmp_path: Path, text: str) -> Options:
 def test_the_file_says_url_prompt_and_history(tmp_path):
     text = "[supervisorctl]\nserverurl = unix://%(here)s/%(ENV_X)s.sock ; here\nprompt = gpu1\nhistory_file = h\n"
 
-    found = settings(written(tmp_path, text), {"X": "ctl"})
+    own = settings(written(tmp_path, text), {"X": "ctl"})
 
-    assert (found.url, found.prompt) == (f"unix://{tmp_path}/ctl.sock", "gpu1")
-    assert found.history_file == tmp_path / "h"
+    assert (own.url, own.prompt) == (f"unix://{tmp_path}/ctl.sock", "gpu1")
+    assert own.history_file == tmp_path / "h"
 
 
 def test_the_socket_of_the_daemon_is_the_default(tmp_path):
-    found = settings(written(tmp_path, "[unix_http_server]\nfile = run/ctl.sock\n"), {})
+    own = settings(written(tmp_path, "[unix_http_server]\nfile = run/ctl.sock\n"), {})
 
-    assert found.url == f"unix://{tmp_path}/run/ctl.sock"
+    assert own.url == f"unix://{tmp_path}/run/ctl.sock"
 
 
 def test_a_mistake_in_a_program_does_not_matter_here(tmp_path):
-    found = settings(written(tmp_path, "[program:x]\nnonsense = %(ENV_NONE)s\n[supervisorctl]\n"), {})
+    own = settings(written(tmp_path, "[program:x]\nnonsense = %(ENV_NONE)s\n[supervisorctl]\n"), {})
 
-    assert found.url == DEFAULT_URL
+    assert own.url == DEFAULT_URL
 
 
 def test_included_files_are_not_looked_at(tmp_path):
     (tmp_path / "more.ini").write_text("[supervisorctl]\nprompt = other\n")
 
-    found = settings(written(tmp_path, "[include]\nfiles = more.ini\n[supervisorctl]\n"), {})
+    own = settings(written(tmp_path, "[include]\nfiles = more.ini\n[supervisorctl]\n"), {})
 
-    assert found.prompt == "supervisor"
+    assert own.prompt == "supervisor"
 
 
 def test_options_win_over_the_file(tmp_path):
     options = written(tmp_path, "[supervisorctl]\nserverurl = http://a:1\nusername = u\n")
 
-    found = settings(Options(options.configuration, url="http://b:2", username="v"), {})
+    own = settings(Options(options.configuration, url="http://b:2", username="v"), {})
 
-    assert (found.url, found.username) == ("http://b:2", "v")
+    assert (own.url, own.username) == ("http://b:2", "v")
 
 
 @pytest.mark.parametrize("url", ["x", "unix://", "unix://a/b", "http://", "https://a", "http://a:b", "file:///x"])
@@ -99,9 +99,9 @@ def test_a_file_without_the_section_is_refused(tmp_path, capsys):
 def test_password_may_be_the_first_line_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "word").write_text(" let: me in \nsomething else\n")
 
-    found = settings(Options(url="http://a:1", username="u", password_file=tmp_path / "word"), {})
+    own = settings(Options(url="http://a:1", username="u", password_file=tmp_path / "word"), {})
 
-    assert found.password == " let: me in "
+    assert own.password == " let: me in "
 
 
 def test_password_file_that_gives_none_is_an_error(tmp_path: Path) -> None:

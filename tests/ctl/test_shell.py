@@ -196,7 +196,7 @@ def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line
     command = CTL if line.startswith("supervisorctl") else [sys.executable, "-m", "supervisor.daemon"]
     subprocess.run(command, env=environment, timeout=60, check=False)
 
-    assert {each.strip() for each in answers.read_text().split("\n")} == expected
+    assert {answer.strip() for answer in answers.read_text().split("\n")} == expected
 
 
 @pytest.mark.integration

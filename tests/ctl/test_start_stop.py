@@ -13,7 +13,7 @@ from tests.ctl.daemon_end import Fault, down, job, program
     [("start", "started"), ("stop", "stopped"), ("clear", "cleared"), ("rotate", "rotated"), ("restart", "started")],
 )
 def test_success_is_one_line_and_0(daemon, ctl, action, line):
-    daemon.answers |= {each: {"name": "web"} for each in ("start", "stop", "clear", "rotate")}
+    daemon.answers |= {command: {"name": "web"} for command in ("start", "stop", "clear", "rotate")}
 
     result = ctl(action, "web")
 
@@ -129,7 +129,7 @@ def test_supervisors_ways_to_write_a_name_mean_the_program(daemon, ctl, written)
 
     ctl("stop", written)
 
-    assert [each for each in daemon.asked if each[0] == "stop"] == [("stop", {"name": "web"})]
+    assert [request for request in daemon.asked if request[0] == "stop"] == [("stop", {"name": "web"})]
 
 
 def test_a_group_is_its_programs_that_have_something_to_do(daemon, ctl):
@@ -203,12 +203,12 @@ def test_json_tells_results_and_refusals_in_one_object(daemon, ctl):
 
     result = ctl("start", "a", "b", "--json")
 
-    told = json.loads(result.out)
-    assert sorted(told["programs"], key=lambda each: each["name"]) == [
+    outcome = json.loads(result.out)
+    assert sorted(outcome["programs"], key=lambda entry: entry["name"]) == [
         {"name": "a", "error": None},
         {"name": "b", "error": {"code": "NO_FILE", "message": "no such file: /bin/b"}},
     ]
-    assert (told["schema"], result.status) == (1, 1)
+    assert (outcome["schema"], result.status) == (1, 1)
 
 
 def test_json_of_restart_is_one_object(daemon, ctl):

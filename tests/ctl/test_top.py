@@ -33,7 +33,7 @@ def answer(at_s: float, *programs):
 def test_processor_use_is_the_difference_over_the_time_between():
     before, after = answer(10.0, row("a", 1.0), row("b", 5.0)), answer(12.0, row("a", 2.0), row("b", 8.0))
 
-    assert [(each["name"], each["cpu_percent"]) for each in top.with_cpu_percent(before, after)] == [
+    assert [(program["name"], program["cpu_percent"]) for program in top.with_cpu_percent(before, after)] == [
         ("b", 150.0),
         ("a", 50.0),
     ]
@@ -41,15 +41,15 @@ def test_processor_use_is_the_difference_over_the_time_between():
 
 @pytest.mark.parametrize("earlier", [row("a", 1.0, pid=4000), row("a", None, pid=None), row("other", 1.0)])
 def test_of_a_process_that_is_new_it_is_not_known(earlier):
-    (found,) = top.with_cpu_percent(answer(10.0, earlier), answer(12.0, row("a", 2.0)))
+    (program,) = top.with_cpu_percent(answer(10.0, earlier), answer(12.0, row("a", 2.0)))
 
-    assert found["cpu_percent"] is None
+    assert program["cpu_percent"] is None
 
 
 def test_time_that_left_with_a_process_is_no_negative_use():
-    (found,) = top.with_cpu_percent(answer(10.0, row("a", 9.0)), answer(12.0, row("a", 2.0)))
+    (program,) = top.with_cpu_percent(answer(10.0, row("a", 9.0)), answer(12.0, row("a", 2.0)))
 
-    assert found["cpu_percent"] == 0.0
+    assert program["cpu_percent"] == 0.0
 
 
 def shown(daemon, *names: str, as_json: bool = False):
@@ -77,9 +77,9 @@ def test_without_a_terminal_it_is_one_table(daemon):
 def test_as_json_what_is_not_known_is_null(daemon):
     daemon.answers["top"] = answer(1.0, row("off", None, pid=None))
 
-    (found,) = json.loads(shown(daemon, as_json=True)[1])["programs"]
+    (program,) = json.loads(shown(daemon, as_json=True)[1])["programs"]
 
-    assert (found["cpu_percent"], found["gpu_memory_bytes"]) == (None, None)
+    assert (program["cpu_percent"], program["gpu_memory_bytes"]) == (None, None)
 
 
 @pytest.mark.integration

@@ -30,8 +30,8 @@ def test_a_stop_that_lost_steps_fails_and_json_has_all_of_it(daemon, ctl):
     result, as_json = ctl("stop", "a"), ctl("--json", "stop", "a")
 
     assert (result.status, result.out) == (1, f"a: {LOST}\n")
-    (told,) = json.loads(as_json.out)["programs"]
-    assert (as_json.status, told["text"], told["unsaved_steps"], told["error"]) == (1, LOST, 178, None)
+    (outcome,) = json.loads(as_json.out)["programs"]
+    assert (as_json.status, outcome["text"], outcome["unsaved_steps"], outcome["error"]) == (1, LOST, 178, None)
 
 
 def test_a_refused_restart_leaves_that_job_alone_and_restarts_the_others(daemon, ctl):
@@ -43,7 +43,7 @@ def test_a_refused_restart_leaves_that_job_alone_and_restarts_the_others(daemon,
     assert set(result.out.splitlines()) == {"a: ERROR (not saved)", "b: stopped", "b: started"}
     assert REFUSED in result.err
     stops = [asked for command, asked in daemon.asked if command == "stop"]
-    assert [each["only_if_saved"] for each in stops] == [True, True]
+    assert [stop["only_if_saved"] for stop in stops] == [True, True]
 
 
 def test_a_discarding_restart_asks_for_no_save_first_and_its_loss_is_no_failure(daemon, ctl):

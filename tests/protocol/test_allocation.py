@@ -12,11 +12,11 @@ NODES = ("n1", "n2", "n3")
 
 
 def test_a_node_finds_its_place():
-    found = allocation.read_allocation({**THREE, "SLURM_RESTART_COUNT": "2"}, NODES)
+    place = allocation.read_allocation({**THREE, "SLURM_RESTART_COUNT": "2"}, NODES)
 
-    assert (found.job_id, found.rank, found.size, found.restarts) == (7, 1, 3, 2)
-    assert found.generation == 2001
-    assert found.describe(2) == "rank 2 (n3)"
+    assert (place.job_id, place.rank, place.size, place.restarts) == (7, 1, 3, 2)
+    assert place.generation == 2001
+    assert place.describe(2) == "rank 2 (n3)"
 
 
 def test_the_batch_script_names_the_generation():
@@ -47,7 +47,9 @@ def test_a_hostile_node_list_reaches_no_command(text: str):
         allocation.compressed_nodes({"SLURM_JOB_NODELIST": text})
 
 
-@pytest.mark.parametrize("printed", ["", "n1\nn1", "n1\n-v", "n1\n../x", "\n".join(f"n{each}" for each in range(2000))])
+@pytest.mark.parametrize(
+    "printed", ["", "n1\nn1", "n1\n-v", "n1\n../x", "\n".join(f"n{number}" for number in range(2000))]
+)
 def test_names_that_are_no_hosts_are_refused(printed: str):
     with pytest.raises(AllocationError):
         allocation.parse_nodes(printed)
@@ -87,10 +89,10 @@ PODS = {
 
 
 def test_a_pod_finds_its_place_in_a_jobset_and_each_restart_is_a_generation():
-    found = allocation.read_jobset(PODS)
+    place = allocation.read_jobset(PODS)
 
-    assert (found.rank, found.nodes, found.generation) == (1, ("d-node-0-0.d", "d-node-0-1.d"), 3001)
-    assert found.lowest_attempt == 3001
+    assert (place.rank, place.nodes, place.generation) == (1, ("d-node-0-0.d", "d-node-0-1.d"), 3001)
+    assert place.lowest_attempt == 3001
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_pod_finds_its_place_in_a_jobset_and_each_restart_is_a_generation():
         (allocation.NODES, ""),
         (allocation.NODES, "d-0,d-0"),
         (allocation.NODES, "d-0,-v"),
-        (allocation.NODES, ",".join(f"d-{each}" for each in range(2000))),
+        (allocation.NODES, ",".join(f"d-{number}" for number in range(2000))),
         (allocation.RANK, "2"),
         (allocation.RANK, ""),
         (allocation.RESTARTS, "-1"),

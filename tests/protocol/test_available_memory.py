@@ -27,9 +27,9 @@ def test_the_tightest_group_above_decides(tmp_path: Path):
     group(groups / "pod", str(64 * MIB), used=60 * MIB, cache=4 * MIB)
     group(groups / "pod" / "job", str(32 * MIB), used=2 * MIB, cache=0)
 
-    found = available_memory(groups, own(tmp_path, "0::/pod/job\n"))
+    available_and_limit = available_memory(groups, own(tmp_path, "0::/pod/job\n"))
 
-    assert found == (8 * MIB, 64 * MIB), "30 MiB are left in the inner one, 8 with its cache in the outer"
+    assert available_and_limit == (8 * MIB, 64 * MIB), "30 MiB are left in the inner one, 8 with its cache in the outer"
 
 
 def test_without_a_limit_the_host_decides(tmp_path: Path):

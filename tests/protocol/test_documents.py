@@ -36,7 +36,7 @@ def test_no_message_is_invented():
     assert described == set(TYPES)
 
 
-@pytest.mark.parametrize("code", [each for each in WorkerExit if each != WorkerExit.USER_ERROR])
+@pytest.mark.parametrize("code", [status for status in WorkerExit if status != WorkerExit.USER_ERROR])
 def test_every_exit_code_is_described_with_whether_it_is_retried(code: WorkerExit):
     row = re.search(rf"^\| {int(code)} \|.*\| (\w*) ?\|$", TEXT, re.MULTILINE)
 
@@ -44,7 +44,7 @@ def test_every_exit_code_is_described_with_whether_it_is_retried(code: WorkerExi
     assert (row[1] == "no") == (code in PERMANENT_EXITS)
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(Launch)])
+@pytest.mark.parametrize("name", [field.name for field in fields(Launch)])
 def test_every_setting_of_the_launch_record_is_described(name: str):
     assert re.search(rf"^\| .*`{name}`.* \|.*\|$", TEXT, re.MULTILINE)
 
@@ -57,5 +57,5 @@ def test_the_example_of_a_launch_record_is_one():
     example = re.search(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
     assert example is not None
-    found = launch.from_environment({launch.VARIABLE: example[1]})
-    assert json.loads(found.to_environment()[launch.VARIABLE]).items() >= json.loads(example[1]).items()
+    example_launch = launch.from_environment({launch.VARIABLE: example[1]})
+    assert json.loads(example_launch.to_environment()[launch.VARIABLE]).items() >= json.loads(example[1]).items()

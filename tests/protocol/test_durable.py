@@ -120,12 +120,13 @@ def test_a_file_that_is_not_in_the_page_cache_has_the_same_hash(tmp_path: Path, 
     assert durable.hash_file(tmp_path / "file") == (size, f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}")
 
 
-def test_one_piece_is_read_ahead(tmp_path: Path) -> None:
-    page_cache.skip_without_disk(tmp_path)
-    (tmp_path / "file").write_bytes(bytes(3 * durable.PIECE_BYTES))
-    page_cache.drop(tmp_path / "file")
+def test_one_piece_is_read_ahead() -> None:
+    with page_cache.folder_on_disk() as folder:
+        path = folder / "file"
+        path.write_bytes(bytes(3 * durable.PIECE_BYTES))
+        page_cache.drop(path)
 
-    with (tmp_path / "file").open("rb") as file:
-        durable.read_ahead(file.fileno(), durable.PIECE_BYTES)
+        with path.open("rb") as file:
+            durable.read_ahead(file.fileno(), durable.PIECE_BYTES)
 
-    wait_until(lambda: page_cache.cached_bytes(tmp_path / "file") == durable.PIECE_BYTES, "the piece was read")
+        wait_until(lambda: page_cache.cached_bytes(path) == durable.PIECE_BYTES, "the piece was read")

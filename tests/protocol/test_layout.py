@@ -51,8 +51,8 @@ def test_every_trace_of_a_checkpoint_tells_which(name: CheckpointName) -> None:
 
 
 def test_the_highest_attempt_of_each_program_is_known_from_its_pipes(tmp_path: Path) -> None:
-    for each in ("digits/a9", "digits/a10", "digits/a999999999", "digits/s3f", "group:one/a2", "never"):
-        (tmp_path / each).mkdir(parents=True)
+    for folder in ("digits/a9", "digits/a10", "digits/a999999999", "digits/s3f", "group:one/a2", "never"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "notices").write_text("")
 
     assert layout.highest_attempts(tmp_path) == {"digits": 10, "group:one": 2, "never": 0, "notices": 0}

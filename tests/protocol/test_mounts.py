@@ -16,14 +16,14 @@ not a line
 
 
 def test_mountinfo_is_read_with_its_escapes_and_optional_fields():
-    found = parse_mountinfo(TEXT)
+    mounts = parse_mountinfo(TEXT)
 
-    assert {number: str(each) for number, each in found.items()} == {
+    assert {number: str(mount) for number, mount in mounts.items()} == {
         22: "ext4 at /",
         30: "fuse.s3fs at /data of\tall",
         31: "nfs4 at /srv/nfs",
     }
-    assert {"rw", "vers=4.1"} <= found[31].options
+    assert {"rw", "vers=4.1"} <= mounts[31].options
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,13 @@ def test_a_file_system_is_remarked_upon_only_where_something_does_not_hold(
     said = remarks_on(Mount(kind, "/data", frozenset(options)))
 
     assert (expected is None) == (said == [])
-    assert all(expected is not None and expected in each and each.startswith(f"{kind} at /data: ") for each in said)
+    assert all(
+        expected is not None and expected in remark and remark.startswith(f"{kind} at /data: ") for remark in said
+    )
 
 
 def test_every_remark_says_what_to_do():
-    assert all(each.lacks and each.instead for known in REMARKS.values() for each in known)
+    assert all(remark.lacks and remark.instead for known in REMARKS.values() for remark in known)
 
 
 def test_a_folder_that_does_not_exist_is_on_the_file_system_above_it(tmp_path: Path):
@@ -76,10 +78,10 @@ def test_the_mount_is_the_one_that_is_seen_through_links_and_other_mounts(tmp_pa
         pytest.skip(f"this host does not let root mount: {mounted.stderr.strip()}")
     try:
         (below / "job").mkdir()
-        found = mount_of(link)
+        mount = mount_of(link)
     finally:
         subprocess.run(["umount", below], check=True)
 
-    assert found is not None
-    assert str(found) == f"tmpfs at {below}"
-    assert mount_of(link) == before != found
+    assert mount is not None
+    assert str(mount) == f"tmpfs at {below}"
+    assert mount_of(link) == before != mount

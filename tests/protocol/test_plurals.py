@@ -13,10 +13,10 @@ def test_count_of_one_is_singular(number: int, words: str):
 
 
 def test_plural_may_be_another_word():
-    assert [counted(each, "process", "processes") for each in (1, 2)] == ["1 process", "2 processes"]
+    assert [counted(count, "process", "processes") for count in (1, 2)] == ["1 process", "2 processes"]
 
 
 def test_a_long_list_is_cut_and_counted():
     assert listed(["a", "b"]) == "a; b"
-    assert listed([str(each) for each in range(5000)], at_most=2) == "0; 1; and 4998 more"
+    assert listed([str(number) for number in range(5000)], at_most=2) == "0; 1; and 4998 more"
     assert len(listed(["x" * 100_000] * 5000)) < 3000

@@ -66,18 +66,18 @@ def test_a_checkpoint_of_format_1_is_whole():
 def test_a_launch_record_and_a_mark_of_format_1_are_read():
     environment = json.loads((V1 / "environment.json").read_text())
 
-    told = launch.from_environment(environment)
+    record = launch.from_environment(environment)
 
-    assert told.control == launch.Control(1, Path("/tmp/upgrade/v12/state/run/goes-on/a1"))
-    assert (told.job, told.between_failures_s) == ("goes-on", 3600.0)
+    assert record.control == launch.Control(1, Path("/tmp/upgrade/v12/state/run/goes-on/a1"))
+    assert (record.job, record.between_failures_s) == ("goes-on", 3600.0)
 
 
 def test_an_epoch_of_format_1_is_read_and_what_a_folder_holds():
-    found = decode_epoch(1, (V1 / "epoch-0001").read_bytes())
+    epoch = decode_epoch(1, (V1 / "epoch-0001").read_bytes())
 
-    assert found == Epoch(1, None, "vm", 1795543858.4708872, "490482d54f36b63b")
-    assert decode_epoch(1, encode_epoch(found)) == found
-    assert held_epoch(V1, {1: found}) == 1
+    assert epoch == Epoch(1, None, "vm", 1795543858.4708872, "490482d54f36b63b")
+    assert decode_epoch(1, encode_epoch(epoch)) == epoch
+    assert held_epoch(V1, {1: epoch}) == 1
 
 
 def test_an_epoch_of_a_later_format_is_refused():

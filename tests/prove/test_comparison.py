@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.protocol import layout
@@ -23,6 +23,7 @@ from supervisor.prove.comparison.steps import differing_steps, epoch_goes_back
 from supervisor.prove.comparison.tensors import differing_tensors
 from supervisor.prove.comparison.values import lost_values, watched_steps
 from supervisor.prove.record import RunRecord, edges_of
+from tests.fuzzing import cases
 from worker.state.run_state import RunState
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -130,7 +131,7 @@ def test_a_tensor_is_named_as_the_user_knows_it(tmp_path: Path):
     assert (found.name, found.one, found.other) == ("model/dense/bias", "element 1: 0.0", "element 1: 4.0")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@cases(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.dictionaries(st.text("abcd", min_size=1, max_size=5), st.integers(1, 6), min_size=1, max_size=6),
     files=st.tuples(st.integers(1, 3), st.integers(1, 3)),

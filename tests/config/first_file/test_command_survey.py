@@ -38,9 +38,9 @@ def files(folder: Path, **texts: str) -> None:
 def test_a_script_and_what_lies_beside_it(tmp_path: Path, texts: dict[str, str], use: WorkerUse, may_use_it: tuple):
     files(tmp_path, **texts)
 
-    found = survey_command(["/usr/bin/python3", "-u", "train.py", "--epochs", "3"], tmp_path)
+    survey = survey_command(["/usr/bin/python3", "-u", "train.py", "--epochs", "3"], tmp_path)
 
-    assert (found.use, found.may_use_it) == (use, may_use_it)
+    assert (survey.use, survey.may_use_it) == (use, may_use_it)
 
 
 @pytest.mark.parametrize(

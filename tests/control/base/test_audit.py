@@ -59,11 +59,11 @@ def records(daemon: Daemon, count: int) -> list[dict[str, Any]]:
     """So many lines, without what every line of the log has; the log is written by a thread."""
 
     def look() -> list[dict[str, Any]] | None:
-        found = [line for line in reading.records(daemon.folder / "daemon.log") if line["event"] == "change.asked"]
-        return found if len(found) >= count else None
+        changes = [line for line in reading.records(daemon.folder / "daemon.log") if line["event"] == "change.asked"]
+        return changes if len(changes) >= count else None
 
-    found: list[dict[str, Any]] = daemon.until(look, f"{count} changes are written")
-    return [{key: line[key] for key in line if key not in ("timestamp", "level", "event")} for line in found]
+    changes: list[dict[str, Any]] = daemon.until(look, f"{count} changes are written")
+    return [{key: line[key] for key in line if key not in ("timestamp", "level", "event")} for line in changes]
 
 
 @pytest.mark.integration
@@ -96,7 +96,7 @@ def test_refused_commands_are_audited_too(daemon: Daemon):
     assert refused["peer_pid"] not in (os.getpid(), None)
 
 
-def each(daemon: Daemon, **asked: object) -> None:
+def ask_for_each(daemon: Daemon, **asked: object) -> None:
     connection = http.client.HTTPConnection("localhost", timeout=20)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(str(daemon.socket))
@@ -117,8 +117,8 @@ def test_unpermitted_request_is_refused_and_audited_whatever_it_holds(daemon: Da
     ]
 
     written = records(daemon, 4)
-    assert [each["error"]["code"] for each in answers] == ["FORBIDDEN"] * 4
-    assert [(each["command"], each["result"], each["uid"]) for each in written] == [
+    assert [answer["error"]["code"] for answer in answers] == ["FORBIDDEN"] * 4
+    assert [(record["command"], record["result"], record["uid"]) for record in written] == [
         ("stop", "FORBIDDEN", NOBODY),
         ("each", "FORBIDDEN", NOBODY),
         ("each", "FORBIDDEN", NOBODY),
@@ -131,10 +131,10 @@ def test_unpermitted_request_is_refused_and_audited_whatever_it_holds(daemon: Da
 def test_unknown_commands_and_programs_are_audited(daemon: Daemon):
     with pytest.raises(Refused):
         daemon.call("stop")
-    each(daemon, command="nope", names=["cat"])
-    each(daemon, command="stop", names=[])
+    ask_for_each(daemon, command="nope", names=["cat"])
+    ask_for_each(daemon, command="stop", names=[])
 
-    assert [(each["command"], each.get("programs"), each["result"]) for each in records(daemon, 3)] == [
+    assert [(record["command"], record.get("programs"), record["result"]) for record in records(daemon, 3)] == [
         ("stop", None, "BAD_ARGUMENTS"),
         ("each", ["cat"], "UNKNOWN_COMMAND"),
         ("stop", [], "OK"),
@@ -146,7 +146,7 @@ def test_changes_are_written_whatever_the_log_is_to_hold(tmp_path: Path):
     with Daemon(tmp_path, PROGRAMS, settings="loglevel=critical") as daemon:
         daemon.call("reread")
 
-        assert [(each["command"], each["result"]) for each in records(daemon, 1)] == [("reread", "OK")]
+        assert [(record["command"], record["result"]) for record in records(daemon, 1)] == [("reread", "OK")]
     others = [json.loads(line)["event"] for line in (tmp_path / "daemon.log").read_text().splitlines()]
     assert set(others) == {"change.asked"}
 
@@ -159,8 +159,8 @@ def test_signals_to_the_daemon_are_written(daemon: Daemon):
 
     def look() -> list[str] | None:
         lines = reading.records(daemon.folder / "daemon.log")
-        found = [line["signal"] for line in lines if line["event"] == "daemon.signalled"]
-        return found if len(found) == 2 else None
+        signals = [line["signal"] for line in lines if line["event"] == "daemon.signalled"]
+        return signals if len(signals) == 2 else None
 
     assert sorted(daemon.until(look, "both signals are written")) == ["SIGHUP", "SIGUSR2"]
 
@@ -181,8 +181,8 @@ def test_many_programs_have_a_line_each(daemon: Daemon):
     command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), "start", "w:*", "nope"]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
 
-    found = {each["program"]: each["result"] for each in records(daemon, 3) if each["command"] == "start"}
-    assert found == {"w:0": "OK", "w:1": "OK", "nope": "BAD_NAME"}
+    results = {record["program"]: record["result"] for record in records(daemon, 3) if record["command"] == "start"}
+    assert results == {"w:0": "OK", "w:1": "OK", "nope": "BAD_NAME"}
 
 
 @pytest.mark.integration
@@ -196,12 +196,12 @@ def test_supervisors_methods_are_written(daemon: Daemon):
         proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
         proxy.supervisor.getState()
 
-    found = [
-        (each["command"].removeprefix("supervisor."), each.get("program"), each["result"])
-        for each in records(daemon, 6)
+    changes = [
+        (record["command"].removeprefix("supervisor."), record.get("program"), record["result"])
+        for record in records(daemon, 6)
     ]
-    assert sorted(found[:2]) == [("startProcessGroup", "w:0", "OK"), ("startProcessGroup", "w:1", "OK")]
-    assert found[2:] == [
+    assert sorted(changes[:2]) == [("startProcessGroup", "w:0", "OK"), ("startProcessGroup", "w:1", "OK")]
+    assert changes[2:] == [
         ("startProcessGroup", "w", "OK"),
         ("stopProcess", "w:0", "OK"),
         ("stopProcess", "nope", "BAD_NAME"),
@@ -217,7 +217,7 @@ def test_standard_input_is_not_audited(daemon: Daemon):
     daemon.call("send_stdin", name="cat", chars="hunter2\n")
     daemon.call("send_stdin", name="cat", base64="aHVudGVyMgo=")
 
-    assert [each["arguments"] for each in records(daemon, 4)] == [
+    assert [record["arguments"] for record in records(daemon, 4)] == [
         {"text": "kind", "secret": "7 long"},
         {"data": "8 long"},
         {"chars": "8 long"},
@@ -266,14 +266,14 @@ def test_changes_have_a_log_of_their_own_which_rotation_of_the_other_does_not_to
             with contextlib.suppress(Refused):
                 daemon.call("stop", name="w:0")  # it does not run
 
-        def found() -> list[dict[str, Any]]:
+        def changes() -> list[dict[str, Any]]:
             return list(reading.records(folder / "state" / "changes.log"))
 
-        daemon.until(lambda: len(found()) >= 81, "all changes are in their log")
+        daemon.until(lambda: len(changes()) >= 81, "all changes are in their log")
 
-    assert {(each["event"], each["command"]) for each in found()} == {("change.asked", "stop")}
-    kept = [each for name in ("daemon.log", "daemon.log.1") for each in reading.records(folder / name)]
-    assert sum(each["event"] == "change.asked" for each in kept) < 81
+    assert {(change["event"], change["command"]) for change in changes()} == {("change.asked", "stop")}
+    kept = [line for name in ("daemon.log", "daemon.log.1") for line in reading.records(folder / name)]
+    assert sum(line["event"] == "change.asked" for line in kept) < 81
 
 
 @pytest.mark.integration

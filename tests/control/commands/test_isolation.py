@@ -120,7 +120,7 @@ async def test_metrics_lack_one_of_three_programs_and_say_so(tmp_path: Path, pla
 
         text = exposition(take_sample(context), "")[0].decode()
 
-        found = {
+        shown = {
             sample.labels["program"]: sample.value
             for family in parse(text)
             for sample in family.samples
@@ -132,7 +132,7 @@ async def test_metrics_lack_one_of_three_programs_and_say_so(tmp_path: Path, pla
             for sample in family.samples
             if sample.name == "stepkeeper_step"
         }
-        assert found == {"a": 1, "b": 0, "c": 1}
+        assert shown == {"a": 1, "b": 0, "c": 1}
         assert steps == {"a": 7, "c": 7}
 
 
@@ -157,8 +157,8 @@ async def test_top_shows_all_three_programs(tmp_path: Path):
 
         answer = await top(context)
 
-        assert [each.name for each in answer.programs] == NAMES
-        assert [each.step for each in answer.programs] == [7, None, 7]
+        assert [program.name for program in answer.programs] == NAMES
+        assert [program.step for program in answer.programs] == [7, None, 7]
 
 
 async def test_watch_shows_two_of_three_programs_and_why_not_the_third(tmp_path: Path):

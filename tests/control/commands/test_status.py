@@ -95,8 +95,8 @@ async def test_a_rank_says_which_of_how_many_nodes_it_is(
 
     assert "rank 1 (n2) of 3 nodes, generation 2005" in full_description(rank)
     proofs = Proofs({}, rank._persisted_state._services)
-    assert (found := job_status(rank, proofs)) is not None
-    assert found.gang == GangAnswer(1, ("n1", "n2", "n3"), 2005)
+    assert (status := job_status(rank, proofs)) is not None
+    assert status.gang == GangAnswer(1, ("n1", "n2", "n3"), 2005)
     assert "rank" not in full_description(alone)
     assert (other := job_status(alone, proofs)) is not None
     assert other.gang is None
@@ -109,8 +109,8 @@ async def test_a_spare_node_says_that_it_waits_and_for_whom(runner: Callable[...
     assert full_description(spare) == (
         "spare node, waits until one of those that train is lost (n1, n2), generation 2005"
     )
-    assert (found := job_status(spare, Proofs({}, spare._persisted_state._services))) is not None
-    assert found.gang == GangAnswer(None, ("n1", "n2"), 2005)
+    assert (status := job_status(spare, Proofs({}, spare._persisted_state._services))) is not None
+    assert status.gang == GangAnswer(None, ("n1", "n2"), 2005)
 
 
 def test_a_job_is_shown_with_all_that_is_known_of_its_training():

@@ -146,4 +146,4 @@ def test_half_requests_of_another_user_leave_room_for_root(folder: Path) -> None
             hoarder.kill()
             hoarder.communicate()
 
-    assert [each["name"] for each in programs] == ["sleeper"]
+    assert [program["name"] for program in programs] == ["sleeper"]

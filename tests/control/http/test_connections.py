@@ -98,9 +98,9 @@ async def test_connection_over_the_limit_gets_503_and_the_others_are_served(tmp_
         reader, writer = idle[0]
         writer.write(DOCUMENT)
         served = await asyncio.wait_for(reader.readline(), TIME_S)
-        for _, each in idle:
-            each.close()
-            await each.wait_closed()
+        for _, idle_writer in idle:
+            idle_writer.close()
+            await idle_writer.wait_closed()
         await turn_loop()
         again = await until_closed(tmp_path / "s", DOCUMENT.replace(b"Host: x", b"Host: x\r\nConnection: close"))
 
@@ -139,7 +139,7 @@ async def test_first_request_of_a_client_has_little_time_and_the_next_has_more(t
         writer.close()
 
     assert waited_s < 4.0
-    assert [each[:12] for each in answers] == [b"HTTP/1.1 200"] * 2
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 2
 
 
 # --- one client, and an application that does as the test says --------------------------------------------------------
@@ -184,13 +184,13 @@ def asking(target: str = "/", method: str = "GET", body: bytes = b"", *headers: 
 
 def bodies(content: bytes) -> list[bytes]:
     """Of several answers, one after the other, all with a length."""
-    found = []
+    contents = []
     while content:
         head, _, content = content.partition(b"\r\n\r\n")
         length = int(re.findall(rb"content-length: (\d+)", head.lower())[0])
-        found.append(content[:length])
+        contents.append(content[:length])
         content = content[length:]
-    return found
+    return contents
 
 
 async def test_requests_on_one_connection_are_answered_in_their_order(tmp_path: Path):
@@ -199,7 +199,7 @@ async def test_requests_on_one_connection_are_answered_in_their_order(tmp_path: 
     async with answering(tmp_path / "s", Told()):
         answer = await until_closed(tmp_path / "s", together)
 
-    assert [json.loads(each) for each in bodies(answer)] == [
+    assert [json.loads(body) for body in bodies(answer)] == [
         ["GET", "/a", {"x": "1", "y": ""}, ""],
         ["POST", "/b", {}, "{}"],
         ["GET", "/c", {}, ""],
@@ -221,16 +221,16 @@ async def test_a_body_may_come_in_chunks_and_after_it_was_asked_for(tmp_path: Pa
 
 async def test_a_body_in_a_great_many_chunks_holds_nobody_up(tmp_path: Path):
     head = b"POST /many HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    told = Told()
+    application = Told()
 
-    async with answering(tmp_path / "s", told):
+    async with answering(tmp_path / "s", application):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
         writer.write(head + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
         await until_closed(tmp_path / "s", asking("/one", "GET", b"", "Connection: close"))
         await asyncio.wait_for(reader.read(), TIME_S)
         writer.close()
 
-    assert [each.path for each in told.asked] == ["/one", "/many"]
+    assert [request.path for request in application.asked] == ["/one", "/many"]
 
 
 async def test_head_request_gets_no_body(tmp_path: Path):
@@ -275,15 +275,15 @@ async def test_head_request_gets_no_body(tmp_path: Path):
     ],
 )
 async def test_invalid_request_is_answered_and_closed(tmp_path: Path, request_: bytes, status: bytes):
-    told = Told()
+    application = Told()
 
-    async with answering(tmp_path / "s", told):
+    async with answering(tmp_path / "s", application):
         answer = await until_closed(tmp_path / "s", request_)
 
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split()[1] == status and b"connection: close" in head.lower()
     assert json.loads(body)["error"]["message"]
-    assert not told.asked
+    assert not application.asked
 
 
 async def test_a_client_that_has_no_more_to_say_still_gets_its_answer(tmp_path: Path):
@@ -309,7 +309,7 @@ async def test_pipelined_requests_get_all_answers(tmp_path: Path):
         answer = await asyncio.wait_for(reader.read(), TIME_S)
         writer.close()
 
-    assert [json.loads(each)[1] for each in bodies(answer)] == ["/a", "/b"]
+    assert [json.loads(body)[1] for body in bodies(answer)] == ["/a", "/b"]
 
 
 async def endless(ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
@@ -375,8 +375,8 @@ async def test_client_that_only_sends_is_not_served_further(tmp_path: Path):
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         return web.Response(b"x" * BLOCK_BYTES)
 
-    told = Told(answer)
-    async with answering(tmp_path / "s", told, answer_s=0.3):
+    application = Told(answer)
+    async with answering(tmp_path / "s", application, answer_s=0.3):
         with socket.socket(socket.AF_UNIX) as greedy:
             greedy.connect(str(tmp_path / "s"))
             greedy.sendall(asking() * 100)
@@ -384,7 +384,7 @@ async def test_client_that_only_sends_is_not_served_further(tmp_path: Path):
             hung_up.register(greedy, 0)
             await wait_until_async(lambda: hung_up.poll(0), "the server hangs up")
 
-    assert len(told.asked) < 10
+    assert len(application.asked) < 10
 
 
 async def test_an_answer_on_its_way_is_finished_when_the_daemon_leaves(tmp_path: Path):

@@ -249,8 +249,8 @@ def test_any_label_and_number_is_read_back_from_both_formats(
         families = {family.name.removesuffix("_total"): family for family in read(text.decode())}
         assert families["a_gauge"].documentation == gauge.text
         assert {name: family.type for name, family in families.items()} == KINDS
-        found = [(sample.labels["word"], repr(sample.value)) for sample in families["a_gauge"].samples]
-        assert found == [(word, repr(value)) for word, value in values]
+        samples = [(sample.labels["word"], repr(sample.value)) for sample in families["a_gauge"].samples]
+        assert samples == [(word, repr(value)) for word, value in values]
         assert {sample.name for sample in families["a"].samples} <= {"a_total"}
         assert [repr(sample.value) for sample in families["times"].samples] == [repr(part) for part in summary]
         assert ("openmetrics" in content_type) == (accept != "")

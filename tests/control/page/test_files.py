@@ -11,7 +11,7 @@ from supervisor.control.http import web
 from supervisor.control.page import files
 from supervisor.static import PAGE
 
-TEXTS = {each.name: each.read_text() for each in PAGE.iterdir()}
+TEXTS = {path.name: path.read_text() for path in PAGE.iterdir()}
 
 
 async def got(path: str) -> web.Response:

@@ -115,9 +115,9 @@ async def test_second_page_gets_everything_too(fleet: Fleet, pages: LivePages):
     await first.read()
     second = Page(await pages.respond(REQUEST))
 
-    found = await second.read()
+    update = await second.read()
 
-    assert (found["all"], list(found["programs"]), found["removed"]) == (True, ["b"], [])
+    assert (update["all"], list(update["programs"]), update["removed"]) == (True, ["b"], [])
     await first.stream.aclose()
     await second.stream.aclose()
 

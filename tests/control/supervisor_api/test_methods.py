@@ -248,7 +248,7 @@ def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
         assert refused.value.faultCode == 6
         assert server.getProcessInfo("stubborn")["statename"] == "STOPPING"
         assert [
-            each["faultCode"] for each in proxy(daemon).system.multicall([{"methodName": "supervisor.shutdown"}])
+            fault["faultCode"] for fault in proxy(daemon).system.multicall([{"methodName": "supervisor.shutdown"}])
         ] == [6]
         os.killpg(pid, signal.SIGKILL)
 
@@ -331,8 +331,8 @@ def test_multicall_answers_are_bounded_and_the_rest_is_refused(tmp_path: Path):
 
         results = proxy(daemon).system.multicall([read] * 100)
 
-        assert [len(each) for each in results[:3]] == [6 << 20] * 3
-        assert {each["faultCode"] for each in results[3:]} == {30}
+        assert [len(result) for result in results[:3]] == [6 << 20] * 3
+        assert {fault["faultCode"] for fault in results[3:]} == {30}
 
 
 SILENT_USERS = """
@@ -363,7 +363,7 @@ def test_a_user_database_that_does_not_answer_holds_nobody_up(tmp_path: Path):
             silent.unlink()
 
         assert done == set(answered)
-        assert [each["uid"] for each in asked.result()] == [os.geteuid()]
+        assert [info["uid"] for info in asked.result()] == [os.geteuid()]
 
 
 @pytest.mark.integration

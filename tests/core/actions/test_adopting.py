@@ -49,7 +49,7 @@ def taken_up(policy: Policy = JOB, wanted: bool = True) -> Job:
     return job
 
 
-def found(policy: Policy = JOB, wanted: bool = True, outdated: bool = False) -> Job:
+def adopted(policy: Policy = JOB, wanted: bool = True, outdated: bool = False) -> Job:
     job = taken_up(policy, wanted)
     job.handle(AttemptFound(7, age_s=0.0, outdated=outdated), 1000.0)
     return job
@@ -60,7 +60,7 @@ def notice(deadline_at: float | None, certainty: Certainty = Certainty.CERTAIN) 
 
 
 def training(wanted: bool = True, outdated: bool = False, **said: object) -> tuple[Job, list[object]]:
-    job = found(wanted=wanted, outdated=outdated)
+    job = adopted(wanted=wanted, outdated=outdated)
     job.handle(StepsDone(7, 40), 1001.0)
     return job, list(job.handle(WorkerIdentified(7, Phase.TRAINING, step=41, **said), 1002.0))  # type: ignore[arg-type]
 
@@ -122,7 +122,7 @@ UNFIT = RestartRequired(7, Cause.MEMORY_LIMIT, "held 9 bytes")
 
 
 def test_worker_that_holds_too_much_flushes_and_leaves_once_it_has_answered():
-    job = found()
+    job = adopted()
     job.handle(StepsDone(7, 40), 1001.0)
 
     assert job.handle(UNFIT, 1001.5) == []
@@ -134,7 +134,7 @@ def test_worker_that_holds_too_much_flushes_and_leaves_once_it_has_answered():
 
 
 def test_worker_that_holds_too_much_and_does_not_train_is_told_to_stop():
-    answers, silent = found(), found()
+    answers, silent = adopted(), adopted()
     answers.handle(UNFIT, 1001.5)
     for second in range(30):
         silent.handle(UNFIT, 1001.5 + second)  # it is told every second
@@ -147,7 +147,7 @@ def test_worker_that_holds_too_much_and_does_not_train_is_told_to_stop():
 
 
 def test_worker_that_holds_too_much_and_does_steps_but_never_answers_is_asked_for_a_flush():
-    job = found()
+    job = adopted()
     job.handle(UNFIT, 1000.5)
     job.handle(StepsDone(7, 40), 1001.0)
 
@@ -155,7 +155,7 @@ def test_worker_that_holds_too_much_and_does_steps_but_never_answers_is_asked_fo
 
 
 def test_stop_of_a_worker_that_holds_too_much_is_an_operators():
-    job = found()
+    job = adopted()
     job.handle(UNFIT, 1000.5)
     job.handle(StopRequested(), 1001.0)
 
@@ -171,7 +171,7 @@ def test_worker_that_trains_goes_on():
 
 
 def test_worker_that_waits_for_go_gets_its_checkpoint():
-    job = found()
+    job = adopted()
 
     effects = job.handle(WorkerIdentified(7, Phase.WAITING), 1002.0)
 
@@ -181,7 +181,7 @@ def test_worker_that_waits_for_go_gets_its_checkpoint():
 
 @pytest.mark.parametrize("phase", [Phase.RESTORING, Phase.TRAINING])
 def test_worker_that_did_no_step_yet_is_starting_and_is_not_told_to_go_again(phase: Phase):
-    job = found()
+    job = adopted()
 
     assert job.handle(WorkerIdentified(7, phase, step=40), 1002.0) == []
     assert job.state is State.STARTING
@@ -213,7 +213,7 @@ def test_notice_during_a_flush_of_an_earlier_daemon_leaves_it_its_time():
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_notice_that_came_before_the_answer_is_flushed_for_after_it(answers: bool):
-    job = found()
+    job = adopted()
     job.handle(StepsDone(7, 40), 1001.0)
     job.handle(NoticeReceived(notice(None, Certainty.POSSIBLE)), 1001.5)
 
@@ -225,7 +225,7 @@ def test_notice_that_came_before_the_answer_is_flushed_for_after_it(answers: boo
 
 
 def test_last_flush_for_a_notice_is_due_though_an_earlier_daemons_flush_is_under_way():
-    job = found()
+    job = adopted()
     job.handle(StepsDone(7, 40, 1.0), 1001.0)
     job.handle(SavesMeasured(5.0), 1001.0)
     job.handle(NoticeReceived(notice(1015.0)), 1001.5)
@@ -236,7 +236,7 @@ def test_last_flush_for_a_notice_is_due_though_an_earlier_daemons_flush_is_under
 
 
 def test_hurry_before_the_answer_is_no_crash():
-    job = found()
+    job = adopted()
     job.handle(ProgramClosed("shutdown"), 1002.0)
 
     assert job.handle(ShutdownHurried(), 1003.0) == [Terminate(7)]
@@ -269,7 +269,7 @@ def test_worker_that_a_signal_told_to_stop_has_as_long_as_a_flush():
 
 
 def test_worker_that_leaves_as_told_before_it_said_so_was_stopped():
-    job = found(wanted=False)
+    job = adopted(wanted=False)
 
     effects = job.handle(WorkerExited(7, code=143), 1001.0)
 
@@ -294,13 +294,13 @@ def test_worker_of_another_configuration_flushes_and_is_started_anew():
 
 
 def test_worker_that_nobody_wants_and_that_waits_for_go_is_only_terminated():
-    job = found(wanted=False)
+    job = adopted(wanted=False)
 
     assert job.handle(WorkerIdentified(7, Phase.WAITING), 1002.0) == [Terminate(7)]
 
 
 def test_stop_waits_for_the_answer_no_longer_than_for_a_flush():
-    job = found()
+    job = adopted()
 
     assert job.handle(StopRequested(), 1010.0) == [RecordWanted(False)]
     assert (job.state, job.deadline()) == (State.ADOPTING, 1030.0)
@@ -308,7 +308,7 @@ def test_stop_waits_for_the_answer_no_longer_than_for_a_flush():
 
 
 def test_a_start_takes_back_the_stop_that_waits_for_the_answer():
-    job = found()
+    job = adopted()
     job.handle(StopRequested(), 1010.0)
 
     assert job.handle(StartRequested(), 1020.0) == [RecordWanted(True)]
@@ -319,14 +319,14 @@ def test_a_start_takes_back_the_stop_that_waits_for_the_answer():
 
 
 def test_a_start_leaves_a_worker_that_is_wanted_the_time_it_has():
-    job = found()
+    job = adopted()
 
     assert job.handle(StartRequested(), 1020.0) == []
     assert job.deadline() == 1060.0
 
 
 def test_leaving_daemon_flushes_a_worker_once_it_has_said_where_it_stands():
-    job = found()
+    job = adopted()
     job.handle(StepsDone(7, 40), 1001.0)
     job.handle(ProgramClosed("shutdown"), 1002.0)
 
@@ -336,7 +336,7 @@ def test_leaving_daemon_flushes_a_worker_once_it_has_said_where_it_stands():
 
 
 def test_worker_that_does_steps_and_never_answers_is_supervised_like_any_other():
-    job = found()
+    job = adopted()
     job.handle(StepsDone(7, 40), 1001.0)
 
     assert job.expire(1011.0) == []
@@ -344,7 +344,7 @@ def test_worker_that_does_steps_and_never_answers_is_supervised_like_any_other()
 
 
 def test_worker_that_says_and_does_nothing_is_ended_as_one_that_does_not_start():
-    job = found()
+    job = adopted()
 
     assert job.expire(1060.0) == [Abort(7)]
     assert job.state is State.STOPPING
@@ -366,7 +366,7 @@ def test_plain_program_that_nobody_wants_is_stopped():
 
 
 def test_done_counts_where_the_exit_status_is_not_known():
-    job = found()
+    job = adopted()
     job.handle(WorkerIdentified(7, Phase.DONE, step=100), 1002.0)
 
     assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "done", "done"), RecordWanted(False)]
@@ -384,14 +384,14 @@ def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():
 
 
 def test_end_that_nobody_can_explain_is_a_crash_if_it_brought_nothing():
-    job = found()
+    job = adopted()
 
     assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "crash", "exit status unknown")]
     assert job.state is State.BACKOFF
 
 
 def test_job_that_is_not_to_be_restarted_is_not():
-    job = found(Policy(name="once", is_job=True, autorestart=AutoRestart.NEVER))
+    job = adopted(Policy(name="once", is_job=True, autorestart=AutoRestart.NEVER))
     job.handle(StepsDone(7, 40), 1001.0)
 
     job.handle(WorkerExited(7), 1003.0)
@@ -439,7 +439,7 @@ def test_lost_attempt_of_what_nobody_wants_is_only_booked():
 
     effects = job.handle(AttemptLost(7, committed_step=40), 1000.0)
 
-    assert [type(each) for each in effects] == [RecordEnd]
+    assert [type(effect) for effect in effects] == [RecordEnd]
     assert job.state is State.STOPPED
 
 

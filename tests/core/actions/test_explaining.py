@@ -15,9 +15,9 @@ NO_GPU_MEMORY = "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n"
 PLAIN = Policy("web", is_job=False, startretries=1)
 
 
-def died(job: Job, now: float, code: int | None = 1, signal: int | None = None, **found: object) -> list[Effect]:
+def died(job: Job, now: float, code: int | None = 1, signal: int | None = None, **evidence: object) -> list[Effect]:
     """The present attempt ends, and this was found."""
-    return job.handle(WorkerExited(job.facts.attempt, code, signal, evidence=Evidence(**found)), now)
+    return job.handle(WorkerExited(job.facts.attempt, code, signal, evidence=Evidence(**evidence)), now)
 
 
 def record_in(effects: list[Effect]) -> RecordEnd:
@@ -39,7 +39,7 @@ def test_lack_of_gpu_memory_that_only_the_output_shows_divides_the_batch():
 
 
 @pytest.mark.parametrize(
-    "found",
+    "evidence",
     [
         {"stderr": NO_GPU_MEMORY + TRACE + "ValueError: bad shape\n"},
         {"stderr": TRACE + NO_GPU_MEMORY + TRACE + "ValueError: bad shape\n"},
@@ -47,8 +47,8 @@ def test_lack_of_gpu_memory_that_only_the_output_shows_divides_the_batch():
     ],
     ids=["printed before", "raised before", "another error of the GPU"],
 )
-def test_lack_of_memory_that_was_survived_divides_nothing(found: dict[str, str]):
-    effects = died(running(MICROBATCH), 2.0, **found)
+def test_lack_of_memory_that_was_survived_divides_nothing(evidence: dict[str, str]):
+    effects = died(running(MICROBATCH), 2.0, **evidence)
 
     assert record_in(effects).cause == "crash"
     assert Spawn(2) in effects

@@ -20,14 +20,14 @@ def training() -> Job:
 
 
 def cause_of(decided: list[effects.Effect]) -> str:
-    return next(each.cause for each in decided if isinstance(each, effects.RecordEnd))
+    return next(effect.cause for effect in decided if isinstance(effect, effects.RecordEnd))
 
 
 def test_a_worker_that_died_is_not_started_again_here():
     job = training()
     decided = job.handle(events.WorkerExited(1, signal=9), 3.0)
     assert job.state is State.STOPPED and job.facts.wanted
-    assert not any(isinstance(each, effects.Spawn) for each in decided)
+    assert not any(isinstance(effect, effects.Spawn) for effect in decided)
     assert cause_of(decided) == Cause.CRASH
     assert job.facts.failures.by_cause == {Cause.CRASH: 1}
 

@@ -71,7 +71,7 @@ def killed() -> Job:
 
 
 def unfit(effects: list[object]) -> list[str]:
-    return next([name for name, _ in each.unfit] for each in effects if isinstance(each, SelectCheckpoint))
+    return next([name for name, _ in effect.unfit] for effect in effects if isinstance(effect, SelectCheckpoint))
 
 
 def names(*steps: int) -> list[str]:
@@ -245,9 +245,9 @@ def test_microbatch_divides_twice_as_finely_after_each_lack_of_memory_and_after_
     splits = []
     for number in range(12):
         (spawn,) = (
-            each
-            for each in job.handle(WorkerExited(number + 1, signal=9, oom="it"), 2.0 + number)
-            if isinstance(each, Spawn)
+            effect
+            for effect in job.handle(WorkerExited(number + 1, signal=9, oom="it"), 2.0 + number)
+            if isinstance(effect, Spawn)
         )
         splits.append(spawn.microbatches)
         training(job, number, number + 1, 2.2 + number)

@@ -45,19 +45,19 @@ def live(job: Job, now: float, lives_s: float, code: int = 1) -> float:
 
 
 def pauses(job: Job, lives_s: float, count: int, code: int = 1) -> list[float]:
-    now, found = 0.0, []
+    now, pauses_s = 0.0, []
     for _ in range(count):
         again_at = live(job, now, lives_s, code)
-        found.append(again_at - now - lives_s)
+        pauses_s.append(again_at - now - lives_s)
         now = again_at
-    return found
+    return pauses_s
 
 
 def test_the_first_crashes_are_followed_at_once_the_next_later_and_later_up_to_a_minute():
-    found = pauses(started(), 5.0, 14)
+    pauses_s = pauses(started(), 5.0, 14)
 
-    assert found[:AT_ONCE] == [0.0] * AT_ONCE
-    grown = found[AT_ONCE:]
+    assert pauses_s[:AT_ONCE] == [0.0] * AT_ONCE
+    grown = pauses_s[AT_ONCE:]
     for number, pause in enumerate(grown):
         assert pause == pytest.approx(min(BACKOFF_LIMIT_S, 2.0**number), rel=0.13)
 

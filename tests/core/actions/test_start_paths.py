@@ -110,7 +110,7 @@ def test_the_next_daemon_knows_what_worked(policy: Policy):
     effects = later.handle(replace(MISSING, attempt=later.facts.attempt), 4.0)
 
     assert later.state is State.BACKOFF
-    assert [each.cause for each in effects if isinstance(each, RecordEnd)] == ["storage"]
+    assert [effect.cause for effect in effects if isinstance(effect, RecordEnd)] == ["storage"]
 
 
 def test_a_stop_ends_the_waiting_and_a_late_answer_starts_nothing():

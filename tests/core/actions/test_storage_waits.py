@@ -61,7 +61,7 @@ def waiting() -> Job:
 
 
 def kinds(effects: list[Effect]) -> list[type]:
-    return [type(each) for each in effects]
+    return [type(effect) for effect in effects]
 
 
 def test_an_empty_directory_is_not_trained_in_and_costs_no_budget() -> None:

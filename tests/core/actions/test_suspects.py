@@ -43,11 +43,11 @@ def dies(job: Job, checkpoint: str, step: int, place: str | None = None, code: i
 
 
 def avoided(effects: list[Effect]) -> set[str]:
-    return next(set(each.avoid) for each in effects if isinstance(each, SelectCheckpoint))
+    return next(set(effect.avoid) for effect in effects if isinstance(effect, SelectCheckpoint))
 
 
 def text(effects: list[Effect]) -> str:
-    return next(each.text for each in effects if isinstance(each, RecordEnd))
+    return next(effect.text for effect in effects if isinstance(effect, RecordEnd))
 
 
 def test_a_checkpoint_that_kills_three_times_right_after_its_restore_is_passed_over():
@@ -139,7 +139,7 @@ def test_a_directory_that_is_busy_blames_nothing():
 
     effects = [dies(job, NEW, 200, code=75) for _ in range(4)]
 
-    assert all("suspect" not in text(each) for each in effects)
+    assert all("suspect" not in text(effect) for effect in effects)
 
 
 def test_a_step_is_blamed_also_where_the_attempts_saved_on_their_way_to_it():
@@ -210,7 +210,7 @@ def test_status_65_of_a_script_that_never_began_to_restore_is_no_word_about_the_
 
     effects = dies_before_its_first_step(job, restoring=False, code=65, signal=None)
 
-    assert next(each.cause for each in effects if isinstance(each, RecordEnd)) == "crash"
+    assert next(effect.cause for effect in effects if isinstance(effect, RecordEnd)) == "crash"
     assert job.facts.suspects.unfit == ()
 
 
@@ -220,4 +220,4 @@ def test_a_death_that_nobody_saw_is_known_by_what_the_attempt_committed():
 
     job.handle(AttemptLost(1, error="ValueError: no", committed_step=120, step=125, code=1), 1.0)
 
-    assert [(each.name, each.restored) for each in job.facts.suspects.deaths] == [("step-0000000120.a1", False)]
+    assert [(death.name, death.restored) for death in job.facts.suspects.deaths] == [("step-0000000120.a1", False)]

@@ -81,7 +81,7 @@ def test_suspend_is_not_learned_as_a_usual_silence():
     job.handle(StepsDone(1, 12, 1.0), 4021.0)
 
     assert job.facts.hang_detector.longest.get(LoopSection.STEP, 0.0) < 100.0
-    assert max((each.pause_s for each in job.facts.pauses), default=0.0) < 100.0
+    assert max((pause.pause_s for pause in job.facts.pauses), default=0.0) < 100.0
 
 
 def test_start_flush_and_stop_have_their_whole_time_again_after_a_suspend():

@@ -127,12 +127,12 @@ def test_a_child_killed_for_memory_does_not_explain_a_wrong_value():
 
 
 def test_what_the_gpu_guard_found_is_believed_before_the_program_if_that_speaks_of_gpus():
-    found = ("GPU 3 reports uncorrectable ECC errors",)
+    faults = ("GPU 3 reports uncorrectable ECC errors",)
 
-    guarded = diagnose(replace(raised("RuntimeError: CUDA error: unknown error"), gpu=found))
-    other = diagnose(replace(raised("KeyError: 'x'"), gpu=found))
+    guarded = diagnose(replace(raised("RuntimeError: CUDA error: unknown error"), gpu=faults))
+    other = diagnose(replace(raised("KeyError: 'x'"), gpu=faults))
 
-    assert (guarded.kind, guarded.source, guarded.line) == (DeathKind.GPU_FAULT, Source.GPU, found[0])
+    assert (guarded.kind, guarded.source, guarded.line) == (DeathKind.GPU_FAULT, Source.GPU, faults[0])
     assert other.kind is DeathKind.EXCEPTION
 
 

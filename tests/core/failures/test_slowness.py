@@ -166,12 +166,12 @@ QUIET = [load(float(at)) for at in range(0, 3300, 10)]
 
 
 def loads(name: str, a_second: float) -> list[HostLoad]:
-    return [replace(each, **{name: max(0.0, each.at - 3000) * a_second}) for each in QUIET]
+    return [replace(sample, **{name: max(0.0, sample.at - 3000) * a_second}) for sample in QUIET]
 
 
 def test_nothing_that_changed_is_no_reason():
     assert explain_slowness(RECENT, USUAL, QUIET) == ""
-    always = [replace(each, steal_s=each.at * 0.6) for each in QUIET]
+    always = [replace(sample, steal_s=sample.at * 0.6) for sample in QUIET]
     assert explain_slowness(RECENT, USUAL, always) == "", "a neighbour that was always there explains nothing"
 
 
@@ -191,7 +191,7 @@ def test_what_is_new_on_the_host_is_a_reason(name: str, a_second: float, says: s
 
 
 def test_a_slower_clock_is_a_reason():
-    slow = [replace(each, megahertz=3000.0 if each.at < 3000 else 1200.0) for each in QUIET]
+    slow = [replace(sample, megahertz=3000.0 if sample.at < 3000 else 1200.0) for sample in QUIET]
 
     assert explain_slowness(RECENT, USUAL, slow) == "the CPUs run at 1200 MHz, before at 3000"
 

@@ -13,7 +13,7 @@ GROUPS = {"solo": "solo", "w:w0": "w", "w:w1": "w"}
 
 
 def graph(**needs: str) -> dict[str, frozenset[str]]:
-    return {name: frozenset(each.split()) for name, each in needs.items()}
+    return {name: frozenset(words.split()) for name, words in needs.items()}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,9 @@ def test_all_needed_goes_round_every_corner():
 def test_dependents_are_the_same_edges_the_other_way(needs: dict[str, frozenset[str]]):
     turned = dependencies.dependents(needs)
 
-    assert {(a, b) for a, each in needs.items() for b in each} == {(a, b) for b, each in turned.items() for a in each}
+    assert {(a, b) for a, names in needs.items() for b in names} == {
+        (a, b) for b, names in turned.items() for a in names
+    }
 
 
 def test_running_training_or_finished_program_is_ready():

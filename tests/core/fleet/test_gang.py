@@ -26,10 +26,10 @@ ALL = (0, 1, 2)
 
 def view(rank: int, nodes: tuple[str, ...] = NODES, wanted: int | None = None) -> GangView:
     roster = Roster(len(nodes), len(nodes) if wanted is None else wanted)
-    found = GangView(Allocation(7, rank, nodes, 0, 1), 0.0, 120.0, roster)
+    gang = GangView(Allocation(7, rank, nodes, 0, 1), 0.0, 120.0, roster)
     if rank == 0:
-        assert found.ready(f"{nodes[0]}:5000", 0.0) == []
-    return found
+        assert gang.ready(f"{nodes[0]}:5000", 0.0) == []
+    return gang
 
 
 def join(chief: GangView, rank: int, now: float, turn: int = 0) -> list[GangEffect]:

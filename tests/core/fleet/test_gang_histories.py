@@ -7,7 +7,7 @@ order. A worker is only the turn in which it trains.
 from collections import deque
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.fleet.gang import GangView, TurnPhase
@@ -23,6 +23,7 @@ from supervisor.core.fleet.gang_effects import (
 from supervisor.core.fleet.roster import Roster
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
+from tests.fuzzing import cases
 
 SIZE, WANTED = 5, 3
 NODES = tuple(f"n{node}" for node in range(SIZE))
@@ -179,7 +180,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@cases(600)
 @given(events)
 def test_no_two_turns_train_at_once_and_all_ranks_train_while_there_are_nodes(history: list[tuple[str, int, int]]):
     world = World()

@@ -14,39 +14,39 @@ BUSY = (Gpu(0, "GPU-aaaa", frozenset({7})), Gpu(1, "GPU-bbbb", frozenset({8, 9})
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_job_is_proven_unless_it_has_a_process_or_is_about_to(state: State) -> None:
-    found = find_obstacle(replace(IDLE, state=state))
+    obstacle = find_obstacle(replace(IDLE, state=state))
 
     if state not in (*ALIVE, State.BACKOFF):
-        assert found is None
+        assert obstacle is None
         return
-    assert found is not None
-    assert found[0] is ProofObstacle.BUSY
-    assert "supervisorctl stop digits" in found[1]
-    assert "--anyway" in found[1]
+    assert obstacle is not None
+    assert obstacle[0] is ProofObstacle.BUSY
+    assert "supervisorctl stop digits" in obstacle[1]
+    assert "--anyway" in obstacle[1]
     assert find_obstacle(replace(IDLE, state=state), anyway=True) is None
 
 
 def test_a_job_that_will_start_by_itself_is_not_proven() -> None:
-    found = find_obstacle(replace(IDLE, is_due=True))
+    obstacle = find_obstacle(replace(IDLE, is_due=True))
 
-    assert found is not None
-    assert "will start by itself" in found[1]
+    assert obstacle is not None
+    assert "will start by itself" in obstacle[1]
 
 
 def test_one_proof_at_a_time_also_for_those_who_say_that_there_is_room() -> None:
-    found = find_obstacle(replace(IDLE, proving="words"), anyway=True)
+    obstacle = find_obstacle(replace(IDLE, proving="words"), anyway=True)
 
-    assert found is not None
-    assert found[0] is ProofObstacle.OTHER_PROOF
-    assert "supervisorctl prove --cancel words" in found[1]
+    assert obstacle is not None
+    assert obstacle[0] is ProofObstacle.OTHER_PROOF
+    assert "supervisorctl prove --cancel words" in obstacle[1]
 
 
 def test_a_gang_is_not_provable_whoever_asks() -> None:
-    found = find_obstacle(replace(IDLE, nodes=4, proving="words"), anyway=True)
+    obstacle = find_obstacle(replace(IDLE, nodes=4, proving="words"), anyway=True)
 
-    assert found is not None
-    assert found[0] is ProofObstacle.NOT_PROVABLE
-    assert "4 nodes" in found[1]
+    assert obstacle is not None
+    assert obstacle[0] is ProofObstacle.NOT_PROVABLE
+    assert "4 nodes" in obstacle[1]
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,17 @@ def test_a_gang_is_not_provable_whoever_asks() -> None:
     ],
 )
 def test_one_gpu_of_the_job_has_to_be_free(gpus: tuple[Gpu, ...], visible: str | None, is_free: bool) -> None:
-    found = find_obstacle(replace(IDLE, gpus=gpus, visible=visible))
+    obstacle = find_obstacle(replace(IDLE, gpus=gpus, visible=visible))
 
-    assert (found is None) is is_free
+    assert (obstacle is None) is is_free
     assert find_obstacle(replace(IDLE, gpus=gpus, visible=visible), anyway=True) is None
 
 
 def test_who_holds_the_gpus_is_named() -> None:
-    found = find_obstacle(replace(IDLE, gpus=BUSY))
+    obstacle = find_obstacle(replace(IDLE, gpus=BUSY))
 
-    assert found is not None
-    assert "GPU 0 by pid 7, GPU 1 by pid 8, 9" in found[1]
+    assert obstacle is not None
+    assert "GPU 0 by pid 7, GPU 1 by pid 8, 9" in obstacle[1]
 
 
 def test_a_proof_ends_with_its_job_and_when_its_job_is_started() -> None:

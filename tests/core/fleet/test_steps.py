@@ -62,7 +62,7 @@ def test_a_new_checkpoint_forgives_them():
 def test_gangs_that_begin_again_and_again_without_a_checkpoint_end_the_job():
     history = StepHistory()
     follows = [history.after(StepExit.AGAIN, "a", False) for _ in range(MAX_AGAIN + 1)]
-    assert [each.verdict for each in follows] == [*[AfterStep.AGAIN] * MAX_AGAIN, AfterStep.LEAVE]
+    assert [follow.verdict for follow in follows] == [*[AfterStep.AGAIN] * MAX_AGAIN, AfterStep.LEAVE]
     assert follows[0].pause_s == 0 < follows[MAX_AGAIN - 1].pause_s
 
 
@@ -101,9 +101,9 @@ def test_how_a_daemon_ends(given: tuple[int, bool, bool, StepExit | None], statu
 
 def test_storage_that_is_away_is_waited_for_without_end_and_counts_for_nothing():
     history = StepHistory()
-    found = [history.after(StepExit.STORAGE_AWAY, None, False) for _ in range(5 * MAX_AGAIN)]
-    assert {each.verdict for each in found} == {AfterStep.AGAIN}
-    assert min(each.pause_s for each in found) > 0
+    follows = [history.after(StepExit.STORAGE_AWAY, None, False) for _ in range(5 * MAX_AGAIN)]
+    assert {follow.verdict for follow in follows} == {AfterStep.AGAIN}
+    assert min(follow.pause_s for follow in follows) > 0
     assert history.after(StepExit.AGAIN, None, False).verdict is AfterStep.AGAIN
 
 

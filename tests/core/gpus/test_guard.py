@@ -97,8 +97,8 @@ def test_a_state_of_the_driver_leaves_the_gpu_out_until_it_is_over(state: dict[s
     decisions = guard.on_health(ill(B, **state), [JOB], NOW)
 
     assert [restart.program for restart in of(Restart, decisions)] == ["digits"]
-    found = guard.records.gpus[B].left_out
-    assert found is not None and found.remedy is remedy
+    exclusion = guard.records.gpus[B].left_out
+    assert exclusion is not None and exclusion.remedy is remedy
     assert guard.on_health(ill(B, **state), [], NOW + 15.0) == [], "one incident for as long as it lasts"
     assert of(Returned, guard.on_health(FINE, [], NOW + 30.0)) == [Returned(B, "it is in order again")]
     assert guard.on_health(ill(B, **state), [], NOW + 45.0) != [], "and again, if it comes back"
@@ -210,7 +210,7 @@ def test_a_storm_is_one_incident() -> None:
 
     decisions = [guard.on_line(line(95), [JOB], NOW + number / 100.0) for number in range(5_000 if QUICK else 50_000)]
 
-    assert len([found for found in decisions if found]) == 1
+    assert len([decision for decision in decisions if decision]) == 1
     assert [past.fault for past in guard.records.gpus[B].faults] == ["xid-95"]
 
 
@@ -359,8 +359,8 @@ def test_a_reboot_returns_what_needed_a_reset_but_not_for_ever() -> None:
         returns.append(bool(of(Returned, guard.on_boot_changed(NOW + day * DAY_S + 60.0))))
 
     assert returns == [True, True, False, False]
-    found = guard.records.gpus[B].left_out
-    assert found is not None and found.remedy is Remedy.INSPECT
+    exclusion = guard.records.gpus[B].left_out
+    assert exclusion is not None and exclusion.remedy is Remedy.INSPECT
 
 
 def test_a_reboot_does_not_repair_memory() -> None:
@@ -449,7 +449,7 @@ def test_counters_that_grow_are_noted(before: dict[str, Any], after: dict[str, A
 
     decisions = guard.on_health(ill(B, **after), [JOB], NOW + 15.0)
 
-    assert [(found.fault, found.follows) for found in of(Incident, decisions)] == [(key, Follows.NOTE)]
+    assert [(incident.fault, incident.follows) for incident in of(Incident, decisions)] == [(key, Follows.NOTE)]
     assert guard.on_health(ill(B, **after), [JOB], NOW + 30.0) == []
 
 
@@ -457,7 +457,7 @@ def test_low_clocks_are_noted_if_they_stay() -> None:
     guard = made(JOB)
     looks = [guard.on_health(ill(B, slow_bits=0x48), [JOB], NOW + 15.0 * look) for look in range(10)]
 
-    assert [bool(found) for found in looks] == [False, False, True] + [False] * 7
+    assert [bool(look) for look in looks] == [False, False, True] + [False] * 7
 
 
 # --- anything at all ---
@@ -520,9 +520,9 @@ def test_whatever_happens_decisions_hold_together(steps: list[Any], acts: bool) 
                 decisions = guard.on_health(what, uses, now)
         decisions += guard.due_hooks(uses, now)
         if not acts:
-            assert {type(found) for found in decisions} <= {Incident}
+            assert {type(decision) for decision in decisions} <= {Incident}
         ending = {(use.program, use.attempt) for use in uses if not use.is_ending}
-        assert all((found.program, found.attempt) in ending for found in of(Restart, decisions))
+        assert all((restart.program, restart.attempt) in ending for restart in of(Restart, decisions))
         assert all(len(record.faults) <= MAX_FAULTS for record in guard.records.gpus.values())
         assert all(isinstance(record, GpuRecord) for record in guard.records.gpus.values())
 

@@ -39,10 +39,10 @@ def test_a_gpu_in_error_or_gone_is_named_with_what_to_do_unless_the_job_does_not
 def test_job_that_can_do_with_fewer_gets_those_in_order_and_waits_for_their_memory_alone():
     gpus = (*FINE, Gpu(2, "GPU-cccc", frozenset({9}), "GPU is lost"))
 
-    found = judge_gpus(gpus, {*KNOWN, "GPU-cccc"}, None, {9}, least=2)
+    verdict = judge_gpus(gpus, {*KNOWN, "GPU-cccc"}, None, {9}, least=2)
 
-    assert (found.visible, found.unusable_because, found.waits_because) == ("GPU-aaaa,GPU-bbbb", None, None)
-    assert found.without == "GPU 2 (GPU-cccc): GPU is lost"
+    assert (verdict.visible, verdict.unusable_because, verdict.waits_because) == ("GPU-aaaa,GPU-bbbb", None, None)
+    assert verdict.without == "GPU 2 (GPU-cccc): GPU is lost"
     assert judge_gpus(gpus, KNOWN, None, {8}, least=2).waits_because is not None
     assert judge_gpus(FINE, {*KNOWN, "GPU-cccc"}, None, (), least=2).visible == "GPU-aaaa,GPU-bbbb"
     assert judge_gpus(FINE, KNOWN, None, (), least=1) == GpuVerdict(), "nothing is missing"

@@ -19,8 +19,8 @@ def test_event_stands_for_every_type():
 
 
 def test_ticks_come_when_their_period_is_over():
-    assert [each.name for each in event_types.tick_events(3600)] == ["TICK_5", "TICK_60", "TICK_3600"]
-    assert [each.payload for each in event_types.tick_events(65)] == ["when:65"]
+    assert [event.name for event in event_types.tick_events(3600)] == ["TICK_5", "TICK_60", "TICK_3600"]
+    assert [event.payload for event in event_types.tick_events(65)] == ["when:65"]
     assert event_types.next_tick(60.0) == 65
     assert event_types.next_tick(64.999) == 65
 

@@ -35,9 +35,9 @@ def offer(made: ListenerPool, number: int, payload: bytes = b"x"):
 def sent(effects) -> list[tuple[str, str]]:
     """To whom which event was sent."""
     return [
-        (each.listener, each.data.decode().split("eventname:")[1].split()[0])
-        for each in effects
-        if isinstance(each, SendEvent)
+        (effect.listener, effect.data.decode().split("eventname:")[1].split()[0])
+        for effect in effects
+        if isinstance(effect, SendEvent)
     ]
 
 
@@ -211,9 +211,11 @@ def test_a_program_that_makes_events_without_end_drops_its_own():
     made = pool(capacity=4)
     offered = [("victim", 0), *(("flood", number) for number in range(1, 9)), ("victim", 9)]
 
-    effects = [each for of, number in offered for each in made.add_event(number, f"{of}{number}", b"x", 0.0, of)]
+    effects = [effect for of, number in offered for effect in made.add_event(number, f"{of}{number}", b"x", 0.0, of)]
 
-    assert [each.event for each in effects if isinstance(each, EventDropped)] == [f"flood{n}" for n in range(1, 7)]
+    assert [effect.event for effect in effects if isinstance(effect, EventDropped)] == [
+        f"flood{n}" for n in range(1, 7)
+    ]
     assert made.waiting == 4
 
 
@@ -233,7 +235,7 @@ def test_an_event_that_comes_back_is_not_dropped_for_want_of_room():
     offer(made, 0)
     offer(made, 1)
 
-    assert not any(isinstance(each, EventDropped) for each in made.listener_exited("a", 0.0))
+    assert not any(isinstance(effect, EventDropped) for effect in made.listener_exited("a", 0.0))
     assert made.waiting == 2
 
 

@@ -10,12 +10,12 @@ from supervisor.core.program.facts import State
 def walk(*moves: tuple[WireState, int, int | None]) -> list[str]:
     """What is told of a program that moves so: state, attempt, pid."""
     lifeline = SupervisorStateTrail("g:p", "p", "g")
-    told = []
+    published = []
     for to, attempt, pid in moves:
-        told += lifeline.state_changed(to, attempt, pid, expected=False, state=to.name, reason=None)
+        published += lifeline.state_changed(to, attempt, pid, expected=False, state=to.name, reason=None)
     return [
-        f"{each.name.removeprefix('PROCESS_STATE_')} {str(each.payload).removeprefix('processname:p groupname:g ')}"
-        for each in told
+        f"{event.name.removeprefix('PROCESS_STATE_')} {str(event.payload).removeprefix('processname:p groupname:g ')}"
+        for event in published
     ]
 
 
@@ -33,12 +33,12 @@ def test_a_start_and_a_stop():
 
 
 def test_tries_count_failed_starts_and_begin_anew_when_it_runs():
-    told = walk(
+    lines = walk(
         (STARTING, 1, 7), (BACKOFF, 1, None), (STARTING, 2, 8), (BACKOFF, 2, None), (STARTING, 3, 9), (RUNNING, 3, 9)
     )
     again = walk((STARTING, 1, 7), (BACKOFF, 1, None), (STARTING, 2, 8), (RUNNING, 2, 8), (BACKOFF, 2, None))
 
-    assert told == [
+    assert lines == [
         "STARTING from_state:STOPPED tries:0",
         "BACKOFF from_state:STARTING tries:1",
         "STARTING from_state:BACKOFF tries:1",
@@ -54,7 +54,7 @@ def test_a_process_that_is_gone_has_no_pid_any_more():
 
 
 @pytest.mark.parametrize(
-    ("before", "to", "told"),
+    ("before", "to", "lines"),
     [
         (RUNNING, STARTING, ["EXITED from_state:RUNNING expected:0 pid:7", "STARTING from_state:EXITED tries:0"]),
         (RUNNING, FATAL, ["EXITED from_state:RUNNING expected:0 pid:7", "FATAL from_state:EXITED"]),
@@ -65,12 +65,12 @@ def test_a_process_that_is_gone_has_no_pid_any_more():
         (STOPPING, BACKOFF, ["EXITED from_state:STOPPING expected:0 pid:7", "BACKOFF from_state:EXITED tries:1"]),
     ],
 )
-def test_listeners_get_the_intermediate_state_of_a_direct_change(before, to, told):
+def test_listeners_get_the_intermediate_state_of_a_direct_change(before, to, lines):
     moves = [(STARTING, 1, 7)] if before is STARTING else [(STARTING, 1, 7), (RUNNING, 1, 7)]
     moves += [(STOPPING, 1, 7)] if before is STOPPING else []
 
-    assert walk(*moves, (to, 2, None))[-len(told) :] == told
-    assert len(walk(*moves, (to, 2, None))) == len(moves) + len(told)
+    assert walk(*moves, (to, 2, None))[-len(lines) :] == lines
+    assert len(walk(*moves, (to, 2, None))) == len(moves) + len(lines)
 
 
 def test_nothing_is_told_where_the_state_stays_the_same():
@@ -82,4 +82,4 @@ def test_a_program_that_is_held_back_and_then_starts_is_told_of_once():
 
 
 def test_every_state_of_ours_has_a_word():
-    assert {wire_state(each) for each in State} == set(WireState)
+    assert {wire_state(state) for state in State} == set(WireState)

@@ -14,8 +14,8 @@ def notice(id: str = "1", deadline_at: float | None = 100.0, **values: object) -
 
 def board(*notices: Notice, grace_s: float = 60.0) -> ActiveNotices:
     made = ActiveNotices(grace_s)
-    for each in notices:
-        made.add(each, 0.0)
+    for active in notices:
+        made.add(active, 0.0)
     return made
 
 
@@ -53,7 +53,7 @@ def test_the_earliest_certain_deadline_decides():
 
     made = board(possible, late, timeless, early)
 
-    assert [each.notice.id for each in made.by_severity] == ["early", "late", "timeless", "possible"]
+    assert [active.notice.id for active in made.by_severity] == ["early", "late", "timeless", "possible"]
     assert made.most_severe("digits") == early
 
 
@@ -168,7 +168,7 @@ def test_restored_notice_that_is_not_reported_again_is_withdrawn():
     made.add(kept, 1.0)
 
     assert made.withdraw_unconfirmed("aws") == [NoticeChange(NoticeChangeKind.WITHDRAWN, gone)]
-    assert {each.notice.id for each in made.by_severity} == {"kept", "final"}
+    assert {active.notice.id for active in made.by_severity} == {"kept", "final"}
     assert made.add(gone, 2.0) == NoticeChange(NoticeChangeKind.RECEIVED, gone), "and may come again"
     assert not made.is_restored(gone)
 
@@ -199,17 +199,17 @@ def test_each_notice_is_received_once_before_it_ends_whatever_sources_say(story)
     made, now, holding = ActiveNotices(20.0), 0.0, set()
     for what, (id, deadline_at, certainty, cancellable), pause in story:
         now += pause
-        told = notice(id, deadline_at, certainty=certainty, is_cancellable=cancellable)
+        repeated = notice(id, deadline_at, certainty=certainty, is_cancellable=cancellable)
         if what == "restart":
             made = followed(made, 20.0)
         if what == "receive":
-            news = [made.add(told, now)]
+            news = [made.add(repeated, now)]
         else:
             news = [made.withdraw("aws", id)] if what == "withdraw" else list(made.expire(now))
-        for each in filter(None, news):
-            assert (each.notice.id in holding) == (each.kind is not NoticeChangeKind.RECEIVED)
-            (holding.add if each.kind in (NoticeChangeKind.RECEIVED, NoticeChangeKind.CHANGED) else holding.discard)(
-                each.notice.id
+        for change in filter(None, news):
+            assert (change.notice.id in holding) == (change.kind is not NoticeChangeKind.RECEIVED)
+            (holding.add if change.kind in (NoticeChangeKind.RECEIVED, NoticeChangeKind.CHANGED) else holding.discard)(
+                change.notice.id
             )
-        assert {each.notice.id for each in made.by_severity} == holding
+        assert {active.notice.id for active in made.by_severity} == holding
         assert (made.most_severe("x") is None) == (not holding)

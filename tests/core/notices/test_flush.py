@@ -54,10 +54,10 @@ def test_saves_of_an_earlier_daemon_count_as_alone():
 
 def shared_bit_by_bit(save: MeasuredSave, others: list[MeasuredSave]) -> float:
     """Between every two moments at which anything begins or ends, the saves that write share the disk evenly."""
-    edges = sorted({at for each in (save, *others) for at in (each.began_at, each.ended_at)})
+    edges = sorted({at for measured in (save, *others) for at in (measured.began_at, measured.ended_at)})
     spans = [(begin, end) for begin, end in pairwise(edges) if save.began_at <= begin and end <= save.ended_at]
     return sum(
-        (end - begin) / (1 + sum(each.began_at <= begin and end <= each.ended_at for each in others))
+        (end - begin) / (1 + sum(other.began_at <= begin and end <= other.ended_at for other in others))
         for begin, end in spans
     )
 
@@ -77,12 +77,12 @@ JOBS = st.lists(
 
 @given(JOBS)
 def test_saves_of_all_jobs_are_unshared_at_once_as_each_by_itself(jobs: list[list[MeasuredSave]]):
-    found = iter(unshared_saves_s([each for own in jobs for each in own]))
+    unshared = iter(unshared_saves_s([measured for own in jobs for measured in own]))
 
     for number, own in enumerate(jobs):
-        others = [each for other in (*jobs[:number], *jobs[number + 1 :]) for each in other]
+        others = [measured for other in (*jobs[:number], *jobs[number + 1 :]) for measured in other]
         for save in own:
-            assert next(found) == pytest.approx(shared_bit_by_bit(save, others), abs=1e-9)
+            assert next(unshared) == pytest.approx(shared_bit_by_bit(save, others), abs=1e-9)
 
 
 @given(JOBS, st.sets(st.integers(0, 6)))
@@ -95,7 +95,7 @@ def test_delay_by_all_others_is_the_sum_of_the_delays_by_each(jobs: list[list[Me
 
     for name, own_s in alone.items():
         beside = [alone.get(str(number), own_s) for number in finishing if str(number) != name]
-        assert expected[name] == pytest.approx(SAVE_SPREAD * (own_s + sum(min(own_s, each) for each in beside)))
+        assert expected[name] == pytest.approx(SAVE_SPREAD * (own_s + sum(min(own_s, other_s) for other_s in beside)))
 
 
 def test_equal_saves_each_wait_for_all_others():
@@ -128,7 +128,7 @@ def test_more_savers_never_shorten_the_expectation_and_sharing_never_exceeds_the
 
     for name, measured in saves.items():
         assert alone[name] <= together[name]
-        assert alone[name] <= SAVE_SPREAD * max(each.save_s for each in measured) + 1e-9
+        assert alone[name] <= SAVE_SPREAD * max(save.save_s for save in measured) + 1e-9
 
 
 def test_time_waited_for_the_save_before_is_subtracted():
@@ -213,8 +213,8 @@ def test_a_job_whose_bytes_are_not_known_delays_a_save_by_as_long_as_itself():
 def test_where_all_is_measured_nothing_is_lost_by_not_believing_it(jobs: list[list[MeasuredSave]]):
     """With equal bytes, never below what the believing plan has for the slowest, and never above what was measured."""
     saves = {str(number): own for number, own in enumerate(jobs)}
-    found = expected_claimed_save_s(saves, dict.fromkeys(saves, 100 * GB), [])
+    expected = expected_claimed_save_s(saves, dict.fromkeys(saves, 100 * GB), [])
 
     for name, measured in saves.items():
-        longest_s = max(each.save_s for each in measured)
-        assert SAVE_SPREAD * longest_s / len(jobs) - 1e-9 <= found[name] <= SAVE_SPREAD * longest_s + 1e-9
+        longest_s = max(save.save_s for save in measured)
+        assert SAVE_SPREAD * longest_s / len(jobs) - 1e-9 <= expected[name] <= SAVE_SPREAD * longest_s + 1e-9

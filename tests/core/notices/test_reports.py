@@ -43,11 +43,11 @@ def test_wrong_clock_gives_no_more_than_the_documented_warning(skew_s: int, warn
 
 def received(changes: list[NoticeChange]) -> list[tuple[str, float | None]]:
     """The id and deadline of each notice that is new or has changed."""
-    return [(each.notice.id, each.notice.deadline_at) for each in changes if each.kind is not WITHDRAWN]
+    return [(change.notice.id, change.notice.deadline_at) for change in changes if change.kind is not WITHDRAWN]
 
 
 def withdrawn(changes: list[NoticeChange]) -> list[str]:
-    return [each.notice.id for each in changes if each.kind is WITHDRAWN]
+    return [change.notice.id for change in changes if change.kind is WITHDRAWN]
 
 
 def test_wall_clock_that_is_set_meanwhile_moves_nothing() -> None:
@@ -112,7 +112,7 @@ def test_final_notice_that_is_not_mentioned_any_more_holds_until_it_expires() ->
     notices.update("aws", "q", NoticeReport((SPOT,)), NOW)
 
     assert notices.update("aws", "q", NoticeReport(), later(1)) == []
-    assert [each.notice.id for each in notices.by_severity] == ["spot-1"]
+    assert [active.notice.id for active in notices.by_severity] == ["spot-1"]
 
 
 def test_report_parsed_in_part_withdraws_only_what_it_surely_lacks() -> None:

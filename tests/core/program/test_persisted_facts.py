@@ -26,11 +26,11 @@ PAUSE_S = 1000.0  # longer than any back-off
 
 def rebuilt(job: Job, now: float, lives: bool = False) -> Job:
     """The job as a daemon that starts at `now` has it, by what the one before wrote down."""
-    found = decode_facts(encode_record(facts_to_persist(job.facts, now)))
-    assert found is not None
+    persisted = decode_facts(encode_record(facts_to_persist(job.facts, now)))
+    assert persisted is not None
     later = Job(job.facts.policy)
     later.skip_attempts(job.facts.attempt)
-    later.recall_persisted(found, now, 0.0)
+    later.recall_persisted(persisted, now, 0.0)
     later.facts.wanted = job.facts.wanted
     later.facts.hang_detector.recall_longest(job.facts.hang_detector.longest)
     if not lives and job.state is not State.FAILED:
@@ -50,47 +50,47 @@ def attempts(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-def begin(job: Job, told: dict, now: float) -> int | None:
+def begin(job: Job, attempt: dict, now: float) -> int | None:
     """Up to the end of one attempt, which is not there yet; the last step, None if it never got so far."""
-    number, origin = job.facts.attempt, told["from"]
+    number, origin = job.facts.attempt, attempt["from"]
     job.handle(events.SpawnSucceeded(number), now)
     path = f"/c/step-{origin:010d}.a1" if origin else None
     job.handle(events.CheckpointSelected(number, path, origin, "epoch 1"), now)
     job.handle(events.TrainingRestored(number, origin or 0), now)
-    step = (origin or 0) + told["steps"]
-    if told["steps"]:
+    step = (origin or 0) + attempt["steps"]
+    if attempt["steps"]:
         job.handle(events.StepsDone(number, step), now)
-        if told["saves"]:
+        if attempt["saves"]:
             job.handle(events.CheckpointCommitted(number, step), now)
     return step
 
 
-def end_seen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
+def end_seen(job: Job, attempt: dict, step: int, now: float) -> list[Effect]:
     number = job.facts.attempt
-    match told["end"]:
+    match attempt["end"]:
         case "hung":
             now = max(now, job.deadline() or now)
             job.expire(now)
             return job.handle(events.WorkerExited(number, signal=6), now)
         case "killed":
             return job.handle(events.WorkerExited(number, signal=9), now)
-    words = words_of(told, step)
+    words = words_of(attempt, step)
     job.handle(events.FailureReported(number, "words", step, words["out_of_memory"], words["go_back"]), now)
     return job.handle(events.WorkerExited(number, code=words["code"]), now)
 
 
-def words_of(told: dict, step: int) -> dict:
+def words_of(attempt: dict, step: int) -> dict:
     codes = {"raised": 1, "lacked": 1, "diverged": 80, "unfit": 65}
     return {
-        "code": codes[told["end"]],
-        "out_of_memory": told["end"] == "lacked",
-        "go_back": told["end"] == "diverged",
+        "code": codes[attempt["end"]],
+        "out_of_memory": attempt["end"] == "lacked",
+        "go_back": attempt["end"] == "diverged",
     }
 
 
-def end_unseen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
-    saved = step if told["steps"] and told["saves"] else None
-    words = words_of(told, step)
+def end_unseen(job: Job, attempt: dict, step: int, now: float) -> list[Effect]:
+    saved = step if attempt["steps"] and attempt["saves"] else None
+    words = words_of(attempt, step)
     return job.handle(
         events.AttemptLost(job.facts.attempt, error="words", committed_step=saved, step=step, **words), now
     )
@@ -99,9 +99,9 @@ def end_unseen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
 def decisions(effects: list[Effect]) -> list[Effect]:
     """Without the words for people, and what belongs to one daemon's life."""
     return [
-        replace(each, text="") if isinstance(each, RecordEnd) else each
-        for each in effects
-        if not isinstance(each, PersistHangHistory)
+        replace(effect, text="") if isinstance(effect, RecordEnd) else effect
+        for effect in effects
+        if not isinstance(effect, PersistHangHistory)
     ]
 
 
@@ -124,18 +124,18 @@ def test_a_daemon_that_came_back_decides_as_one_that_lived_on(story: list[dict],
     came = Job(replace(JOB, on_oom=on_oom))
     came.handle(events.StartRequested(), 0.0)
     now = 0.0
-    for told in story:
+    for attempt in story:
         now += 1.0
-        step = begin(lived, told, now)
-        assert begin(came, told, now) == step
-        seen = end_seen(lived, told, step, now)
-        if told["restart"] == "during" and told["end"] not in ("hung", "killed"):  # those leave no words
+        step = begin(lived, attempt, now)
+        assert begin(came, attempt, now) == step
+        seen = end_seen(lived, attempt, step, now)
+        if attempt["restart"] == "during" and attempt["end"] not in ("hung", "killed"):  # those leave no words
             came = rebuilt(came, now, lives=True)
-            found = end_unseen(came, told, step, now)
+            effects = end_unseen(came, attempt, step, now)
         else:
-            found = end_seen(came, told, step, now)
-        assert decisions(found) == decisions(seen)
-        if told["restart"] == "between" and lived.state is State.BACKOFF:
+            effects = end_seen(came, attempt, step, now)
+        assert decisions(effects) == decisions(seen)
+        if attempt["restart"] == "between" and lived.state is State.BACKOFF:
             came = rebuilt(came, now)
         assert standing(came) == standing(lived)
         assert came.deadline() == lived.deadline() or lived.state is not State.BACKOFF

@@ -71,7 +71,7 @@ def test_damaged_newest_is_passed_over_and_not_touched(manager: Path) -> None:
     chosen = selection.select_checkpoint(manager)
 
     assert (chosen.path, chosen.step) == (manager / "ckpt-1", 40)
-    assert [each.name for each in chosen.rejected] == ["ckpt-3", "ckpt-2"]
+    assert [rejection.name for rejection in chosen.rejected] == ["ckpt-3", "ckpt-2"]
     assert chosen.rejected[1].reason == "ckpt-2.index is missing"
     assert everything_in(manager) == before
 
@@ -135,7 +135,11 @@ def test_initial_checkpoint_may_be_another_jobs_and_is_never_set_aside(tmp_path:
     of_folder = selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=tmp_path / "other"))
     of_one = selection.select_checkpoint(tmp_path / "empty", SelectionRules(initial=whole))
 
-    assert (of_folder.path, of_folder.step, [each.name for each in of_folder.rejected]) == (whole, 5, [bad.name])
+    assert (of_folder.path, of_folder.step, [rejection.name for rejection in of_folder.rejected]) == (
+        whole,
+        5,
+        [bad.name],
+    )
     assert of_one.path == whole
     assert bad.is_dir()
 
@@ -182,7 +186,7 @@ def bundle(name: str, **counters: int) -> verify.Bundle:
 
 
 @pytest.mark.parametrize(
-    ("found", "step", "source"),
+    ("saved", "step", "source"),
     [
         (bundle("ckpt-3", **{f"save_counter{VALUE}": 3}), 3, "its save_counter, as it holds no step"),
         (bundle("ckpt-900", **{f"save_counter{VALUE}": 3}), 900, "the number in its name"),
@@ -191,8 +195,8 @@ def bundle(name: str, **counters: int) -> verify.Bundle:
         (bundle("model", global_step=-1), 0, "nothing: it holds no step"),
     ],
 )  # fmt: skip
-def test_step_comes_from_the_surest_source(found: verify.Bundle, step: int, source: str) -> None:
-    assert foreign.step_of_bundle(found) == (step, source)
+def test_step_comes_from_the_surest_source(saved: verify.Bundle, step: int, source: str) -> None:
+    assert foreign.step_of_bundle(saved) == (step, source)
 
 
 def test_escapes_in_a_state_file_are_those_of_text_protos(tmp_path: Path) -> None:

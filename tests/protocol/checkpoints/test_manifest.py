@@ -64,10 +64,10 @@ def test_no_flipped_bit_changes_what_a_manifest_says() -> None:
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         try:
-            found = parse_manifest(bytes(flipped))
+            parsed = parse_manifest(bytes(flipped))
         except ManifestError:
             continue
-        assert found == WHOLE, f"bit {bit}: 1e-07 may become 1E-07, and nothing else may become anything"
+        assert parsed == WHOLE, f"bit {bit}: 1e-07 may become 1E-07, and nothing else may become anything"
 
 
 def _signed(**changes: Any) -> bytes:
@@ -109,10 +109,10 @@ def test_a_manifest_with_a_changed_format_is_damaged() -> None:
 def test_verify_proves_a_whole_checkpoint(checkpoint: Callable[..., Path]) -> None:
     folder = checkpoint(1200, attempt=3)
 
-    found = manifest.verify_checkpoint(folder)
+    verified = manifest.verify_checkpoint(folder)
 
-    assert (found.step, found.attempt, found.name) == (1200, 3, layout.CheckpointName(1200, 3))
-    assert found.size_bytes == sum((folder / file.name).stat().st_size for file in found.files)
+    assert (verified.step, verified.attempt, verified.name) == (1200, 3, layout.CheckpointName(1200, 3))
+    assert verified.size_bytes == sum((folder / file.name).stat().st_size for file in verified.files)
 
 
 def test_a_manifest_in_a_directory_of_another_name_is_refused(checkpoint: Callable[..., Path]) -> None:
@@ -176,6 +176,6 @@ def test_only_utf_8_is_read_as_other_encodings_are_modules_that_a_user_may_not_b
 
 
 def test_position_in_another_encoding_is_none(tmp_path: Path) -> None:
-    for encoding, found in (("utf-8", "epoch 0, batch 7"), ("utf-16", None), ("utf-32-be", None)):
+    for encoding, position in (("utf-8", "epoch 0, batch 7"), ("utf-16", None), ("utf-32-be", None)):
         (tmp_path / layout.STATE).write_bytes(json.dumps({"epoch": 0, "batch": 7}).encode(encoding))
-        assert selection.read_data_position(tmp_path) == found
+        assert selection.read_data_position(tmp_path) == position

@@ -34,20 +34,20 @@ def test_the_hash_taken_while_writing_is_that_of_the_file(sizes: list[int], tmp_
         file = folder.create("data")
         for part in parts:
             file.write(part)
-        (found,) = folder.end().values()
+        (file_hash,) = folder.end().values()
 
     assert (where / "data").read_bytes() == b"".join(parts)
-    assert found == durable.hash_file(where / "data")
+    assert file_hash == durable.hash_file(where / "data")
 
 
 def test_numbers_of_any_width_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
     content = memoryview(bytes(range(200)) * 4).cast("I")
     with NewFolder(tmp_path / "new.partial") as folder:
         folder.create("data").write(content)
-        (found,) = folder.end().values()
+        (file_hash,) = folder.end().values()
 
     assert (tmp_path / "new.partial" / "data").read_bytes() == bytes(range(200)) * 4
-    assert found == durable.hash_file(tmp_path / "new.partial" / "data")
+    assert file_hash == durable.hash_file(tmp_path / "new.partial" / "data")
 
 
 def test_a_file_of_somebody_else_is_committed_with_its_hash(tmp_path: Path) -> None:

@@ -95,5 +95,5 @@ def test_periodic_retention_survives_a_clock_set_back() -> None:
 
     gone = select_expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=4.0))
 
-    kept = sorted({each.name.step for each in checkpoints} - set(_steps(gone)))
+    kept = sorted({checkpoint.name.step for checkpoint in checkpoints} - set(_steps(gone)))
     assert kept == [0, 4, 100, 104, 107]

@@ -25,7 +25,7 @@ def test_rolled_back_checkpoints_are_never_chosen_again(tmp_path: Path):
 
     given_up = roll_back(tmp_path, 11)
 
-    assert [each.name for each in given_up] == [newest, newer]
+    assert [checkpoint.name for checkpoint in given_up] == [newest, newer]
     assert selection.select_checkpoint(tmp_path).path == tmp_path / old
     assert "diverged" in list_quarantined(tmp_path)[0].reason
 

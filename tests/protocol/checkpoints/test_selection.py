@@ -77,7 +77,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_chosen(
 
     assert chosen.path == whole
     assert chosen.manifest is not None and chosen.manifest.step == 100
-    assert [each.name for each in chosen.rejected] == [damaged.name]
+    assert [rejection.name for rejection in chosen.rejected] == [damaged.name]
     assert reason in chosen.rejected[0].reason
     assert not damaged.exists()
     assert list_quarantined(tmp_path) == list(chosen.rejected)
@@ -137,7 +137,9 @@ def test_checkpoint_the_file_system_calls_damaged_is_quarantined(
     selection = checkpoints.select_checkpoint(tmp_path)
 
     assert selection.path == older
-    assert [(each.name, each.reason) for each in selection.rejected] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
+    assert [(rejection.name, rejection.reason) for rejection in selection.rejected] == [
+        (newer.name, f"{DATA}: {os.strerror(number)}")
+    ]
 
 
 @pytest.mark.parametrize("number", [errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
@@ -160,7 +162,7 @@ def test_a_folder_that_the_file_system_calls_damaged_is_passed_over(
     selection = checkpoints.select_checkpoint(tmp_path)
 
     assert selection.path == older
-    assert [each.name for each in selection.rejected] == [newer.name]
+    assert [rejection.name for rejection in selection.rejected] == [newer.name]
     assert f"could not be set aside: {os.strerror(number)}" in selection.rejected[0].reason
 
 
@@ -184,7 +186,7 @@ def test_one_that_cannot_be_read_stays_and_an_older_one_is_used_only_where_that_
 
     assert (unreadable.value.errno, unreadable.value.name, unreadable.value.has_older) == (number, newer.name, True)
     assert passed_over.path == older
-    assert [each.name for each in passed_over.rejected] == [newer.name]
+    assert [rejection.name for rejection in passed_over.rejected] == [newer.name]
     assert "stays where it is" in passed_over.rejected[0].reason
     assert newer.is_dir()
 
@@ -225,7 +227,7 @@ def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> N
     chosen = checkpoints.select_checkpoint(tmp_path)
 
     assert chosen.path == whole
-    assert [each.name for each in chosen.rejected] == ["step-0000000300.a1", "step-0000000200.a1"]
+    assert [rejection.name for rejection in chosen.rejected] == ["step-0000000300.a1", "step-0000000200.a1"]
 
 
 def test_if_none_is_whole_it_says_so_with_the_list(checkpoint: Commit, tmp_path: Path) -> None:
@@ -253,7 +255,7 @@ def test_earlier_quarantine_is_listed_but_not_refused_again(checkpoint: Commit, 
     for _ in range(2):
         with pytest.raises(NoValidCheckpoint, match=r"step-0000000100\.a1: .* is 0 bytes") as raised:
             checkpoints.select_checkpoint(tmp_path)
-        rejected.append([each.name for each in raised.value.rejected])
+        rejected.append([rejection.name for rejection in raised.value.rejected])
 
     assert rejected == [["step-0000000100.a1"], []]
 
@@ -263,8 +265,8 @@ def test_training_begins_at_0_without_any_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step-0000000100.a1").symlink_to(tmp_path)
 
     for place in (tmp_path, tmp_path / "missing"):
-        found = checkpoints.select_checkpoint(place)
-        assert (found.path, found.manifest, found.rejected, found.seen.highest_step) == (None, None, (), None)
+        choice = checkpoints.select_checkpoint(place)
+        assert (choice.path, choice.manifest, choice.rejected, choice.seen.highest_step) == (None, None, (), None)
 
 
 def test_a_bad_one_that_can_not_be_moved_is_passed_over(checkpoint: Commit, tmp_path: Path) -> None:
@@ -297,9 +299,9 @@ def test_a_second_one_of_the_same_name_is_kept_beside_the_first(checkpoint: Comm
         (checkpoint(100) / REASON_FILE).write_text("of an earlier quarantine, before somebody moved it back")
         move_to_quarantine(tmp_path, CheckpointName(100, 1), reason)
 
-    found = {each.name: each.reason for each in list_quarantined(tmp_path)}
+    reasons = {quarantined.name: quarantined.reason for quarantined in list_quarantined(tmp_path)}
 
-    assert found == {
+    assert reasons == {
         "step-0000000100.a1": "first",
         "step-0000000100.a1.2": "second",
         "step-0000000100.a1.3": "third",

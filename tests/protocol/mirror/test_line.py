@@ -77,8 +77,8 @@ def test_parent_stays_until_the_epoch_has_two_of_its_own():
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), max_size=30), st.integers(1, 5), st.integers(1, 4))
-def test_retention_keeps_the_newest(found: list[tuple[int, int]], epoch: int, keep: int):
-    line = {at(*each) for each in found}
+def test_retention_keeps_the_newest(mirrored: list[tuple[int, int]], epoch: int, keep: int):
+    line = {at(*epoch_and_step) for epoch_and_step in mirrored}
     gone = to_delete(line, epoch, keep)
 
     left = line - set(gone)
@@ -120,5 +120,5 @@ def test_epoch_that_is_damaged_is_an_error(content: bytes):
 def test_whatever_a_store_answers_is_read_or_refused(content: bytes, key: str):
     with contextlib.suppress(ProtocolError):
         decode_epoch(3, content)
-    for found in (parse_epoch_key(key), parse_file_key(key)):
-        assert found is None or isinstance(found, int | tuple)
+    for parsed in (parse_epoch_key(key), parse_file_key(key)):
+        assert parsed is None or isinstance(parsed, int | tuple)

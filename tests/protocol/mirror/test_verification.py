@@ -17,8 +17,8 @@ from tests.host.mirror.test_run import FILES, host, made
 Verdicts = dict[str, tuple[bool, bool]]
 
 
-def verdicts(found: list[VerifiedCheckpoint]) -> Verdicts:
-    return {each.name: (each.valid, each.counts) for each in found}
+def verdicts(checkpoints: list[VerifiedCheckpoint]) -> Verdicts:
+    return {checkpoint.name: (checkpoint.valid, checkpoint.counts) for checkpoint in checkpoints}
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_those_that_another_host_left_behind_do_not_count(run: str):
     ],
 )
 def test_the_url_may_be_a_prefix_of_several_runs(run: str, cut: str, names: list[str]):
-    assert [each.name for each in verify_url(run.removesuffix(cut))][:2] == names
+    assert [checkpoint.name for checkpoint in verify_url(run.removesuffix(cut))][:2] == names
 
 
 def test_the_url_may_be_one_checkpoint(run: str):

@@ -301,7 +301,7 @@ def test_a_shape_in_many_pieces_is_refused_before_its_product(tmp_path: Path) ->
 
 def test_records_of_partitioned_tensors_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "MAX_ENTRIES", 10)
-    records = [(b"%03d" % each, bytes_field(7, b"")) for each in range(11)]
+    records = [(b"%03d" % key, bytes_field(7, b"")) for key in range(11)]
     (tmp_path / "x.index").write_bytes(sstable.encode_table([(b"", entry.HEADER), *records]))
 
     with pytest.raises(BundleError, match="names over 10 tensors"):

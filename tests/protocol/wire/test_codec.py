@@ -55,7 +55,7 @@ def _values(wanted: Any) -> st.SearchStrategy[Any]:
     if origin is Annotated:
         return _limited(wanted, wanted.__metadata__[0])
     if type(None) in arguments:
-        return st.none() | _values(next(each for each in arguments if each is not type(None)))
+        return st.none() | _values(next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
         return st.lists(_values(arguments[0]), max_size=5).map(tuple)
     if origin is Mapping:
@@ -231,12 +231,12 @@ def _is_limited(wanted: Any) -> bool:
         inner = wanted.__origin__
         return typing.get_origin(inner) is None or all(map(_is_limited, _parts(inner)))
     if type(None) in arguments:
-        return _is_limited(next(each for each in arguments if each is not type(None)))
+        return _is_limited(next(argument for argument in arguments if argument is not type(None)))
     return wanted is bool or (isinstance(wanted, type) and issubclass(wanted, StrEnum))
 
 
 def _parts(wanted: Any) -> list[Any]:
-    return [each for each in typing.get_args(wanted) if each is not Ellipsis]
+    return [argument for argument in typing.get_args(wanted) if argument is not Ellipsis]
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -251,9 +251,9 @@ def _anything(wanted: Any) -> st.SearchStrategy[Any]:
     """Values of the plain type, whatever the limits say."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if type(None) in arguments:
-        return st.none() | _anything(next(each for each in arguments if each is not type(None)))
+        return st.none() | _anything(next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
-        return st.lists(_anything(arguments[0]), max_size=3).map(lambda each: tuple(each * 1000))
+        return st.lists(_anything(arguments[0]), max_size=3).map(lambda values: tuple(values * 1000))
     if origin is Mapping:
         return st.dictionaries(SMALL_TEXT | st.just("x" * 300), _anything(arguments[1]), max_size=5)
     if issubclass(wanted, StrEnum):

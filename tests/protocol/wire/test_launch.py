@@ -56,7 +56,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 def _values_of(wanted: Any) -> st.SearchStrategy[Any]:
     if wanted in VALUES:
         return VALUES[wanted]
-    (inner,) = (each for each in get_args(wanted) if each is not type(None))
+    (inner,) = (argument for argument in get_args(wanted) if argument is not type(None))
     return st.none() | VALUES[inner]
 
 
@@ -87,7 +87,7 @@ def test_the_record_holds_the_protocol_and_what_is_set(whole: Launch) -> None:
     body = json.loads(whole.to_environment()[VARIABLE])
 
     assert body["protocol"] == PROTOCOL
-    assert body.keys() == {each.name for each in fields(Launch) if getattr(whole, each.name) is not None}
+    assert body.keys() == {field.name for field in fields(Launch) if getattr(whole, field.name) is not None}
 
 
 def test_a_setting_without_a_value_has_its_default() -> None:
@@ -95,9 +95,9 @@ def test_a_setting_without_a_value_has_its_default() -> None:
 
 
 def test_unknown_settings_are_ignored() -> None:
-    found = from_environment({VARIABLE: '{"job": "digits", "later": {"x": [1]}}'})
+    record = from_environment({VARIABLE: '{"job": "digits", "later": {"x": [1]}}'})
 
-    assert found == Launch(job="digits")
+    assert record == Launch(job="digits")
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_another_protocol_says_what_to_install() -> None:
 
 @pytest.mark.fuzz
 @cases(100)
-@given(st.dictionaries(st.sampled_from([each.name for each in fields(Launch)]), JSON))
+@given(st.dictionaries(st.sampled_from([field.name for field in fields(Launch)]), JSON))
 def test_a_record_written_by_hand_raises_launch_error_only(body: dict[str, object]) -> None:
     try:
-        found = from_environment({VARIABLE: json.dumps(body)})
+        record = from_environment({VARIABLE: json.dumps(body)})
     except LaunchError:
         return
-    assert from_environment(found.to_environment()) == found
+    assert from_environment(record.to_environment()) == record
 
 
 @pytest.mark.integration
@@ -168,8 +168,8 @@ def test_the_longest_record_is_short_enough_for_one_variable() -> None:
 
 
 def test_settings_of_a_job_have_the_names_and_defaults_of_its_keys() -> None:
-    ours = {each.name: each.default for each in fields(Launch)}
-    keys = {each.name: each.default for each in fields(JobConfig) if each.name in ours}
+    ours = {field.name: field.default for field in fields(Launch)}
+    keys = {field.name: field.default for field in fields(JobConfig) if field.name in ours}
 
     assert ours.keys() - keys.keys() == {
         "job", "control", "memory_limit", "microbatches", "between_failures_s", "waits_for", "member", "generation",
@@ -181,9 +181,9 @@ def test_settings_of_a_job_have_the_names_and_defaults_of_its_keys() -> None:
 
 
 def test_a_script_started_by_hand_takes_its_initial_checkpoint_from_a_variable() -> None:
-    found = from_environment({"STEPKEEPER_INITIAL_CHECKPOINT": "/srv/old"})
+    record = from_environment({"STEPKEEPER_INITIAL_CHECKPOINT": "/srv/old"})
 
-    assert found == Launch(initial_checkpoint=Path("/srv/old"))
+    assert record == Launch(initial_checkpoint=Path("/srv/old"))
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,9 @@ WHOLE = Outer(1, 2.0, frozenset({"a"}), {Colour.RED: 1}, (Inner("x", None),), 4,
 def test_a_damaged_part_costs_that_part_and_is_said(name: str, value: object, expected: object, said: str):
     body = parse_object(encode_record(WHOLE)) | {name: value}
 
-    found, damaged = decode_stored(body, Outer, "x")
+    stored, damaged = decode_stored(body, Outer, "x")
 
-    assert found == replace(WHOLE, **{name: expected})  # type: ignore[arg-type]
+    assert stored == replace(WHOLE, **{name: expected})  # type: ignore[arg-type]
     assert damaged == (said,)
     with pytest.raises(ProtocolError):
         decode_record(body, Outer, "x")

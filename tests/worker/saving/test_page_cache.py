@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ SIZES = st.integers(0, 1 << 50)
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    page_cache.skip_without_disk(tmp_path)
-    return tmp_path
+def directory() -> Iterator[Path]:
+    with page_cache.folder_on_disk() as folder:
+        yield folder
 
 
 def commit(directory: Path, name: str, size: int = SIZE) -> Path:
