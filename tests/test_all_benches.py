@@ -33,7 +33,7 @@ def test_a_picture_shows_every_system_and_is_the_same_for_the_same_figures(tmp_p
     drawn = [tmp_path / "1.svg", tmp_path / "2.svg"]
     assert [pictures.draw("relaunch", [run, run], path) for path in drawn] == [True, True]
 
-    assert all(each in drawn[0].read_text() for each in ("stepkeeper", "&lt;another&gt;", "kill to the first new step"))
+    assert all(text in drawn[0].read_text() for text in ("stepkeeper", "&lt;another&gt;", "kill to the first new step"))
     assert drawn[0].read_text() == drawn[1].read_text()
 
 

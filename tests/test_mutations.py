@@ -228,7 +228,7 @@ def read_skipped(folder: Path) -> None:
 
 
 def read_words(folder: Path) -> None:
-    assert all(each.attempt == 1 for each in read_last_words(folder, 1))
+    assert all(word.attempt == 1 for word in read_last_words(folder, 1))
 
 
 def read_threads(folder: Path) -> None:

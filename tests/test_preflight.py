@@ -30,7 +30,7 @@ def loaded(folder: Path, text: str) -> Config:
 def remarks(folder: Path, *lines: str) -> list[str]:
     """What is said of the one program with these lines, without the place."""
     config = loaded(folder, "\n".join(["[supervisord]", "[program:x]", *lines]))
-    return [each.partition("[program:x] ")[2] for each in program_remarks(config, os.environ)]
+    return [remark.partition("[program:x] ")[2] for remark in program_remarks(config, os.environ)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_what_a_program_lacks_is_a_remark(tmp_path: Path, lines: list[str], says
     (tmp_path / "empty").mkdir()
 
     found = [
-        each for each in remarks(tmp_path, *(line.format(tmp_path) for line in lines)) if "is in memory" not in each
+        remark
+        for remark in remarks(tmp_path, *(line.format(tmp_path) for line in lines))
+        if "is in memory" not in remark
     ]
 
     assert len(found) == (says is not None)
@@ -94,7 +96,9 @@ def test_what_would_end_the_start_is_said_in_its_words(tmp_path: Path, key: str,
 def test_a_socket_in_no_folder_is_an_obstacle(tmp_path: Path):
     config = loaded(tmp_path, "[supervisord]\n[unix_http_server]\nfile=gone/s.sock\n")
 
-    assert [each.partition(":")[0] for each in daemon_obstacles(config)] == [f"cannot listen on {tmp_path}/gone/s.sock"]
+    assert [obstacle.partition(":")[0] for obstacle in daemon_obstacles(config)] == [
+        f"cannot listen on {tmp_path}/gone/s.sock"
+    ]
 
 
 def test_folders_that_the_start_makes_are_none(tmp_path: Path):
@@ -269,7 +273,7 @@ def test_a_state_folder_that_keeps_a_job_from_its_pipes_is_remarked_on(
     (tmp_path / "state").chmod(mode)
     text = f"[supervisord]\nstate_dir=state\n[program:x]\ncommand=/bin/cat\nuser=nobody\ncheckpoint_dir={tmp_path}/c\n"
 
-    found = [each for each in program_remarks(loaded(tmp_path, text), {}) if "may not enter" in each]
+    found = [remark for remark in program_remarks(loaded(tmp_path, text), {}) if "may not enter" in remark]
 
     assert len(found) == is_said
     assert not is_said or f"nobody may not enter {tmp_path}/state; run chmod o+x {tmp_path}/state" in found[0]
@@ -319,7 +323,7 @@ def test_a_directory_that_lacks_the_newest_checkpoint_is_named(tmp_path: Path, r
     section = "[program:x]\ncommand=/bin/cat\ncheckpoint_dir=c\n"
     config = loaded(tmp_path, f"[supervisord]\nstate_dir={state}\n{section}")
 
-    found = [each for each in program_remarks(config, os.environ) if "was committed in" in each]
+    found = [remark for remark in program_remarks(config, os.environ) if "was committed in" in remark]
 
     assert len(found) == is_said
     for each in found:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 def main() -> None:
     """Reads until its input ends."""
-    log, scripted = Path(sys.argv[1]), [each for each in os.environ.get("ANSWERS", "").split(",") if each]
+    log, scripted = Path(sys.argv[1]), [word for word in os.environ.get("ANSWERS", "").split(",") if word]
     while True:
         sys.stdout.buffer.write(b"READY\n")
         sys.stdout.buffer.flush()

@@ -184,7 +184,7 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
         whole = manifest.Manifest(job=job, attempt=attempt, step=step, created_wall_at=time.time(), files=files)
         durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
         durable.commit_folder(partial, final, (STATE,))
-    size = sum(each.stat().st_size for each in final.iterdir())
+    size = sum(path.stat().st_size for path in final.iterdir())
     spent = time.monotonic() - began
     left_out = ("teacher/kernel",) if FAIL == "elsewhere" else ()
     return Committed(attempt, step, str(name), size, spent, spent, flushes, left_out)

@@ -55,7 +55,9 @@ def configuration(folder: Path, kind: str) -> Config:
 
 
 def longest_leave_s(config: Config) -> float:
-    return max(each.stopwaitsecs + (each.job.flush_timeout if each.job else 0) for each in config.programs.values())
+    return max(
+        program.stopwaitsecs + (program.job.flush_timeout if program.job else 0) for program in config.programs.values()
+    )
 
 
 def test_hadolint_finds_nothing_to_blame():
@@ -93,7 +95,7 @@ def test_docker_and_kubernetes_wait_for_the_longest_flush(tmp_path: Path, kind: 
 @KINDS
 def test_kubernetes_validate_accepts_every_manifest(tmp_path: Path, kind: str):
     validate = tool("kubernetes-validate", "PyPI: kubernetes-validate")
-    known = [each for each in manifests(kind).values() if each["kind"] != "JobSet"]
+    known = [manifest for manifest in manifests(kind).values() if manifest["kind"] != "JobSet"]
     if kind == "JobSet":  # it knows no custom resources, but the job within
         known.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": job_of(kind)})
     judged = tmp_path / "judged.yaml"
@@ -129,18 +131,18 @@ def test_pods_of_a_jobset_are_told_what_the_engine_reads(tmp_path: Path):
 
 
 def test_the_jobset_fails_with_the_exit_statuses_after_which_nothing_can_follow():
-    rules = [each["onExitCodes"] for each in job_of("JobSet")["podFailurePolicy"]["rules"] if "onExitCodes" in each]
+    rules = [rule["onExitCodes"] for rule in job_of("JobSet")["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
 
-    assert [set(each["values"]) for each in rules] == [set(allocation.FINAL)]
+    assert [set(rule["values"]) for rule in rules] == [set(allocation.FINAL)]
 
 
 @KINDS
 def test_the_pod_mounts_every_folder_that_the_configuration_names(tmp_path: Path, kind: str):
     config = configuration(tmp_path, kind)
     container = pod_of(kind)["containers"][0]
-    mounted = [Path(each["mountPath"]) for each in container["volumeMounts"] if not each.get("readOnly")]
+    mounted = [Path(mount["mountPath"]) for mount in container["volumeMounts"] if not mount.get("readOnly")]
     written = [config.supervisord.state_dir, config.supervisord.runtime_dir, config.supervisord.childlogdir]
-    written += [each.job.checkpoint_dir for each in config.programs.values() if each.job]
+    written += [program.job.checkpoint_dir for program in config.programs.values() if program.job]
 
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert [each for each in written if not any(each.is_relative_to(folder) for folder in mounted)] == []
@@ -152,9 +154,9 @@ def test_the_job_reads_every_exit_status_that_the_daemon_gives_on_purpose(tmp_pa
     (container,) = job["template"]["spec"]["containers"]
     rules = job["podFailurePolicy"]["rules"]
     codes = {
-        each["action"]: each["onExitCodes"]["values"]
-        for each in rules
-        if each.get("onExitCodes", {}).get("containerName") == container["name"]
+        rule["action"]: rule["onExitCodes"]["values"]
+        for rule in rules
+        if rule.get("onExitCodes", {}).get("containerName") == container["name"]
     }
 
     assert set(config.supervisord.exit_on) == {"fatal", "done"}
@@ -166,5 +168,5 @@ def test_the_job_needs_no_volume_that_follows_it(tmp_path: Path):
     config = configuration(tmp_path, "Job")
     pod = manifests("Job")["Job"]["spec"]["template"]["spec"]
 
-    assert all(each.job and each.job.mirror for each in config.programs.values())
-    assert not any("persistentVolumeClaim" in each for each in pod["volumes"])
+    assert all(program.job and program.job.mirror for program in config.programs.values())
+    assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])

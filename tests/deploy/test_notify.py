@@ -191,8 +191,8 @@ def test_what_a_job_says_mentions_nobody_links_nowhere_and_has_no_markup(
 
     assert notify(path, event={**FAILED, key: HOSTILE}) == (0, "")
 
-    (webhook,) = (each[2] for each in receiver.requests if each[0] == "/hook")
-    (ntfy,) = (each[2] for each in receiver.requests if each[0] == "/")
+    (webhook,) = (request[2] for request in receiver.requests if request[0] == "/hook")
+    (ntfy,) = (request[2] for request in receiver.requests if request[0] == "/")
     mail = box.mails[0]
     body = mail.get_content().partition("\n\n")[2] if key == "event" else mail.get_content()
     for text in (webhook["text"], ntfy["title"], ntfy["message"], str(mail["Subject"]), body):

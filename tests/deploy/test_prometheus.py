@@ -141,9 +141,9 @@ def test_the_runbook_has_a_chapter_for_every_alert_and_no_other():
 
 def test_systemd_accepts_the_timer_that_writes_the_metrics(tmp_path: Path):
     analyze = tool("systemd-analyze", "Debian package systemd")
-    for each in ("stepkeeper-metrics.service", "stepkeeper-metrics.timer"):
-        unit = (PROMETHEUS / each).read_text().replace("/usr/bin/curl", "/bin/true")  # it need not be on this machine
-        (tmp_path / each).write_text(
+    for text in ("stepkeeper-metrics.service", "stepkeeper-metrics.timer"):
+        unit = (PROMETHEUS / text).read_text().replace("/usr/bin/curl", "/bin/true")  # it need not be on this machine
+        (tmp_path / text).write_text(
             unit.replace("User=stepkeeper", "User=root").replace("Group=stepkeeper", "Group=root")
         )
 

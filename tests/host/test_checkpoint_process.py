@@ -44,8 +44,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def give(folder: Path, identity: Identity = ALICE) -> Path:
-    for each in (folder, *folder.rglob("*")):
-        os.chown(each, identity.uid, identity.gid, follow_symlinks=False)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, identity.uid, identity.gid, follow_symlinks=False)
     return folder
 
 
@@ -78,11 +78,15 @@ def test_lists_attempts_quarantine_and_roll_back_answer(home: Path) -> None:
     back = ask(Question.ROLL_BACK, home, before=300)
 
     assert isinstance(listing, Listing)
-    assert [(each.step, each.valid) for each in listing.checkpoints] == [(300, True), (200, True), (100, True)]
+    assert [(checkpoint.step, checkpoint.valid) for checkpoint in listing.checkpoints] == [
+        (300, True),
+        (200, True),
+        (100, True),
+    ]
     assert highest == Attempts(3)
     assert isinstance(aside, SetAside)
     assert isinstance(back, SetAside)
-    assert [each.name for each in (*aside.checkpoints, *back.checkpoints)] == [
+    assert [checkpoint.name for checkpoint in (*aside.checkpoints, *back.checkpoints)] == [
         "step-0000000200.a3",
         "step-0000000300.a2",
     ]
@@ -149,7 +153,7 @@ def test_a_look_sees_steps_and_place_and_begin_anew_moves_all_as_the_user(home: 
     assert moved == Moved((layout.QUARANTINE, "step-0000000100.a1", "step-0000000200.a1"))
     assert again == Moved(())
     assert (home / layout.ABANDONED / "1").stat().st_uid == ALICE.uid
-    assert [each.name for each in home.iterdir()] == [layout.ABANDONED]
+    assert [path.name for path in home.iterdir()] == [layout.ABANDONED]
 
 
 def test_another_jobs_checkpoint_is_refused_with_the_words_that_say_so(home: Path) -> None:

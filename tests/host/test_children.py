@@ -108,9 +108,9 @@ def test_our_own_python_takes_no_code_from_variables_or_the_folder_it_starts_in(
 async def test_a_mirror_starts_with_an_empty_environment_and_has_the_jobs_as_its_user(tmp_path: Path) -> None:
     let_others_in(tmp_path)
     who = find_credentials("nobody")
-    for each in ("j", "store"):
-        (tmp_path / each).mkdir()
-        os.chown(tmp_path / each, who.uid, who.gid)
+    for text in ("j", "store"):
+        (tmp_path / text).mkdir()
+        os.chown(tmp_path / text, who.uid, who.gid)
     (tmp_path / "store" / "j").mkdir()  # as at the first use of a store
     os.chown(tmp_path / "store" / "j", who.uid, who.gid)
     own = {"LD_LIBRARY_PATH": str(tmp_path), "AWS_SECRET_ACCESS_KEY": "secret", "STRANGE": "\udcff"}
@@ -120,13 +120,13 @@ async def test_a_mirror_starts_with_an_empty_environment_and_has_the_jobs_as_its
     process = Path(f"/proc/{mirror.pid}")
     status = dict(line.partition(":\t")[::2] for line in (process / "status").read_text().splitlines())
     environment, command = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
-    links = {os.readlink(each).partition(":")[0] for each in (process / "fd").iterdir()}
+    links = {os.readlink(path).partition(":")[0] for path in (process / "fd").iterdir()}
     mirror.close()
     await asyncio.sleep(0)  # the transport closes
 
     assert status["Uid"].split() == [str(who.uid)] * 4
     assert status["Gid"].split() == [str(who.gid)] * 4
-    assert status["Groups"].split() == [str(each) for each in who.groups]
+    assert status["Groups"].split() == [str(group) for group in who.groups]
     assert (status["Umask"], environment) == ("0022", b"")
     assert b"secret" not in command, "anybody can read it there"
-    assert not {each for each in links if each.startswith("/") and each != "/dev/null"}
+    assert not {link for link in links if link.startswith("/") and link != "/dev/null"}

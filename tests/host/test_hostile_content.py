@@ -273,4 +273,4 @@ def test_any_names_beside_the_pipes_are_counted_or_not(names: list[str], tmp_pat
     for name in names:
         (run / "p" / name).mkdir(parents=True, exist_ok=True)
 
-    assert all(0 <= each <= layout.MAX_TRACED_ATTEMPT for each in layout.highest_attempts(run).values())
+    assert all(0 <= attempt <= layout.MAX_TRACED_ATTEMPT for attempt in layout.highest_attempts(run).values())

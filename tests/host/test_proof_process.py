@@ -215,11 +215,11 @@ def test_who_only_looks_like_a_part_of_the_proof_lives_on(tmp_path: Path) -> Non
         asyncio.run(remove_scratch(plan.scratch))
 
         assert own.wait(10) == -9
-        assert [each.poll() for each in others] == [None, None]
+        assert [other.poll() for other in others] == [None, None]
     finally:
-        for each in others:
-            each.kill()
-            each.wait()
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 # --- what it prints ---------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def folders(tmp_path: Path, scontrol: Path) -> Path:
 
 
 def left(folder: Path) -> set[str]:
-    return {each.name.rpartition("-")[2] for each in folder.iterdir()}
+    return {path.name.rpartition("-")[2] for path in folder.iterdir()}
 
 
 def test_only_folders_of_ended_jobs_are_removed(folders: Path):

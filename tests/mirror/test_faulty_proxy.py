@@ -80,7 +80,7 @@ def test_without_a_fault_everything_is_forwarded(client: Client, direct: Client,
     obstore.delete(client, "a b/ü%2F+")
 
     assert keys(direct) == []
-    assert [each.split()[0] for each in proxy.requests].count("HEAD") >= 2
+    assert [request.split()[0] for request in proxy.requests].count("HEAD") >= 2
 
 
 def test_a_request_cut_before_the_store_changes_nothing(client: Client, direct: Client, proxy: FaultyProxy):

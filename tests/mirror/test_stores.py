@@ -60,7 +60,7 @@ def test_of_eight_that_create_at_once_one_wins(store: ObjectStore):
     with ThreadPoolExecutor(8) as pool:
         winners = [each for each in pool.map(create, range(8)) if each is not None]
 
-    assert [bytes(obstore.get(client, "epoch/0001").bytes())] == [str(each).encode() for each in winners]
+    assert [bytes(obstore.get(client, "epoch/0001").bytes())] == [str(winner).encode() for winner in winners]
 
 
 def test_a_large_object_comes_back_as_it_was(store: ObjectStore, tmp_path: Path):

@@ -56,7 +56,7 @@ def test_an_exact_job_of_a_configuration_is_proven_and_nothing_of_its_own_is_tou
     assert done.stdout.startswith("exact: 3 kills, 24 steps, 4 epochs' ends, ")
     assert "all bits equal" in done.stdout
     assert "not varied: another host" in done.stdout
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["scratch", "train.conf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch", "train.conf"]
     assert list(scratch.iterdir()) == []
 
 
@@ -72,7 +72,7 @@ def test_a_command_is_proven_and_reported_as_json_with_progress_before(tmp_path:
     assert [kill["place"] for kill in report["kills"]] == ["at an epoch's edge", "in a step"]
     assert all(kill["resumed_from"] > 0 for kill in report["kills"])
     (kept,) = tmp_path.iterdir()
-    assert sorted(each.name for each in kept.iterdir()) == ["killed", "undisturbed"]
+    assert sorted(path.name for path in kept.iterdir()) == ["killed", "undisturbed"]
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path):
         [*PROVE, "--scratch", tmp_path, "--", sys.executable, EXACT], cwd=ROOT, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT), "SLOW": "1"}, start_new_session=True,
     ) as process:  # fmt: skip
-        wait_until(lambda: any(each.stat().st_size > 400 for each in tmp_path.rglob("record.jsonl")), "it trains", 60.0)
+        wait_until(lambda: any(path.stat().st_size > 400 for path in tmp_path.rglob("record.jsonl")), "it trains", 60.0)
         children = psutil.Process(process.pid).children(recursive=True)
 
         process.send_signal(number)
@@ -140,7 +140,7 @@ def test_a_proof_that_is_killed_leaves_no_process(tmp_path: Path):
         [*PROVE, "--scratch", tmp_path, "--", sys.executable, EXACT], cwd=ROOT, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), "SLOW": "1"},
     ) as process:  # fmt: skip
-        wait_until(lambda: any(each.stat().st_size > 400 for each in tmp_path.rglob("record.jsonl")), "it trains", 60.0)
+        wait_until(lambda: any(path.stat().st_size > 400 for path in tmp_path.rglob("record.jsonl")), "it trains", 60.0)
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
 

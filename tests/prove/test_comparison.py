@@ -229,7 +229,7 @@ def lost_names(begin: dict[str, str], after: dict[str, str], before: dict[str, s
     """What a restart from step 6 did not bring back."""
     killed = RunRecord((reached(6, begin, 2, begin=True), reached(7, after, 2)))
     again = RunRecord((reached(6, before), reached(7, then)))
-    return [each.name for each in lost_values(killed, RunRecord(), again, ("loss",))]
+    return [value.name for value in lost_values(killed, RunRecord(), again, ("loss",))]
 
 
 def test_a_value_is_lost_if_the_next_step_does_not_make_it_again():

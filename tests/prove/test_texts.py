@@ -65,7 +65,7 @@ def test_a_job_that_can_not_go_on_after_a_kill_is_different_with_its_error():
 
 
 def test_sizes_have_units():
-    assert [megabytes(each) for each in (999, 15_200, 4_100_000, 7_000_000_000)] == [
+    assert [megabytes(number) for number in (999, 15_200, 4_100_000, 7_000_000_000)] == [
         "999 bytes",
         "15.2 kB",
         "4.1 MB",

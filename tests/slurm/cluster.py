@@ -76,7 +76,7 @@ def why_not_here() -> str | None:
     """Why there can't be a cluster on this machine; None if there can."""
     if os.geteuid() != 0:
         return "a Slurm cluster of namespaces needs root"
-    missing = [each for each in PROGRAMS if shutil.which(each) is None]
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"no {', '.join(missing)}: Debian's slurmctld, slurmd, slurm-client, munge, iproute2, util-linux"
     namespaces = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
@@ -145,18 +145,18 @@ class Node:
             return {}
         space = os.readlink(f"/proc/{self.pid}/ns/pid")
         found = {}
-        for each in Path("/proc").glob("[0-9]*"):
+        for path in Path("/proc").glob("[0-9]*"):
             try:
-                words = (each / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-                if os.readlink(each / "ns/pid") == space and int(each.name) != self.pid:
-                    found[int(each.name)] = words
+                words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+                if os.readlink(path / "ns/pid") == space and int(path.name) != self.pid:
+                    found[int(path.name)] = words
             except (OSError, ValueError):
                 continue
         return {pid: words for pid, words in found.items() if words and not _is_own(words)}
 
     def find(self, *words: str) -> list[int]:
         """Pids of its processes whose command line has all these words, the oldest first."""
-        return sorted(pid for pid, line in self.processes().items() if all(each in " ".join(line) for each in words))
+        return sorted(pid for pid, line in self.processes().items() if all(word in " ".join(line) for word in words))
 
     def kill(self, *words: str, number: int = signal.SIGKILL) -> list[int]:
         """Signals its processes whose command line has all these words."""
@@ -183,7 +183,7 @@ class Node:
 
 
 def _is_own(words: Sequence[str]) -> bool:
-    return any(Path(words[0]).name.startswith(each) for each in ("slurmd", "slurmstepd", "sleep")) or (
+    return any(Path(words[0]).name.startswith(text) for text in ("slurmd", "slurmstepd", "sleep")) or (
         words[0].startswith("slurmstepd:")
     )
 
@@ -311,7 +311,7 @@ class Cluster:
 
     def leftovers(self) -> dict[str, list[list[str]]]:
         """What runs on the nodes that is not Slurm's own, by node."""
-        return {each.name: list(found.values()) for each in self.nodes if (found := each.processes())}
+        return {node.name: list(found.values()) for node in self.nodes if (found := node.processes())}
 
 
 class SlurmJob:
@@ -324,7 +324,7 @@ class SlurmJob:
     def field(self, name: str) -> str:
         """A field of `scontrol show job`."""
         words = self.cluster.run("scontrol", "show", "job", "-o", self.id).stdout.split()
-        return next((each.partition("=")[2] for each in words if each.startswith(f"{name}=")), "")
+        return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
     @property
     def state(self) -> str:

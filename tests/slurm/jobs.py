@@ -70,12 +70,12 @@ class Submission:
 
     def newest(self) -> int:
         """The highest committed step, 0 if there is none."""
-        return max((each.step for each in selection.committed_checkpoints(self.checkpoints)), default=0)
+        return max((checkpoint.step for checkpoint in selection.committed_checkpoints(self.checkpoints)), default=0)
 
     def attempts(self) -> set[int]:
         """The attempts that committed."""
         names = selection.committed_checkpoints(self.checkpoints)
-        return {each.attempt for each in names}
+        return {name.attempt for name in names}
 
     def count(self) -> int:
         """What the newest checkpoint holds: the trainer counts its steps."""
@@ -145,7 +145,7 @@ class Gang(Submission):
     def printed(self, job: SlurmJob) -> str:
         """What the workers of all nodes printed."""
         logs = sorted((self.cluster.shared / f"stepkeeper-{job.id}").glob("*/train-stdout.log*"))
-        return "\n".join(each.read_text(errors="replace") for each in logs)
+        return "\n".join(log.read_text(errors="replace") for log in logs)
 
     def starts(self, job: SlurmJob) -> list[tuple[int, int]]:
         """Rank and first step of every worker that began to train."""

@@ -40,7 +40,7 @@ def undisturbed(cluster: Cluster) -> list[str]:
 def resumed_once(gang: Gang, job: SlurmJob, times: int = 1) -> None:
     """All ranks began anew so many times, each time at one step after the first."""
     begun = gang.starts(job)
-    steps = [[step for rank, step in begun if rank == each] for each in range(gang.nodes)]
+    steps = [[step for rank, step in begun if rank == number] for number in range(gang.nodes)]
     assert steps == [steps[0]] * gang.nodes
     assert len(steps[0]) == times + 1
     assert all(step > 0 for step in steps[0][1:])

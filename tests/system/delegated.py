@@ -23,7 +23,7 @@ def group(*controllers: str) -> Iterator[Path]:
     folder = mount / f"stepkeeper-test-{uuid.uuid4().hex[:8]}"
     try:
         if controllers:
-            (mount / "cgroup.subtree_control").write_text(" ".join(f"+{each}" for each in controllers))
+            (mount / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
         folder.mkdir()
     except OSError as error:
         pytest.skip(f"no group can be made in {mount} with {controllers or 'no controllers'}: {error.strerror}")

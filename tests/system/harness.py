@@ -127,8 +127,8 @@ class Daemon:
 
     def die(self) -> None:
         """Kills the daemon, once its ledger has all that happened so far: a disk may be slow."""
-        for each in self.call("status")["programs"][:1]:
-            self.call("history", name=each["name"])  # waits for all writes before it, whichever program's
+        for program in self.call("status")["programs"][:1]:
+            self.call("history", name=program["name"])  # waits for all writes before it, whichever program's
         assert self.stop(signal.SIGKILL) == -signal.SIGKILL
 
     def call(self, command: str, **arguments: object) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Daemon:
             connection.recv(100)
 
     def status(self, name: str) -> dict[str, Any]:
-        return next(each for each in self.call("status")["programs"] if each["name"] == name)
+        return next(program for program in self.call("status")["programs"] if program["name"] == name)
 
     def until(self, look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
         return wait_until(look, what, patience_s, self.errors)
@@ -191,7 +191,7 @@ class Daemon:
 
     def events(self, *names: str) -> list[str]:
         """Which of these happened, in order, by the daemon's log."""
-        return [each["event"] for each in records(self.folder / "daemon.log") if each["event"] in names]
+        return [record["event"] for record in records(self.folder / "daemon.log") if record["event"] in names]
 
     def errors(self) -> str:
         return (self.folder / "daemon.err").read_text(errors="replace")[-4000:]
@@ -213,6 +213,6 @@ def job(name: str, folder: Path, keys: str = "", **environment: object) -> str:
 
 def let_others_in(folder: Path) -> None:
     """Other users may pass the folders that pytest made for this one's eyes only, on the way to it too."""
-    for each in (folder, *folder.parents):
-        if each.stat().st_uid == os.geteuid() and each.stat().st_mode & 0o777 == 0o700:
-            each.chmod(0o755)
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o777 == 0o700:
+            parent.chmod(0o755)

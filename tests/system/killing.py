@@ -253,8 +253,8 @@ class Rig:
         newest = selection.committed_checkpoints(self._folder / name)[0]
         folder = self._folder / name / str(newest)
         hashes = {
-            each.name: self._example.digest(folder / each.name) or each.hash
-            for each in manifest.verify_checkpoint(folder).files
+            file.name: self._example.digest(folder / file.name) or file.hash
+            for file in manifest.verify_checkpoint(folder).files
         }
         attempts = self._daemon.call("history", name=name, limit=10_000)["attempts"]
         return End(newest.step, hashes, hits, tuple(attempts), time.monotonic() - began)
@@ -340,7 +340,9 @@ class Rig:
 
     def _partials(self, name: str) -> list[str]:
         """Of saves that are not finished. A checkpoint that is being deleted looks the same, but is an old one."""
-        newest = max((each.step for each in selection.committed_checkpoints(self._folder / name)), default=-1)
+        newest = max(
+            (checkpoint.step for checkpoint in selection.committed_checkpoints(self._folder / name)), default=-1
+        )
         try:
             found = [each.name for each in os.scandir(self._folder / name) if layout.is_partial(each.name)]
         except FileNotFoundError:
@@ -360,7 +362,7 @@ class Rig:
 
 def spoil(checkpoint: Path, damage: Damage) -> None:
     """Does it to the checkpoint's largest file, or to its manifest."""
-    largest = max((each for each in checkpoint.iterdir() if each.is_file()), key=lambda each: each.stat().st_size)
+    largest = max((path for path in checkpoint.iterdir() if path.is_file()), key=lambda each: each.stat().st_size)
     if damage is Damage.GONE:
         largest.unlink()
     elif damage is Damage.MANIFEST:

@@ -127,7 +127,7 @@ class Histories:
 
     def look(self, host: Host) -> dict[str, dict[str, Any]]:
         """The status of all jobs, held to the claim; an attempt is judged before what it has committed is believed."""
-        found = {each["name"]: each for each in host.daemon.call("status")["programs"]}
+        found = {program["name"]: program for program in host.daemon.call("status")["programs"]}
         for job, status in found.items():
             self._judge(host, job, status["job"])
             self._believe(job, status["job"])
@@ -386,7 +386,7 @@ class Histories:
         for folder in (there.folder / "state", there.disk):  # the logger leaves by itself, and tidies up meanwhile
             self.until(lambda folder=folder: remove(folder), "the disk of the lost host is gone", there)
         there.disk.mkdir()
-        for key in [each for each in self.told[MIRRORED].attempts if each[0] == there.name]:
+        for key in [attempt for attempt in self.told[MIRRORED].attempts if attempt[0] == there.name]:
             del self.told[MIRRORED].attempts[key]
         self.told[MIRRORED].newest = in_store  # what only the disk of the lost host had is lost with it
         here.daemon.start(PATIENCE_S)

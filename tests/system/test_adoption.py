@@ -51,11 +51,11 @@ def history(daemon: Daemon, name: str) -> list[dict[str, Any]]:
 
 
 def causes(daemon: Daemon, name: str) -> list[str | None]:
-    return [each["cause"] for each in history(daemon, name)]
+    return [attempt["cause"] for attempt in history(daemon, name)]
 
 
 def committed(daemon: Daemon, name: str) -> list[int]:
-    return [each.step for each in selection.committed_checkpoints(daemon.folder / name)]
+    return [checkpoint.step for checkpoint in selection.committed_checkpoints(daemon.folder / name)]
 
 
 def ask_in_background(daemon: Daemon, command: str, **arguments: object) -> None:
@@ -152,7 +152,10 @@ def test_adopted_worker_that_dies_is_followed_at_once_from_its_checkpoint(tmp_pa
         )
         daemon.until_state("count", "RUNNING")
         assert second["job"]["attempt"] == 2
-        assert [(each["cause"], each["signal"]) for each in history(daemon, "count")] == [("crash", 9), (None, None)]
+        assert [(attempt["cause"], attempt["signal"]) for attempt in history(daemon, "count")] == [
+            ("crash", 9),
+            (None, None),
+        ]
 
 
 @pytest.mark.slow
@@ -296,7 +299,7 @@ def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
         (attempt,) = history(daemon, "count")
         assert (attempt["cause"], attempt["from_step"], attempt["to_step"]) == ("done", 0, steps)
         assert committed(daemon, "count")[0] == steps
-        assert not [each for each in (tmp_path / "count").iterdir() if layout.is_partial(each.name)]
+        assert not [path for path in (tmp_path / "count").iterdir() if layout.is_partial(path.name)]
 
 
 # --- the worker ends while no daemon is there -------------------------------------------------------------------------
@@ -350,7 +353,9 @@ def test_history_after_an_exception_has_the_last_step(tmp_path: Path):
         daemon.until_state("count", "EXITED")
 
         (attempt,) = history(daemon, "count")
-        reported = max(each["step"] for each in records(tmp_path / "daemon.log") if each["event"] == "worker.failed")
+        reported = max(
+            record["step"] for record in records(tmp_path / "daemon.log") if record["event"] == "worker.failed"
+        )
         assert attempt["to_step"] == reported
         assert daemon.status("count")["job"]["step"] == reported
 
@@ -421,7 +426,7 @@ def test_reload_keeps_what_runs(tmp_path: Path):
         assert daemon.until_state("count", "RUNNING")["pid"] == trains["pid"]
         assert daemon.until_state("sleeper", "RUNNING")["pid"] == sleeps["pid"]
         daemon.call("stop", name="count")
-        assert [(each["cause"], each["exit_code"]) for each in history(daemon, "count")] == [("stopped", 143)]
+        assert [(attempt["cause"], attempt["exit_code"]) for attempt in history(daemon, "count")] == [("stopped", 143)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGPWR])
@@ -587,7 +592,7 @@ def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: 
             stray.kill()
             updating.join(PATIENCE_S)
             daemon.until_state("p", "RUNNING")
-            attempts = [each["attempt"] for each in daemon.call("history", name="p")["attempts"]]
+            attempts = [attempt["attempt"] for attempt in daemon.call("history", name="p")["attempts"]]
     finally:
         stray.kill()
         stray.wait()

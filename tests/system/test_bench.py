@@ -77,7 +77,7 @@ def test_every_second_of_a_peers_run_has_a_category():
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, tuple(each for each in KINDS if each.name == "count"))
+    site = Site(tmp_path, tuple(kind for kind in KINDS if kind.name == "count"))
     yield site
     site.close()
 
@@ -92,9 +92,9 @@ def test_a_second_worker_is_seen(site: Site):
             wait_until(lambda: watch.broken, "it is seen")
         strays = site.strays()
     finally:
-        for each in twins:
-            each.kill()
-            each.wait()
+        for twin in twins:
+            twin.kill()
+            twin.wait()
 
     assert watch.broken and "count-1 has 2 workers" in watch.broken[0]
     assert len(strays) == 2
@@ -113,7 +113,7 @@ def test_two_workers_one_after_the_other_are_none_too_many():
 def test_soak_fails_on_an_invariant_that_a_daemon_found_broken(tmp_path: Path):
     breach = {"event": "invariant.broken", "program": "count", "invariant": "never_two_attempts", "on": "StepsDone(…)"}
     lines = [{"event": "daemon.ready"}, breach, breach]
-    (tmp_path / "daemon.log").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (tmp_path / "daemon.log").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
     with closing(Site(tmp_path, KINDS)) as site:
         broken = soak_checks.broken_invariants(site)

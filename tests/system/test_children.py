@@ -76,10 +76,10 @@ def calls_in(tree: ast.AST) -> set[str]:
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names if each.name.partition(".")[0] in MODULES}
+            found |= {name.name for name in node.names if name.name.partition(".")[0] in MODULES}
         elif isinstance(node, ast.ImportFrom):
-            names = {each.name for each in node.names}
-            found |= {f"{node.module}.{each}" for each in names & SYSTEMS.get(node.module or "", set())}
+            names = {name.name for name in node.names}
+            found |= {f"{node.module}.{name}" for name in names & SYSTEMS.get(node.module or "", set())}
             found |= {node.module or ""} & MODULES | names & {"ProcessPoolExecutor"}
         elif isinstance(node, ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else ""
@@ -263,8 +263,8 @@ def home(tmp_path: Path) -> Path:
 
 def give(folder: Path) -> None:
     ids = pwd.getpwnam(USER)
-    for each in (folder, *folder.rglob("*")):
-        os.chown(each, ids.pw_uid, ids.pw_gid, follow_symlinks=False)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, ids.pw_uid, ids.pw_gid, follow_symlinks=False)
 
 
 KINDS = {

@@ -44,7 +44,7 @@ def test_options_hold_also_after_a_reload_from_another_folder(tmp_path: Path):
         assert daemon.until_state("sleeper", "RUNNING")["pid"] == pid
         assert (tmp_path / "logs" / "sleeper-stdout.log").exists()
 
-    assert sorted(each.name for each in (tmp_path / "work").iterdir()) == []
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == []
     assert daemon.errors() == ""  # silent
 
 

@@ -43,7 +43,7 @@ def test_a_daemon_in_a_copied_folder_leaves_the_processes_of_the_original_alone(
         with second:
             mine = second.until_step("count", 20)["pid"]
             others = {name: second.until_state(name, "RUNNING")["pid"] for name in theirs}
-            told = [each for each in records(copy / "daemon.log") if each["event"] == "worker.not_ours"]
+            told = [record for record in records(copy / "daemon.log") if record["event"] == "worker.not_ours"]
             lost = second.call("history", name="count")["attempts"][0]
 
         now = first.status("count")
@@ -69,7 +69,7 @@ def test_a_state_folder_that_was_renamed_keeps_its_workers(tmp_path: Path):
         assert daemon.until_state("count", "RUNNING")["pid"] == worker
         assert {name: daemon.until_state(name, "RUNNING")["pid"] for name in theirs} == theirs
         daemon.call("stop", name="count")
-        assert [each["cause"] for each in daemon.call("history", name="count")["attempts"]] == ["stopped"]
+        assert [attempt["cause"] for attempt in daemon.call("history", name="count")["attempts"]] == ["stopped"]
 
 
 @pytest.mark.slow

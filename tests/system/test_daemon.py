@@ -40,7 +40,7 @@ def test_the_log_says_that_a_job_which_is_done_ended_as_it_should_and_one_that_w
         os.kill(daemon.until_step("t", 5)["pid"], signal.SIGKILL)
         daemon.until_state("t", "SUCCEEDED")
 
-    ends = [each for each in records(tmp_path / "daemon.log") if each["event"] == "worker.exited"]
+    ends = [record for record in records(tmp_path / "daemon.log") if record["event"] == "worker.exited"]
     assert [(each["how"], each["expected"]) for each in ends] == [
         ("terminated by SIGKILL", False),
         ("exit status 0", True),
@@ -122,7 +122,7 @@ def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_pat
 
         def renewed() -> bool:
             try:
-                return [each["name"] for each in daemon.call("status")["programs"]] == ["new"]
+                return [program["name"] for program in daemon.call("status")["programs"]] == ["new"]
             except OSError:
                 return False
 

@@ -45,7 +45,7 @@ def test_a_start_starts_what_it_needs(tmp_path: Path) -> None:
     with Daemon(tmp_path, programs) as daemon:
         daemon.call("start", name="c")
 
-        assert [each["state"] for each in daemon.call("status")["programs"]] == ["RUNNING"] * 3
+        assert [program["state"] for program in daemon.call("status")["programs"]] == ["RUNNING"] * 3
 
 
 def test_a_program_waits_for_the_end_of_one_that_prepares(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def read(daemon: Daemon, **query: str) -> list[dict[str, Any]]:
 
 
 def named(events: list[dict[str, Any]]) -> list[str]:
-    return [f"{each['event'].removeprefix('PROCESS_STATE_')} {each['program'] or ''}".strip() for each in events]
+    return [f"{event['event'].removeprefix('PROCESS_STATE_')} {event['program'] or ''}".strip() for event in events]
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_a_watcher_that_reads_nothing_holds_nobody_up_and_is_told_what_it_missed
 
     for part in range(0, KEPT + 2000, 500):  # more than ring and socket hold
         multicall = [
-            {"methodName": "supervisor.sendRemoteCommEvent", "params": ["t", f"{part + each} " + "x" * 500]}
-            for each in range(500)
+            {"methodName": "supervisor.sendRemoteCommEvent", "params": ["t", f"{part + number} " + "x" * 500]}
+            for number in range(500)
         ]
         _multicall(daemon, multicall)
     tell(daemon, "last")
@@ -187,4 +187,4 @@ def test_checkpoints_and_notices_are_told(tmp_path: Path):
 
         events = read(daemon, kind="CHECKPOINT,NOTICE", program="digits")
         assert {"CHECKPOINT_COMMITTED digits", "NOTICE_RECEIVED digits"} <= set(named(events))
-        assert saved["step"] in [each.get("step") for each in events]
+        assert saved["step"] in [event.get("step") for event in events]

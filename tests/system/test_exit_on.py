@@ -43,7 +43,7 @@ def test_done_waits_until_the_last_checkpoint_is_in_the_mirror(tmp_path: Path) -
     daemon = Daemon(tmp_path, job("digits", tmp_path, f"mirror=file://{tmp_path}/store", STEPS=5), "exit_on=done")
 
     assert ends(daemon) == 0
-    (newest,) = (each.name for each in (tmp_path / "digits").glob("step-0000000005*"))
+    (newest,) = (path.name for path in (tmp_path / "digits").glob("step-0000000005*"))
     assert list((tmp_path / "store").rglob(f"{newest}/MANIFEST.json"))
 
 

@@ -141,15 +141,15 @@ def test_job_without_a_fitting_checkpoint_fails_and_moves_nothing(tmp_path: Path
     with Daemon(tmp_path, section("none", tmp_path, tmp_path / "c")) as daemon:
         ends_well(daemon, "none")
         before = sorted(os.listdir(tmp_path / "c"))
-    for each in (tmp_path / "c").glob("step-*/state.json"):
-        assert each.is_file()
+    for path in (tmp_path / "c").glob("step-*/state.json"):
+        assert path.is_file()
     renamed = section("none", tmp_path, tmp_path / "c", MISFIT="all").replace("faulty.py", "other_files.py")
     with Daemon(tmp_path, renamed) as daemon:
         daemon.call("start", name="none", wait=False)
         found = daemon.until_state("none", "FAILED", patience_s=PATIENCE_S)
 
         assert "a checkpoint of State" in found["reason"]
-        assert {each["cause"] for each in history(daemon, "none")[1:]} <= {"bad-checkpoint", "setup"}
+        assert {attempt["cause"] for attempt in history(daemon, "none")[1:]} <= {"bad-checkpoint", "setup"}
         assert sorted(set(os.listdir(tmp_path / "c")) - {"worker.lock"}) == sorted(set(before) - {"worker.lock"})
 
 
@@ -161,7 +161,7 @@ def test_a_hang_in_each_section_is_seen_as_that(tmp_path: Path):
         for name, words in sections.items():
             found = daemon.until_state(name, "SUCCEEDED", "FAILED", patience_s=PATIENCE_S)
             assert found["state"] == "SUCCEEDED", found["reason"]
-            assert any(words in each["text"] for each in history(daemon, name)), history(daemon, name)
+            assert any(words in attempt["text"] for attempt in history(daemon, name)), history(daemon, name)
 
 
 # --- the file system of its checkpoints -------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_full_disk(tmp_path: Path, disk: Path):
         hurry(daemon, "full")
 
         ends_well(daemon, "full", LONG)
-        assert [each["cause"] for each in history(daemon, "full")] == ["done"]
+        assert [attempt["cause"] for attempt in history(daemon, "full")] == ["done"]
 
 
 def test_read_only_file_system(tmp_path: Path, disk: Path):

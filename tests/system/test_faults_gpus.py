@@ -38,7 +38,7 @@ def test_a_start_waits_until_the_memory_of_the_last_attempt_is_free(tmp_path: Pa
         host.are()
 
         daemon.until_step("t", 20)
-        assert [each["cause"] for each in daemon.call("history", name="t")["attempts"]] == ["crash", None]
+        assert [attempt["cause"] for attempt in daemon.call("history", name="t")["attempts"]] == ["crash", None]
 
 
 def test_job_waiting_for_gpus_can_be_stopped_and_starts_after_the_timeout(tmp_path: Path, host: GpuHost):
@@ -100,5 +100,5 @@ def test_a_gpu_in_error_is_told_and_counts_against_nothing(tmp_path: Path, host:
         daemon.call("start", name="t")
 
         daemon.until_state("t", "RUNNING")
-        causes = [each["cause"] for each in daemon.call("history", name="t")["attempts"]]
+        causes = [attempt["cause"] for attempt in daemon.call("history", name="t")["attempts"]]
         assert causes == ["stopped", None]

@@ -144,7 +144,7 @@ def test_done_unseen_is_success(tmp_path: Path, reaper: Callable[[int], int]):
         daemon.start()
 
         daemon.until_state("t", "SUCCEEDED")
-        assert [each["cause"] for each in history(daemon)] == ["done"]
+        assert [attempt["cause"] for attempt in history(daemon)] == ["done"]
 
 
 def test_a_new_daemon_does_not_forget_which_checkpoint_kills(tmp_path: Path):
@@ -166,7 +166,9 @@ def test_a_new_daemon_does_not_forget_which_checkpoint_kills(tmp_path: Path):
 def test_a_crash_loop_goes_on_where_it_stood(tmp_path: Path):
     program = job("t", tmp_path, "startretries=3", FAIL="none-such", STEPS=0, LOAD_S="no number")
     with Daemon(tmp_path, program) as daemon:
-        daemon.until(lambda: [each["cause"] for each in history(daemon)] == ["crash"] * 3, "it failed three times")
+        daemon.until(
+            lambda: [attempt["cause"] for attempt in history(daemon)] == ["crash"] * 3, "it failed three times"
+        )
         daemon.until_state("t", "BACKOFF")
         daemon.die()
 
@@ -201,9 +203,9 @@ def test_no_worker_is_left_and_none_is_started_twice(tmp_path: Path, reaper: Cal
         pid = daemon.until_state("t", "RUNNING")["pid"]
         mark = f"{tmp_path}/state".encode()
         mine = [
-            each.pid
-            for each in psutil.process_iter()
-            if alive(each.pid) and mark in _environ(each.pid) and b"trainer.py" in _command(each.pid)
+            process.pid
+            for process in psutil.process_iter()
+            if alive(process.pid) and mark in _environ(process.pid) and b"trainer.py" in _command(process.pid)
         ]
         assert mine == [pid]
 

@@ -21,7 +21,7 @@ def ctl(daemon: Daemon, *arguments: str) -> tuple[int, list[str]]:
 
 
 def names(daemon: Daemon) -> list[str]:
-    return [each["name"] for each in daemon.call("status")["programs"]]
+    return [program["name"] for program in daemon.call("status")["programs"]]
 
 
 @pytest.mark.slow
@@ -72,13 +72,13 @@ def test_update_takes_what_was_removed_into_use(tmp_path: Path) -> None:
 
         actions = daemon.call("update")["actions"]
 
-        assert [(each["name"], each["action"]) for each in actions] == [("a", "added")]
+        assert [(action["name"], action["action"]) for action in actions] == [("a", "added")]
         daemon.until_state("a", "RUNNING")
 
 
 def test_more_or_fewer_processes_of_a_program_leave_the_others_alone(tmp_path: Path) -> None:
     def pids() -> dict[str, int]:
-        return {each["name"]: each["pid"] for each in daemon.call("status")["programs"]}
+        return {program["name"]: program["pid"] for program in daemon.call("status")["programs"]}
 
     def with_processes(count: int) -> str:
         return GROUP.replace("numprocs=2", f"numprocs={count}") + SLEEPER.format("solo")

@@ -30,7 +30,7 @@ def test_forged_mark_of_another_user_kills_and_counts_nothing(signature: str, tm
         try:
             daemon.start()
             found = daemon.until_state("p", "RUNNING")
-            attempts = [each["attempt"] for each in daemon.call("history", name="p")["attempts"]]
+            attempts = [attempt["attempt"] for attempt in daemon.call("history", name="p")["attempts"]]
             is_stranger_alive = stranger.poll() is None
         finally:
             stranger.kill()

@@ -38,9 +38,13 @@ def test_each_way_to_hang_is_seen_explained_and_survived(tmp_path: Path):
         for name, seen in SEEN.items():
             ends_well(daemon, name)
 
-            texts = [each["text"] for each in attempts(daemon, name) if each["cause"] == "hang"]
+            texts = [attempt["text"] for attempt in attempts(daemon, name) if attempt["cause"] == "hang"]
             kept = [Path(found[1]) for text in texts if (found := re.search(r"; stacks: (\S+)", text))]
-            assert any(seen in path.read_text() for path in kept), (name, texts, [each.read_text() for each in kept])
+            assert any(seen in path.read_text() for path in kept), (
+                name,
+                texts,
+                [checkpoint.read_text() for checkpoint in kept],
+            )
 
 
 @pytest.mark.slow
@@ -49,7 +53,7 @@ def test_a_learned_limit_knows_in_which_section_the_worker_hangs(tmp_path: Path)
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=30, EVERY=10, FAIL="data")) as daemon:
         ends_well(daemon, "count")
 
-        texts = [each["text"] for each in attempts(daemon, "count")]
+        texts = [attempt["text"] for attempt in attempts(daemon, "count")]
         assert any("in section data (hang_timeout = auto) after step 5" in text for text in texts), texts
 
 
@@ -79,7 +83,7 @@ def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path):
         ends_well(daemon, "count")
 
     kept = (tmp_path / "state" / "stacks" / "count").glob("*.txt")
-    assert any("stacks, from py-spy:\nProcess " in each.read_text() for each in kept)
+    assert any("stacks, from py-spy:\nProcess " in checkpoint.read_text() for checkpoint in kept)
 
 
 def test_a_checkpoint_that_kills_is_passed_over_and_training_ends_well(tmp_path: Path):
@@ -98,7 +102,7 @@ def test_a_step_that_kills_is_named(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=40, EVERY=10, FAIL="dies-at-27")) as daemon:
         found = daemon.until_state("count", "FAILED", patience_s=60)
 
-        assert any("step 27 kills it" in each["text"] for each in attempts(daemon, "count")), found
+        assert any("step 27 kills it" in attempt["text"] for attempt in attempts(daemon, "count")), found
 
 
 @pytest.mark.slow

@@ -44,8 +44,8 @@ def _removes_deep_trees(tmp_path: Path) -> Iterator[None]:
 def give(folder: Path, user: str = USER) -> Path:
     """Makes a folder with all that is in it a user's."""
     ids = pwd.getpwnam(user)
-    for each in (folder, *folder.rglob("*")):
-        os.chown(each, ids.pw_uid, ids.pw_gid, follow_symlinks=False)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, ids.pw_uid, ids.pw_gid, follow_symlinks=False)
     return folder
 
 
@@ -263,7 +263,7 @@ def test_a_folder_that_is_swapped_while_its_log_rotates_leads_to_nothing_of_root
         with contextlib.suppress(Refused):  # where it ended with a link
             daemon.call("clear", name="p")
 
-    assert {each.name: each.read_text() for each in roots.iterdir()} == {
+    assert {path.name: path.read_text() for path in roots.iterdir()} == {
         name: f"root's {name}" for name in ("log", "log.1", "log.2", "log.3")
     }
     assert longest < RESPONSE_S
@@ -394,7 +394,7 @@ def test_5000_quarantined_make_no_long_answers(home: Path) -> None:
         status = json.dumps(daemon.call("status"))
         listed = daemon.call("checkpoints", name="p", verify=False)["checkpoints"]
 
-    ledger = sum(each.stat().st_size for each in (home.parent / "state").glob("ledger*"))
+    ledger = sum(path.stat().st_size for path in (home.parent / "state").glob("ledger*"))
     assert "and 4995 more" in reason
     assert len(status) < 20_000
     assert len(listed) == 3000

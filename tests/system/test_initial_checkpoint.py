@@ -32,4 +32,4 @@ def test_job_begins_from_another_jobs_newest(tmp_path: Path) -> None:
         (attempt,) = daemon.call("history", name="second", limit=10)["attempts"]
 
     assert (attempt["restored"], attempt["from_step"], attempt["to_step"]) == ("step-0000000030.a1", 30, 50)
-    assert sorted(each.name for each in (tmp_path / "first").glob("step-*"))[-1] == "step-0000000030.a1"
+    assert sorted(path.name for path in (tmp_path / "first").glob("step-*"))[-1] == "step-0000000030.a1"

@@ -100,7 +100,7 @@ def words(event: dict[str, Any]) -> str:
 
 
 def of(events: list[dict[str, Any]], process: str) -> list[str]:
-    return [words(each) for each in events if f"processname:{process} " in each["payload"]]
+    return [words(event) for event in events if f"processname:{process} " in event["payload"]]
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_another_of_the_pool_takes_what_a_dying_one_had(tmp_path: Path):
 
 
 def _standings(daemon: Daemon) -> list[str]:
-    return [each["listener"]["standing"] for each in daemon.call("status")["programs"] if each["listener"]]
+    return [program["listener"]["standing"] for program in daemon.call("status")["programs"] if program["listener"]]
 
 
 def metrics(daemon: Daemon) -> str:
@@ -228,10 +228,10 @@ def test_many_threads_tell_and_nothing_is_lost(tmp_path: Path):
             threading.Thread(target=tell, args=(daemon, *(f"{number}.{each}" for each in range(25))))
             for number in range(4)
         ]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
         daemon.until(lambda: len(payloads(tmp_path)) == 100, "all are heard")
         assert len(set(payloads(tmp_path))) == 100
@@ -245,4 +245,4 @@ def test_a_daemon_that_ends_when_all_is_done_does_not_wait_for_listeners(tmp_pat
         (tmp_path / "done").touch()
 
         assert daemon.process is not None and daemon.process.wait(PATIENCE_S) == 0
-    assert ["processname:p" in each for each in payloads(tmp_path)] == [True]
+    assert ["processname:p" in payload for payload in payloads(tmp_path)] == [True]

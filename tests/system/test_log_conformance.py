@@ -50,7 +50,9 @@ def lines(side: Side) -> dict[str, list[str]]:
         assert LINE.fullmatch(line), line
         _, _, level, text = line.split(" ", 3)
         if WORDS.match(text):
-            name = next((each for each in re.findall(r"[a-z]+", text) if f"[program:{each}]" in PROGRAMS), "daemon")
+            name = next(
+                (match_ for match_ in re.findall(r"[a-z]+", text) if f"[program:{match_}]" in PROGRAMS), "daemon"
+            )
             found.setdefault(name, []).append(f"{level} " + re.sub(r"pid \d+|\(\d+\)", "N", text))
     return found
 

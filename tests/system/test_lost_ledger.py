@@ -182,8 +182,8 @@ def test_ledger_that_is_lost_while_no_daemon_runs_is_said_and_a_stop_is_remember
         daemon.call("stop", name="x")
         worker = daemon.until_step("count", 25)["pid"]
         daemon.die()
-        for each in (tmp_path / "state").glob("ledger.sqlite3*"):
-            each.unlink() if how == "deleted" else each.write_bytes(b"no ledger" * 1000)
+        for path in (tmp_path / "state").glob("ledger.sqlite3*"):
+            path.unlink() if how == "deleted" else path.write_bytes(b"no ledger" * 1000)
 
         daemon.start()
 
@@ -199,8 +199,8 @@ def test_ledger_that_is_lost_while_no_daemon_runs_is_said_and_a_stop_is_remember
 def test_ledger_that_is_deleted_under_a_daemon_is_made_again(tmp_path: Path):
     with Daemon(tmp_path, SLEEPER + job("count", tmp_path, STEPS=ENDLESS)) as daemon:
         daemon.until_step("count", 25)
-        for each in (tmp_path / "state").glob("ledger.sqlite3*"):
-            each.unlink()
+        for path in (tmp_path / "state").glob("ledger.sqlite3*"):
+            path.unlink()
 
         daemon.call("stop", name="x")
 

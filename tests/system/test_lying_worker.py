@@ -44,7 +44,7 @@ def honest(folder: Path) -> str:
 
 
 def status_of_all(daemon: Daemon) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in daemon.call("status")["programs"]}
+    return {program["name"]: program for program in daemon.call("status")["programs"]}
 
 
 def test_no_time_ago_hides_the_status_of_all_others(tmp_path: Path):
@@ -61,7 +61,7 @@ def test_no_time_ago_hides_the_status_of_all_others(tmp_path: Path):
         assert said in found["liar"]["description"]
         assert found["liar"]["job"]["refused"] != []
         assert "sends nonsense" not in found["victim"]["description"]
-        assert {each["name"] for each in infos} == {"victim", "liar"}
+        assert {info["name"] for info in infos} == {"victim", "liar"}
 
 
 NOT_FINITE = [
@@ -101,8 +101,8 @@ def _assert_all_finite(daemon: Daemon) -> None:
         text = json.dumps(daemon.call(command, **arguments))
         json.loads(text, parse_constant=refuse)
         assert "inf" not in json.loads(text).get("description", "")
-    for each in daemon.call("status")["programs"]:
-        assert " inf " not in each["description"] and "0" * 50 not in each["description"]
+    for program in daemon.call("status")["programs"]:
+        assert " inf " not in program["description"] and "0" * 50 not in program["description"]
 
 
 @pytest.mark.slow
@@ -127,12 +127,12 @@ def test_a_loop_of_commits_fills_neither_the_disk_nor_the_queue(tmp_path: Path):
         assert answer["ledger_error"] is None
         assert grown < 20 << 20
         assert slowest_s < 2.0  # 0.5 s where nothing else runs: `python -m bench.hostile`
-    commits = [each for each in records(tmp_path / "daemon.log") if each["event"] == "checkpoint.committed"]
-    victims = {each["step"] for each in commits if each["program"] == "victim"}
+    commits = [record for record in records(tmp_path / "daemon.log") if record["event"] == "checkpoint.committed"]
+    victims = {commit["step"] for commit in commits if commit["program"] == "victim"}
     with closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite3")) as ledger:
         rows = dict(ledger.execute("SELECT program, count(*) FROM checkpoints GROUP BY program"))
         recorded = {step for (step,) in ledger.execute("SELECT step FROM checkpoints WHERE program = 'victim'")}
-    on_disk = {int(each.name[5:15]) for each in (tmp_path / "victim").glob("step-*")}
+    on_disk = {int(path.name[5:15]) for path in (tmp_path / "victim").glob("step-*")}
     assert recorded == on_disk == victims
     assert rows["liar"] < 2000
     assert (tmp_path / "state" / "ledger.sqlite3").stat().st_size < 4 << 20
@@ -149,11 +149,11 @@ def test_no_job_erases_what_operators_asked(tmp_path: Path):
         daemon.call("stop", name="victim")
         described = daemon.until(lambda: _left_out(daemon, "liar4000"), "its messages are left out")
         stays(lambda: _left_out(daemon, "liar4000"), "its messages are left out", 4.0)  # 100 MB of them, and more
-    logs = "".join(each.read_text() for each in tmp_path.glob("daemon.log*"))
+    logs = "".join(path.read_text() for path in tmp_path.glob("daemon.log*"))
     assert "left out of the daemon's log" in described
-    assert sum(each.stat().st_size for each in tmp_path.glob("daemon.log*")) < 2 << 20
+    assert sum(path.stat().st_size for path in tmp_path.glob("daemon.log*")) < 2 << 20
     assert '"change.asked"' in logs
-    assert [each["command"] for each in records(tmp_path / "state" / "changes.log")] == ["stop"]
+    assert [record["command"] for record in records(tmp_path / "state" / "changes.log")] == ["stop"]
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def _commits(daemon: Daemon) -> list[dict[str, Any]]:
 
 def _asked_at(daemon: Daemon) -> list[float]:
     """When the victim was asked to save because of the notice (Unix time)."""
-    found = [each for each in records(daemon.folder / "daemon.log") if each["event"] == "flush.asked"]
+    found = [record for record in records(daemon.folder / "daemon.log") if record["event"] == "flush.asked"]
     return [
         datetime.fromisoformat(each["timestamp"]).timestamp()
         for each in found

@@ -26,11 +26,11 @@ def test_job_trains_to_its_end_and_is_not_run_again(tmp_path: Path):
 
         assert done["job"]["step"] == 60
         assert done["job"]["metrics"] == {"accuracy": 1.0}
-        assert [each["cause"] for each in history(daemon, "count")] == ["done"]
+        assert [attempt["cause"] for attempt in history(daemon, "count")] == ["done"]
         daemon.stop()
         daemon.start()
         assert daemon.until_state("count", "SUCCEEDED")["job"]["step"] == 60
-        assert [each["cause"] for each in history(daemon, "count")] == ["done"]
+        assert [attempt["cause"] for attempt in history(daemon, "count")] == ["done"]
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_twenty_kills_at_random_moments_lose_nothing(tmp_path: Path):
         assert len(attempts) == 20  # the limit of the listing
         whole = selection.select_checkpoint(tmp_path / "count")
         assert whole.manifest is not None and whole.manifest.step == 1500
-        assert not [each for each in (tmp_path / "count").iterdir() if layout.is_partial(each.name)]
+        assert not [path for path in (tmp_path / "count").iterdir() if layout.is_partial(path.name)]
         assert not [pid for pid in pids if alive(pid)]
         assert daemon.descriptors() <= descriptors
         assert not (tmp_path / "state" / "run" / "count" / "a1").exists()
@@ -88,14 +88,14 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_next_older_one_used(tmp_
         refused = [each for each in listed if each["quarantined"]]
         assert [each["name"] for each in refused] == [str(newest)]
         assert refused[0]["reason"]
-        assert [each[0] for each in history(daemon, "count")[-1]["refused"]] == [str(newest)]  # type: ignore[index]
+        assert [attempt[0] for attempt in history(daemon, "count")[-1]["refused"]] == [str(newest)]  # type: ignore[index]
 
 
 def test_job_whose_every_checkpoint_is_damaged_fails_with_the_list(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000, EVERY=10)) as daemon:
         daemon.until_step("count", 35)
         daemon.call("stop", name="count")
-        names = [str(each) for each in selection.committed_checkpoints(tmp_path / "count")]
+        names = [str(checkpoint) for checkpoint in selection.committed_checkpoints(tmp_path / "count")]
         for name in names:
             damage_bit(tmp_path / "count" / name)
 
@@ -138,7 +138,7 @@ def test_started_programs_run_again_and_stopped_ones_stay_stopped(tmp_path: Path
 
         assert daemon.until_state("on", "RUNNING")["job"]["restored"] == str(flushed)
         assert daemon.status("off")["state"] == "STOPPED"
-        assert [each["lost_steps"] for each in history(daemon, "on")] == [0, None]
+        assert [attempt["lost_steps"] for attempt in history(daemon, "on")] == [0, None]
 
 
 def test_second_daemon_is_refused_and_the_first_goes_on(tmp_path: Path):

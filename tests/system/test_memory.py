@@ -81,7 +81,7 @@ def ask(daemon: Daemon, method: str, path: str, body: str | None = None) -> int:
 def mapped(daemon: Daemon) -> set[str]:
     assert daemon.process is not None
     maps = Path(f"/proc/{daemon.process.pid}/maps").read_text()
-    return {each for each in BINARIES if each in maps}
+    return {binary for binary in BINARIES if binary in maps}
 
 
 def test_an_idle_daemon_has_mapped_no_library_that_it_seldom_needs(daemon: Daemon):

@@ -172,9 +172,9 @@ def test_where_all_checkpoints_here_are_damaged_the_store_has_one(tmp_path: Path
         daemon.call("stop", name="j")
         daemon.until(lambda: daemon.status("j")["job"]["mirror"]["waits"] is None, "the last upload")
         remote = daemon.status("j")["job"]["mirror"]["newest_step"]
-        for each in (tmp_path / "j").glob("step-*/*"):
-            if each.name != "MANIFEST.json":
-                each.write_bytes(b"damaged")
+        for path in (tmp_path / "j").glob("step-*/*"):
+            if path.name != "MANIFEST.json":
+                path.write_bytes(b"damaged")
         daemon.call("start", name="j")
         attempts = daemon.call("history", name="j", limit=10)["attempts"]
 
@@ -187,11 +187,11 @@ def test_no_process_is_left_of_a_program_that_is_removed(tmp_path: Path):
         daemon.until(lambda: daemon.status("j")["job"]["mirror"]["newest_step"] == 60, "the last checkpoint")
         assert daemon.process is not None
         children = psutil.Process(daemon.process.pid).children
-        assert any("mirror.process" in " ".join(each.cmdline()) for each in children())
+        assert any("mirror.process" in " ".join(child.cmdline()) for child in children())
 
         daemon.write("")
         daemon.call("update")
 
         daemon.until(
-            lambda: not any("mirror.process" in " ".join(each.cmdline()) for each in children()), "it has ended"
+            lambda: not any("mirror.process" in " ".join(child.cmdline()) for child in children()), "it has ended"
         )

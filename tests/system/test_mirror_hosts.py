@@ -44,7 +44,7 @@ def go_down(daemon: Daemon) -> None:
 
 
 def epochs_in(store: Path) -> list[str]:
-    return sorted(each.name for each in store.glob("j/epoch/????"))
+    return sorted(path.name for path in store.glob("j/epoch/????"))
 
 
 def is_removed(folder: Path) -> bool:
@@ -74,7 +74,9 @@ def test_a_host_that_returns_with_its_disk_goes_on_from_what_its_successor_uploa
         old.until(lambda: mirror_of(old)["epoch"], "an epoch of its own again")
         attempts = old.call("history", name="j", limit=20)["attempts"]
 
-    begins = [each["from_step"] for each in attempts if each["attempt"] > 1 and each["from_step"] is not None]
+    begins = [
+        attempt["from_step"] for attempt in attempts if attempt["attempt"] > 1 and attempt["from_step"] is not None
+    ]
     assert begins
     assert min(begins) >= safe
     assert not list((first / "j" / "quarantine").glob(f"step-{safe:010d}*"))
@@ -169,9 +171,9 @@ def test_what_the_earlier_host_uploads_while_the_later_one_loads_is_not_left_beh
             safe = first.call("checkpoint", name="j")["step"]
             second.until_step("j", safe + 1)
             second.until(lambda: second.status("j")["state"] == "RUNNING", "it trains")
-            begins = [each["from_step"] for each in second.call("history", name="j", limit=20)["attempts"]]
+            begins = [attempt["from_step"] for attempt in second.call("history", name="j", limit=20)["attempts"]]
 
-    assert max(each or 0 for each in begins) == safe
+    assert max(begin or 0 for begin in begins) == safe
 
 
 @pytest.mark.slow

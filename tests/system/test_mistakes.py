@@ -26,10 +26,10 @@ def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path:
 
         answer = daemon.call("update")
 
-        assert [(each["name"], each["action"]) for each in answer["actions"]] == [("more", "added")]
+        assert [(action["name"], action["action"]) for action in answer["actions"]] == [("more", "added")]
         (broken,) = answer["broken"]
         assert (broken["section"], broken["kept"]) == ("program:count", ["count"])
-        assert any("comand" in each for each in broken["problems"])
+        assert any("comand" in problem for problem in broken["problems"])
         assert daemon.status("count")["pid"] == pid
         daemon.until_state("more", "RUNNING")
 
@@ -39,7 +39,9 @@ def test_bad_section_keeps_its_program_as_it_is_and_others_are_updated(tmp_path:
         )
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGHUP)  # does the same
-        daemon.until(lambda: "last" in [each["name"] for each in daemon.call("status")["programs"]], "it is added")
+        daemon.until(
+            lambda: "last" in [program["name"] for program in daemon.call("status")["programs"]], "it is added"
+        )
         assert daemon.status("more")["state"] == "RUNNING"
         assert daemon.status("count")["pid"] == pid
 
@@ -67,7 +69,7 @@ def test_update_of_one_program_speaks_of_its_section_alone(tmp_path: Path):
         changed = daemon.call("update", names=["a"])
 
         assert new["section"] == "program:b" and "startsecs" in new["problems"][0]
-        assert [each["action"] for each in changed["actions"]] == ["stopped", "updated"]
+        assert [action["action"] for action in changed["actions"]] == ["stopped", "updated"]
         assert changed["broken"] == []
 
 
@@ -106,10 +108,10 @@ def test_update_touches_only_what_changed(tmp_path: Path):
 
         nothing = {"broken": [], "remarks": [], "not_applied": {}}
         assert announced == {"added": ["c"], "changed": ["b"], "removed": ["gone"], **nothing}
-        assert {each["name"] for each in done["actions"]} == {"b", "c", "gone"}
+        assert {action["name"] for action in done["actions"]} == {"b", "c", "gone"}
         assert daemon.status("a")["pid"] == kept
         assert daemon.until_step("b", 1)["pid"] != changed
-        assert {each["name"] for each in daemon.call("status")["programs"]} == {"a", "b", "c"}
+        assert {program["name"] for program in daemon.call("status")["programs"]} == {"a", "b", "c"}
 
 
 def test_missing_command_is_named_and_works_once_it_is_there(tmp_path: Path):
@@ -177,7 +179,7 @@ def test_script_that_never_trains_with_worker_fails_once_and_says_why(tmp_path: 
 
         assert says in str(refused.value)
         assert daemon.status("mute")["state"] == "FAILED"
-        assert [each["cause"] for each in daemon.call("history", name="mute")["attempts"]] == ["setup"]
+        assert [attempt["cause"] for attempt in daemon.call("history", name="mute")["attempts"]] == ["setup"]
 
 
 @pytest.mark.parametrize(

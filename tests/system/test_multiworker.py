@@ -62,7 +62,7 @@ class Pair:
         """By rank: pid and first step, once both began so many times."""
 
         def look() -> dict[int, tuple[int, int]] | None:
-            found = [tuple(map(int, each)) for each in BEGINS.findall(self.text())]
+            found = [tuple(map(int, match_)) for match_ in BEGINS.findall(self.text())]
             if len(found) < 2 * times:
                 return None
             return {rank: (pid, step) for rank, pid, step in found[-2:]}
@@ -93,7 +93,7 @@ def test_killing_any_member_ends_with_the_same_bits(tmp_path: Path, undisturbed:
                 (newest / "worker-1.npz").write_bytes(content)
         resumed = pair.begun(3)
         daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
-        ended = [each["text"] for each in daemon.call("history", name="pair")["attempts"]]
+        ended = [attempt["text"] for attempt in daemon.call("history", name="pair")["attempts"]]
 
     assert resumed[0][1] == resumed[1][1] > 0, "both began from the same checkpoint"
     assert ends(tmp_path) == undisturbed

@@ -223,7 +223,7 @@ def test_a_notice_file_that_is_there_at_the_start_is_seen_and_its_removal_withdr
         until_held(daemon, "count")
         told = daemon.call("notices")
         assert [(each["source"], each["kind"]) for each in told["notices"]] == [("file", "maintenance")]
-        assert [(each["name"], each["trouble"]) for each in told["sources"]] == [("file", None)]
+        assert [(source["name"], source["trouble"]) for source in told["sources"]] == [("file", None)]
 
         notice.unlink()
 
@@ -309,7 +309,7 @@ def test_an_expired_notice_that_is_still_told_costs_a_new_daemon_nothing(tmp_pat
         step = daemon.until_step("count", 6)["job"]["step"]
         daemon.until_step("count", step + 100)
         assert daemon.events("notice.received") == ["notice.received"], "the first daemon's"
-        assert [each["cause"] for each in attempts(daemon, "count")] == ["stopped", None], "by this test"
+        assert [attempt["cause"] for attempt in attempts(daemon, "count")] == ["stopped", None], "by this test"
 
 
 def test_a_damaged_memory_of_notices_is_an_error_in_the_log_and_nothing_worse(tmp_path: Path):

@@ -107,7 +107,7 @@ def test_programs_restart_by_priority_after_a_host_crash(tmp_path: Path) -> None
     with Daemon(tmp_path, programs()) as daemon:
         started(daemon, 6)
         daemon.until_state("m", "RUNNING")
-        pids = [each["pid"] for each in daemon.call("status")["programs"]]
+        pids = [program["pid"] for program in daemon.call("status")["programs"]]
         daemon.die()
         subprocess.run(["kill", "-9", *map(str, pids)], check=True)
         daemon.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all are gone")

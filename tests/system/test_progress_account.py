@@ -114,9 +114,12 @@ def test_an_operator_begins_at_an_older_step_and_the_newer_ones_are_kept(tmp_pat
 
         found = daemon.status("j")["job"]
         assert (found["restored"], found["older_because"]) == (str(older), "operator")
-        assert [each.name for each in (tmp_path / "j" / layout.ABANDONED / "1").iterdir()] == [str(newest)]
+        assert [path.name for path in (tmp_path / "j" / layout.ABANDONED / "1").iterdir()] == [str(newest)]
         attempts = daemon.call("history", name="j")["attempts"]
-        assert [each["older_because"] for each in attempts if each["from_step"] is not None] == [None, "operator"]
+        assert [attempt["older_because"] for attempt in attempts if attempt["from_step"] is not None] == [
+            None,
+            "operator",
+        ]
         again = daemon.until_step("j", newest.step + 20)["job"]
         assert again["newest"]["step"] > newest.step
 

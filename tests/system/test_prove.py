@@ -92,9 +92,9 @@ def test_an_exact_proof_is_shown_kept_and_called_old_once_the_script_changes(tmp
         assert "remark: sum: proven exact just now" in ctl(daemon, "status", "sum").stderr
         assert not (tmp_path / "jobs" / "sum").exists(), "nothing of the job's own was touched"
         assert scratch_folders(tmp_path) == []
-        events = [each for each in read_events(daemon) if each["event"] == "PROOF_ENDED"]
-        assert [(each["program"], each["verdict"], each["kills"]) for each in events] == [("sum", "exact", 3)]
-        (asked,) = [each for each in records(tmp_path / "daemon.log") if each.get("command") == "prove"]
+        events = [event for event in read_events(daemon) if event["event"] == "PROOF_ENDED"]
+        assert [(event["program"], event["verdict"], event["kills"]) for event in events] == [("sum", "exact", 3)]
+        (asked,) = [record for record in records(tmp_path / "daemon.log") if record.get("command") == "prove"]
         assert (asked["event"], asked["result"], asked["program"]) == ("change.asked", "OK", "sum")
         assert 'stepkeeper_proof_exact{program="sum"} 1.0' in metrics(daemon)
         assert "hush-hush" not in daemon.errors() + (tmp_path / "daemon.log").read_text()
@@ -256,7 +256,7 @@ def test_a_daemon_that_ends_in_the_middle_leaves_nothing_behind(tmp_path: Path, 
 
 def prover_of(daemon: int) -> psutil.Process:
     return next(
-        each for each in psutil.Process(daemon).children() if "supervisor.proof_child" in " ".join(each.cmdline())
+        child for child in psutil.Process(daemon).children() if "supervisor.proof_child" in " ".join(child.cmdline())
     )
 
 
@@ -351,7 +351,7 @@ def test_another_users_job_is_proven_as_that_user(tmp_path: Path, installation: 
         everything = psutil.Process(daemon.process.pid).children(recursive=True)
         provers = [each for each in everything if "proof_child" in " ".join(each.cmdline())]
         (scratch,) = scratch_folders(tmp_path)
-        uids = {each.uids().effective for prover in provers for each in (prover, *prover.children(recursive=True))}
+        uids = {child.uids().effective for prover in provers for child in (prover, *prover.children(recursive=True))}
         commands = [path.read_bytes() for path in Path("/proc").glob("[1-9]*/cmdline")]
 
         assert uids == {pwd.getpwnam("nobody").pw_uid}

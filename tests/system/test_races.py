@@ -82,7 +82,7 @@ def test_start_during_the_flush_of_an_update_neither_hangs_it_nor_makes_a_second
 
         start = Call(lambda: daemon.call("start", name="count"))
 
-        assert [each["action"] for each in update.result()["actions"]] == ["stopped", "updated"]
+        assert [action["action"] for action in update.result()["actions"]] == ["stopped", "updated"]
         start.result()
         daemon.until_step("count", 6)
         assert workers(daemon) == 1

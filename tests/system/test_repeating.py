@@ -22,7 +22,7 @@ def test_a_job_that_diverges_waits_for_a_person(tmp_path: Path):
         failed = daemon.until_state("t", "FAILED")
 
         assert "loss of step 30 is nan" in failed["reason"] and "on_nan" in failed["reason"]
-        assert [each["cause"] for each in history(daemon)] == ["divergence"]
+        assert [attempt["cause"] for attempt in history(daemon)] == ["divergence"]
 
 
 def test_rollback_goes_back_further_each_time_and_gives_up_after_three(tmp_path: Path):
@@ -32,9 +32,9 @@ def test_rollback_goes_back_further_each_time_and_gives_up_after_three(tmp_path:
 
         attempts = history(daemon)
         assert "4 failures (divergence)" in failed["reason"]
-        assert [each["from_step"] for each in attempts] == [0, 30, 20, 10]
-        assert [each["cause"] for each in attempts] == ["divergence"] * 4
-        given_up = sorted(each.name for each in (tmp_path / "t" / layout.QUARANTINE).iterdir())
+        assert [attempt["from_step"] for attempt in attempts] == [0, 30, 20, 10]
+        assert [attempt["cause"] for attempt in attempts] == ["divergence"] * 4
+        given_up = sorted(path.name for path in (tmp_path / "t" / layout.QUARANTINE).iterdir())
         assert given_up[0].startswith("step-0000000020") and "step-0000000040.a1" in given_up
 
 
@@ -43,7 +43,10 @@ def test_skip_goes_on_without_the_batches(tmp_path: Path):
     with Daemon(tmp_path, program) as daemon:
         daemon.until_state("t", "SUCCEEDED")
 
-        assert [(each["cause"], each["from_step"]) for each in history(daemon)] == [("divergence", 0), ("done", 30)]
+        assert [(attempt["cause"], attempt["from_step"]) for attempt in history(daemon)] == [
+            ("divergence", 0),
+            ("done", 30),
+        ]
         assert daemon.events("batches.left_out") == ["batches.left_out"]
 
 
@@ -85,7 +88,7 @@ def test_a_kill_for_lack_of_memory_is_booked_as_that(tmp_path: Path, memory_cgro
     with Daemon(tmp_path, limited(memory_cgroup, tmp_path, "startretries=1")) as daemon:
         failed = daemon.until_state("t", "FAILED", patience_s=60)
 
-        assert [each["cause"] for each in history(daemon)] == ["out-of-memory"] * 2
+        assert [attempt["cause"] for attempt in history(daemon)] == ["out-of-memory"] * 2
         assert memory_cgroup.name in failed["reason"] and "on_oom" in failed["reason"]
         daemon.call("shutdown")
         daemon.until(lambda: not (memory_cgroup / "cgroup.procs").read_text(), "the cgroup is empty")
@@ -95,12 +98,12 @@ def test_microbatch_divides_until_it_fits_also_over_a_new_daemon(tmp_path: Path,
     program = limited(memory_cgroup, tmp_path, "on_oom=microbatch")
     with Daemon(tmp_path, program) as daemon:
         daemon.until_state("t", "SUCCEEDED", patience_s=60)
-        assert [each["cause"] for each in history(daemon)] == ["out-of-memory", "out-of-memory", "done"]
+        assert [attempt["cause"] for attempt in history(daemon)] == ["out-of-memory", "out-of-memory", "done"]
         daemon.stop()
     with Daemon(tmp_path, program) as daemon:
         daemon.call("start", name="t", from_scratch=True)
         daemon.until(lambda: len(history(daemon)) == 4, "a further attempt")
         daemon.until_state("t", "SUCCEEDED", patience_s=60)
 
-        assert [each["cause"] for each in history(daemon)][3:] == ["done"]
+        assert [attempt["cause"] for attempt in history(daemon)][3:] == ["done"]
         daemon.until(lambda: not (memory_cgroup / "cgroup.procs").read_text(), "the cgroup is empty")

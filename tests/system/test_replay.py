@@ -45,7 +45,11 @@ def test_a_difference_is_logged_counted_and_told(tmp_path: Path) -> None:
         daemon.until(lambda: records(tmp_path / "told"), "the hook is told")
         daemon.until(lambda: metrics(daemon, "sound")["stepkeeper_replayed_steps_total"] >= 5, "it replays", 200)
         listed = daemon.until(
-            lambda: [each for each in daemon.call("checkpoints", name="sound")["checkpoints"] if each["replayed"]],
+            lambda: [
+                checkpoint
+                for checkpoint in daemon.call("checkpoints", name="sound")["checkpoints"]
+                if checkpoint["replayed"]
+            ],
             "a checkpoint is marked",
         )
 

@@ -62,7 +62,7 @@ def kill_while_they_load(daemon: Daemon, times: int) -> None:
 
 
 def ends_of(daemon: Daemon, name: str) -> int:
-    return len([each for each in history(daemon, name) if each["cause"] is not None])
+    return len([attempt for attempt in history(daemon, name) if attempt["cause"] is not None])
 
 
 @pytest.mark.slow
@@ -99,11 +99,11 @@ def test_a_native_crash_in_the_restore_still_makes_the_checkpoint_suspect(tmp_pa
         for name in OLD:
             found = daemon.until(lambda name=name: restored_one(daemon, name), "one restored")
             assert found["restored"] == "step-0000000010.a1"
-            assert any("step-0000000020.a1 is suspect" in (each["text"] or "") for each in history(daemon, name))
+            assert any("step-0000000020.a1 is suspect" in (attempt["text"] or "") for attempt in history(daemon, name))
 
 
 def restored_one(daemon: Daemon, name: str) -> dict[str, Any] | None:
-    return next((each for each in history(daemon, name) if each["restored"]), None)
+    return next((attempt for attempt in history(daemon, name) if attempt["restored"]), None)
 
 
 @pytest.mark.slow

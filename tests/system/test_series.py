@@ -15,13 +15,13 @@ def test_curves_go_on_through_deaths_of_the_worker_and_of_the_daemon(tmp_path: P
     with Daemon(tmp_path, job("count", tmp_path, STEPS=1_000_000, EVERY=10, STEP_S=0.01)) as daemon:
 
         def series() -> dict[str, list[dict[str, float]]]:
-            names = [each["name"] for each in daemon.call("series", name="count")["metrics"]]
+            names = [metric["name"] for metric in daemon.call("series", name="count")["metrics"]]
             return {name: buckets_of(name) for name in names}
 
         def buckets_of(wanted: str) -> list[dict[str, float]]:
             metrics = daemon.call("series", name="count", metric=wanted)["metrics"]
-            assert all(each["name"] == wanted or not each["buckets"] for each in metrics)
-            return next(each["buckets"] for each in metrics if each["name"] == wanted)
+            assert all(metric["name"] == wanted or not metric["buckets"] for metric in metrics)
+            return next(metric["buckets"] for metric in metrics if metric["name"] == wanted)
 
         os.kill(daemon.until_step("count", 55)["pid"], signal.SIGKILL)
         daemon.until(lambda: daemon.status("count")["job"]["attempt"] == 2, "the next attempt begins")

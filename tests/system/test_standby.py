@@ -71,7 +71,7 @@ def test_a_death_makes_the_standby_the_next_attempt_and_a_new_one_is_prepared(tm
             "it trains",
         )
         third = until_ready(daemon, but=standby)
-        pipes = sorted(each.name for each in (tmp_path / "state" / "run" / "digits").iterdir())
+        pipes = sorted(path.name for path in (tmp_path / "state" / "run" / "digits").iterdir())
         both = {each.pid for each in of_job(daemon)}
 
     assert second["pid"] == standby
@@ -91,7 +91,7 @@ def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker
         attempts = history(daemon, "digits")
         ended = daemon.until(lambda: not of_job(daemon), "no standby is left of a job that is done")
 
-    assert ended and [each["cause"] for each in attempts] == ["crash", "done"]
+    assert ended and [attempt["cause"] for attempt in attempts] == ["crash", "done"]
     assert attempts[1]["restored"].endswith(".a1")
     newest = next(iter(selection.committed_checkpoints(tmp_path / "digits")))
     assert (newest.step, newest.attempt) == (1500, 2)
@@ -340,7 +340,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
         hurry(daemon, "none")
         ends_well(daemon, "none", steps)
 
-    attempts = [each.attempt for each in selection.committed_checkpoints(tmp_path / "c")]
+    attempts = [checkpoint.attempt for checkpoint in selection.committed_checkpoints(tmp_path / "c")]
     assert attempts == sorted(attempts, reverse=True)
 
 

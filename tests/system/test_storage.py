@@ -114,7 +114,7 @@ def test_an_unmounted_disk_is_not_trained_on_and_is_gone_on_with_once_it_is_back
         daemon.until_step("j", newest.step + 1)
 
         history = daemon.call("history", name="j")["attempts"]
-        assert "storage" in [each["cause"] for each in history]
+        assert "storage" in [attempt["cause"] for attempt in history]
         assert history[-1]["from_step"] == newest.step
 
 
@@ -161,13 +161,13 @@ def test_from_scratch_sets_whole_and_bad_checkpoints_aside_and_deletes_none(tmp_
     with Daemon(tmp_path, job("j", tmp_path, **SLOW)) as daemon:
         daemon.until_step("j", 30)
         daemon.call("stop", name="j")
-        before = {str(each) for each in selection.committed_checkpoints(tmp_path / "j")}
+        before = {str(checkpoint) for checkpoint in selection.committed_checkpoints(tmp_path / "j")}
         (tmp_path / "j" / layout.QUARANTINE / "step-0000000001.a1").mkdir(parents=True)
 
         daemon.call("start", name="j", from_scratch=True)
 
         aside = tmp_path / "j" / layout.ABANDONED / "1"
-        assert before <= {each.name for each in aside.iterdir()}
+        assert before <= {path.name for path in aside.iterdir()}
         assert (aside / layout.QUARANTINE / "step-0000000001.a1").is_dir()
         assert daemon.status("j")["job"]["restored"] is None
         with pytest.raises(Refused) as refused:
@@ -357,7 +357,7 @@ def test_a_directory_and_an_interpreter_on_a_disk_that_went_away_are_waited_for(
 
         daemon.until_step("j", 40)
         daemon.until_state("p", "RUNNING")
-        causes = [each["cause"] for each in daemon.call("history", name="j")["attempts"]]
+        causes = [attempt["cause"] for attempt in daemon.call("history", name="j")["attempts"]]
         assert causes[0] == "crash" and set(causes[1:-1]) == {"storage"}
 
 

@@ -36,14 +36,15 @@ def test_demonstration_ends_bit_for_bit_as_the_undisturbed_run():
     assert "bit for bit the same" in shown.stdout
     assert shown.stdout.count("kill -9") == 2
     assert "refused and quarantined" in shown.stdout
-    assert all(float(each) >= 0.97 for each in re.findall(r"test accuracy (\d\.\d+)", shown.stdout))
+    assert all(float(match_) >= 0.97 for match_ in re.findall(r"test accuracy (\d\.\d+)", shown.stdout))
     assert belongings() == []
 
 
 def test_ctrl_c_in_the_demonstration_leaves_nothing_running():
     shown = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(
-        lambda: any("digits.py" in " ".join(each.info["cmdline"] or ()) for each in belongings()), "the job has started"
+        lambda: any("digits.py" in " ".join(belonging.info["cmdline"] or ()) for belonging in belongings()),
+        "the job has started",
     )
 
     shown.send_signal(signal.SIGINT)

@@ -244,7 +244,7 @@ def test_an_update_to_a_directory_that_holds_the_newest_checkpoint_is_applied(tm
 
         actions = daemon.call("update")["actions"]
 
-        assert [each["action"] for each in actions] == ["stopped", "updated"]
+        assert [action["action"] for action in actions] == ["stopped", "updated"]
         daemon.call("start", name="j")
         assert daemon.status("j")["job"]["older_because"] is None
         daemon.until_step("j", step + 1)

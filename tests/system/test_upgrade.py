@@ -123,9 +123,11 @@ def test_an_upgrade_keeps_worker_attempt_history_and_what_was_learned(
         assert "taken-out" not in [program["name"] for program in daemon.call("status")["programs"]]
         for name in ("crashes", "suspect", "divided", "stopped"):
             attempts = daemon.call("history", name=name)["attempts"]
-            ended = [each for each in expected["history"][name] if each["cause"] is not None]
+            ended = [attempt for attempt in expected["history"][name] if attempt["cause"] is not None]
             kept = [(each["attempt"], each["cause"], each["from_step"], each["text"]) for each in ended]
-            found = [(each["attempt"], each["cause"], each["from_step"], each["text"]) for each in attempts]
+            found = [
+                (attempt["attempt"], attempt["cause"], attempt["from_step"], attempt["text"]) for attempt in attempts
+            ]
             assert found[: len(kept)] == kept
             assert (
                 daemon.status(name)["job"]["newest"]["step"] == expected["job_states"][name]["facts"]["known"]["step"]
@@ -155,7 +157,7 @@ def test_a_downgrade_is_refused_with_words_and_changes_nothing(tmp_path: Path, c
                 shell.execute(f"PRAGMA user_version = {SCHEMA + 1}")
 
         def files() -> dict[str, bytes]:
-            return {each: (state / each).read_bytes() for each in ("ledger.sqlite3", "wanted.json")}
+            return {text: (state / text).read_bytes() for text in ("ledger.sqlite3", "wanted.json")}
 
         before = files()
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(daemon.conf)]

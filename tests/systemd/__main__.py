@@ -70,10 +70,10 @@ def clear(folder: Path) -> None:
 
 def sweep() -> None:
     """Takes away the disks of runs that were killed."""
-    for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        pid = each.name.removeprefix(PREFIX).split("-")[0]
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = path.name.removeprefix(PREFIX).split("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
-            clear(each)
+            clear(path)
 
 
 def run_in_guest(scenarios: Sequence[Scenario], shown: dict[str, Path], keep: bool) -> list[str]:

@@ -264,7 +264,7 @@ ALL: tuple[Scenario, ...] = (
 
 def _wheel(guest: Guest) -> str:
     names = guest.run("ls", "/wheelhouse").split()
-    return "/wheelhouse/" + next(each for each in names if each.startswith("stepkeeper-"))
+    return "/wheelhouse/" + next(name for name in names if name.startswith("stepkeeper-"))
 
 
 @contextlib.contextmanager
@@ -331,7 +331,7 @@ def _ends_equal(guest: Guest, name: str, steps: int) -> None:
 
 def _output(guest: Guest, name: str) -> str:
     files = sorted(guest.path("/var/log/stepkeeper").glob(f"{name}-*"))
-    return "".join(each.read_text() for each in files)
+    return "".join(file.read_text() for file in files)
 
 
 def _beginnings(guest: Guest, name: str) -> list[int]:
@@ -342,7 +342,7 @@ def _beginnings(guest: Guest, name: str) -> list[int]:
 def _saved(guest: Guest, name: str) -> set[int]:
     """The steps of the committed checkpoints."""
     folders = guest.path(f"{CHECKPOINTS}/{name}").glob("step-*")
-    return {int(each.name.split("-")[1].split(".")[0]) for each in folders if not each.name.endswith(".partial")}
+    return {int(folder.name.split("-")[1].split(".")[0]) for folder in folders if not folder.name.endswith(".partial")}
 
 
 def _newest(guest: Guest, name: str) -> int:
@@ -360,7 +360,7 @@ def _newest_is_right(guest: Guest, name: str) -> bool:
 def _causes(guest: Guest, name: str) -> list[str]:
     """How the attempts ended that have ended, oldest first."""
     told = json.loads(guest.run("supervisorctl", "--json", "history", name))
-    return [each["cause"] for each in told["attempts"] if each["cause"] is not None]
+    return [attempt["cause"] for attempt in told["attempts"] if attempt["cause"] is not None]
 
 
 def _left(guest: Guest) -> list[str]:

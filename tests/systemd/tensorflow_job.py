@@ -34,7 +34,7 @@ def weights_after_a_poweroff_are_bit_equal(guest: Guest) -> None:
     guest.run("supervisorctl", "start", "disturbed")
     until(lambda: (guest.status("disturbed")["job"]["step"] or 0) >= 300, "it is in mid-training", PATIENCE_S)
     guest.power_off()
-    flushed = [each.name for each in _checkpoints(guest, "disturbed")]
+    flushed = [checkpoint.name for checkpoint in _checkpoints(guest, "disturbed")]
     guest.boot()
     _until_state(guest, "disturbed", "SUCCEEDED")
 
@@ -53,7 +53,9 @@ def _checkpoints(guest: Guest, name: str) -> list[Path]:
 
 def _final_bytes(guest: Guest, name: str) -> bytes:
     """The tensors of the last step's checkpoint, as they lie on the disk."""
-    final = next(each for each in _checkpoints(guest, name) if each.name.startswith(f"step-{LAST_STEP:010d}."))
+    final = next(
+        checkpoint for checkpoint in _checkpoints(guest, name) if checkpoint.name.startswith(f"step-{LAST_STEP:010d}.")
+    )
     files = sorted(final.glob("ckpt.data-*"))
     assert files, f"{final} has no tensors"
-    return b"".join(each.read_bytes() for each in files)
+    return b"".join(file.read_bytes() for file in files)

@@ -95,7 +95,7 @@ def test_systemd_makes_the_folders(tmp_path: Path):
 
 def test_limits_shrink_from_the_outside_in():
     unit = settings(UNIT)
-    defaults = {each.name: each.default for model in (JobConfig, ProgramConfig) for each in fields(model)}
+    defaults = {field.name: field.default for model in (JobConfig, ProgramConfig) for field in fields(model)}
     flush, stop = defaults["flush_timeout"], defaults["stopwaitsecs"]
 
     assert flush + stop <= service_end.PATIENCE_S

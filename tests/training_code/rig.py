@@ -90,7 +90,7 @@ def run(name: str, folder: Path, strikes: Sequence[Strike] = (), keys: str = "",
     newest = selection.committed_checkpoints(folder / "checkpoints")[0]
     place = folder / "checkpoints" / str(newest)
     hashes = {
-        each.name: _digest(name, place / each.name) or each.hash for each in manifest.verify_checkpoint(place).files
+        file.name: _digest(name, place / file.name) or file.hash for file in manifest.verify_checkpoint(place).files
     }
     return Outcome(newest.step, hashes, _hits(waiting), attempts, said)
 

@@ -48,7 +48,7 @@ def kill_at_checkpoint(folder: Path, step: int, hits: Path) -> None:
     """Kills this process once the checkpoint of `step`, or of a later step, is in `folder`."""
 
     def watch() -> None:
-        while not any(int(each.name[5:15]) >= step for each in folder.glob("step-??????????.a*[0-9]")):
+        while not any(int(path.name[5:15]) >= step for path in folder.glob("step-??????????.a*[0-9]")):
             time.sleep(0.001)
         die((CHECKPOINT, step), hits)
 

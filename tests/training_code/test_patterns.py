@@ -19,4 +19,4 @@ def test_each_pattern_is_held_by_tests(pattern: Pattern) -> None:
         ]
 
         assert name in functions, test
-        assert not case or case in [each.name for each in SCRIPTS], test
+        assert not case or case in [script.name for script in SCRIPTS], test

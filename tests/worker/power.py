@@ -66,7 +66,7 @@ class Disk:
             self._files[found.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
         elif stat.S_ISDIR(found.st_mode):
             with os.scandir(descriptor) as entries:
-                self._folders[found.st_ino] = {each.name: (each.inode(), each.is_dir()) for each in entries}
+                self._folders[found.st_ino] = {entry.name: (entry.inode(), entry.is_dir()) for entry in entries}
 
     def _durable(self, folder: int) -> Tree:
         return {

@@ -203,7 +203,7 @@ def test_second_export_of_a_step_replaces_the_first(exported: Path) -> None:
     assert again == exported
     loaded = tf.saved_model.load(str(again))
     assert float(loaded.serve(3.0)) == 6.0
-    assert [each.name for each in exported.parent.iterdir()] == ["7"]
+    assert [path.name for path in exported.parent.iterdir()] == ["7"]
 
 
 def test_failed_export_leaves_the_earlier_one_and_nothing_else(exported: Path) -> None:
@@ -213,7 +213,7 @@ def test_failed_export_leaves_the_earlier_one_and_nothing_else(exported: Path) -
         export(unbuilt, exported.parent, 7)
 
     assert verify(exported)["step"] == 7
-    assert [each.name for each in exported.parent.iterdir()] == ["7"]
+    assert [path.name for path in exported.parent.iterdir()] == ["7"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -230,4 +230,4 @@ def test_file_system_without_exchange_of_names_gets_two_renames(fails: bool, exp
 
     assert verify(exported)["step"] == 7
     assert (exported / "new").exists() is not fails
-    assert [each.name for each in exported.parent.iterdir()] == ["7"]
+    assert [path.name for path in exported.parent.iterdir()] == ["7"]

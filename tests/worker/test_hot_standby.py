@@ -206,7 +206,7 @@ def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tm
     assert end.wait_for(Restored).step == 5
     assert "tracings 1" in (second.communicate()[0]), "it used what it had traced"
     undisturbed, disturbed = tmp_path / "a" / "step-0000000012.a1", tmp_path / "b" / "step-0000000012.a2"
-    files = sorted(each.name for each in undisturbed.glob("*.data-*"))
+    files = sorted(path.name for path in undisturbed.glob("*.data-*"))
     assert len(files) == 2, "the tensors, and those of the second replica"
     for name in files:
         assert (undisturbed / name).read_bytes() == (disturbed / name).read_bytes()

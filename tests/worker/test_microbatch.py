@@ -72,7 +72,7 @@ def test_loss_may_branch_over_tensors(two_replicas: Any, parts: int) -> None:
     step = loop.train_step(branching, two_replicas, parts)
     batch = next(BatchReader(branching.data, two_replicas, Position()).rest_of_epoch())
 
-    assert [float(each) for each in step(*batch)["loss"].values] == [3.0, 3.0]
+    assert [float(value) for value in step(*batch)["loss"].values] == [3.0, 3.0]
 
 
 def test_gradient_norm_shows_what_the_loss_hides(two_replicas: Any) -> None:

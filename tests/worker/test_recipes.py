@@ -22,17 +22,19 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| [")]
 @pytest.mark.parametrize("row", ROWS)
 def test_every_recipe_has_its_section_and_its_test(row: str) -> None:
     (anchor,) = re.findall(r"\]\(#([^)]+)\)", row)
-    headings = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in re.findall(r"^## (.+)$", PAGE, re.M)]
+    headings = [
+        re.sub(r"[^\w -]", "", match_).lower().replace(" ", "-") for match_ in re.findall(r"^## (.+)$", PAGE, re.M)
+    ]
     tests = re.findall(r"[\w/]+\.py", row.split("|")[-2])
 
     assert anchor in headings
-    assert tests and all((ROOT / each).is_file() or list(ROOT.glob(f"tests/worker/**/{each}")) for each in tests)
+    assert tests and all((ROOT / test).is_file() or list(ROOT.glob(f"tests/worker/**/{test}")) for test in tests)
 
 
 def test_every_link_leads_to_a_file() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", PAGE)
 
-    assert links and all((ROOT / "docs" / each).resolve().is_file() for each in links)
+    assert links and all((ROOT / "docs" / link).resolve().is_file() for link in links)
 
 
 def test_every_call_it_names_exists() -> None:
@@ -79,7 +81,7 @@ def test_the_checkpoint_may_be_made_outside_of_the_scope(inside: bool, two_repli
         with worker.Run(tracked, strategy=two_replicas, total_steps=3, directory=tmp_path) as run:
             begun_at = run.step
             training.train(run, tracked, two_replicas)
-        values.append([each.tobytes() for each in training.all_values(tracked)])
+        values.append([value.tobytes() for value in training.all_values(tracked)])
         tracked = training.build(two_replicas)
 
     assert begun_at == 3

@@ -168,8 +168,8 @@ def test_copy_for_a_background_save_equals_what_the_saver_writes(resource: bool,
         for name, shape in (("b/kernel", [300, 300]), ("a", []), ("c", [3])):
             tf1.get_variable(name, initializer=tf1.random_normal(shape, seed=1), use_resource=resource)
         tf1.get_variable("words", initializer=tf.constant(["one", "two"]), use_resource=resource)
-        numbers = [each for each in tf1.global_variables() if each.dtype.base_dtype == tf.float32]
-        step = tf.group(*(tf1.assign_add(each, tf.ones_like(each)) for each in numbers))
+        numbers = [variable for variable in tf1.global_variables() if variable.dtype.base_dtype == tf.float32]
+        step = tf.group(*(tf1.assign_add(number, tf.ones_like(number)) for number in numbers))
         session.run(tf1.global_variables_initializer())
         files = _SaverFiles(session)
         files.write(now)
@@ -189,7 +189,7 @@ def test_partitioned_variables_are_saved_while_training_waits(tmp_path: Path) ->
         with tf1.Graph().as_default(), tf1.Session() as session:
             halves = tf1.fixed_size_partitioner(2)
             tf1.get_variable("table", [6, 2], initializer=tf1.zeros_initializer(), partitioner=halves)
-            step = tf.group(*(tf1.assign_add(each, tf.ones_like(each)) for each in tf1.global_variables()))
+            step = tf.group(*(tf1.assign_add(variable, tf.ones_like(variable)) for variable in tf1.global_variables()))
             session.run(tf1.global_variables_initializer())
             assert _SaverFiles(session).copied() is None
             with Run(session, total_steps=steps, directory=tmp_path, interval="1 steps") as run:

@@ -10,7 +10,7 @@ AT = "2026-11-22T01:02:03.456789"
 def lines(*records: dict[str, Any]) -> list[str]:
     """What comes out, without its time."""
     render = SupervisorLogFormatter()
-    made = [render(None, "", {"timestamp": AT, "level": "info", **each}) for each in records]
+    made = [render(None, "", {"timestamp": AT, "level": "info", **record}) for record in records]
     assert all(each.startswith("2026-11-22 01:02:03,456 ") for each in made)
     return [each.removeprefix("2026-11-22 01:02:03,456 ") for each in made]
 

@@ -113,7 +113,7 @@ def test_a_damaged_field_loses_no_other(name: str, value: object, expected: obje
 
 
 def test_what_facts_hold_is_said_in_the_names_of_the_class():
-    assert set(json.loads(encode_record(FULL))) <= {each.name for each in fields(PersistedFacts)}
+    assert set(json.loads(encode_record(FULL))) <= {field.name for field in fields(PersistedFacts)}
 
 
 @pytest.mark.fuzz

@@ -162,7 +162,7 @@ def test_an_attempt_of_an_earlier_boot_is_known_as_such(ledger: Ledger, tmp_path
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as shell, shell:
         shell.execute("UPDATE attempts SET boot_id = 'another' WHERE program = 'digits'")
 
-    assert [(each.program, each.of_this_boot) for each in ledger.attempts.unfinished_attempts()] == [
+    assert [(attempt.program, attempt.of_this_boot) for attempt in ledger.attempts.unfinished_attempts()] == [
         ("charlm", True),
         ("digits", False),
     ]
@@ -403,16 +403,16 @@ def test_what_is_wanted_survives_a_lost_ledger(tmp_path: Path, content: bytes | 
 def test_deleted_ledger_is_made_again_with_all_its_content(ledger: Ledger, tmp_path: Path):
     ledger.attempts.attempt_ended("digits", 1, "crash", "no", 1, None, 7, 1000.0)
     assert len(ledger.attempts.history("digits")) == 1
-    for each in tmp_path.iterdir():
-        each.unlink()
+    for path in tmp_path.iterdir():
+        path.unlink()
 
     ledger.attempts.attempt_ended("digits", 2, "crash", "no", 1, None, 9, 1000.0)
 
-    assert [each.attempt for each in ledger.attempts.history("digits")] == [1, 2]
+    assert [attempt.attempt for attempt in ledger.attempts.history("digits")] == [1, 2]
     assert ledger.last_error is not None and "was deleted" in ledger.last_error
     ledger.close()
     with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
-        assert [each.attempt for each in later.attempts.history("digits")] == [1, 2]
+        assert [attempt.attempt for attempt in later.attempts.history("digits")] == [1, 2]
         assert later.last_error is None
 
 
@@ -429,7 +429,7 @@ def test_ledger_that_is_damaged_while_it_is_in_use_is_set_aside(ledger: Ledger, 
 
     ledger.attempts.attempt_progressed("digits", 1, 5)
 
-    assert [each.attempt for each in ledger.attempts.unfinished_attempts()] == [1]
+    assert [attempt.attempt for attempt in ledger.attempts.unfinished_attempts()] == [1]
     assert (tmp_path / "ledger.sqlite3.corrupt-1").exists()
     assert ledger.last_error is not None and "corrupt-1" in ledger.last_error
     assert ledger.wanted.wanted_programs() == {"digits": False}
@@ -494,4 +494,4 @@ def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger
 
     assert ledger.checkpoints.recent_saves(2) == {"digits": [(1.0, 0), (2.0, 0)]}
     assert ledger.attempts.ended_attempts("digits") == [(100.0, "crash"), (50.0, "crash")]
-    assert [each.ran_s for each in ledger.attempts.history("digits")] == [100.0, 50.0]
+    assert [attempt.ran_s for attempt in ledger.attempts.history("digits")] == [100.0, 50.0]

@@ -28,7 +28,7 @@ def left(path: Path, pruning: Pruning, expected: int) -> list[int]:
     """The attempts that are left once there are as many as expected."""
     with closing(Ledger(path, pruning)) as ledger:
         wait_until(lambda: len(ledger.attempts.history("digits", 10_000)) == expected)
-        kept = [each.attempt for each in ledger.attempts.history("digits", 10_000)]
+        kept = [attempt.attempt for attempt in ledger.attempts.history("digits", 10_000)]
         assert sorted(ledger.accounts.time_spent("digits")) == kept[:-1]
         return kept
 

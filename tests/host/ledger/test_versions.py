@@ -142,7 +142,7 @@ def test_what_failures_taught_is_kept_under_its_present_names(
             else:
                 assert {key: facts[key] for key in was} == was
                 assert plain(asdict(ledger.wanted.progress(name))) == expected["progress"][name]
-            assert (stored.digest, plain([asdict(each) for each in stored.counters])) == (
+            assert (stored.digest, plain([asdict(counter) for counter in stored.counters])) == (
                 state["digest"],
                 state["counters"],
             )

@@ -121,7 +121,7 @@ def test_backups_hold_whole_lines_and_no_more_than_their_size(logs: LogCapture, 
     kept = [content(tmp_path / name) for name in ("out.log.2", "out.log.1", "out.log")]
     lines = b"".join(kept).splitlines()
     assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.1", "out.log.2"]
-    assert all(len(each) <= 105 and each.endswith(b"\n") for each in kept)
+    assert all(len(checkpoint) <= 105 and checkpoint.endswith(b"\n") for checkpoint in kept)
     assert lines == [b"line %04d" % number for number in range(100 - len(lines), 100)]
     assert len(lines) >= 20
 

@@ -148,7 +148,7 @@ def heard(tmp_path: Path) -> Iterator[tuple[LogCapture, list[ProgramOutput]]]:
 
 
 def until(count: int, outputs: list[ProgramOutput]) -> None:
-    wait_until(lambda: sum(len(each.data) for each in outputs) >= count, details=lambda: outputs)
+    wait_until(lambda: sum(len(output.data) for output in outputs) >= count, details=lambda: outputs)
 
 
 @pytest.mark.integration
@@ -162,8 +162,8 @@ def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
     os.close(pipe)
     until(16, outputs)
 
-    assert {(each.program, each.attempt) for each in outputs} == {("web", 2)}
-    assert [(each.event, each.data) for each in outputs] == [
+    assert {(output.program, output.attempt) for output in outputs} == {("web", 2)}
+    assert [(output.event, output.data) for output in outputs] == [
         ("PROCESS_LOG_STDERR", b"one "),
         ("PROCESS_LOG_STDERR", b"told"),
         ("PROCESS_COMMUNICATION_STDERR", b"told"),
@@ -193,4 +193,4 @@ def test_marks_are_plain_output_without_capture_mode(heard: tuple[LogCapture, li
     os.close(pipe)
     until(len(BEGIN + END) + 1, outputs)
 
-    assert b"".join(each.data for each in outputs) == BEGIN + b"x" + END
+    assert b"".join(output.data for output in outputs) == BEGIN + b"x" + END

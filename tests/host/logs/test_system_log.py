@@ -73,7 +73,7 @@ def test_without_a_file_there_is_none(logs: LogCapture, tmp_path: Path):
         assert end.recv(65536).endswith(b"web: only there")
         os.close(pipe)
 
-    assert {each.name for each in tmp_path.iterdir()} == {"state"}
+    assert {path.name for path in tmp_path.iterdir()} == {"state"}
 
 
 @pytest.mark.integration

@@ -63,7 +63,7 @@ class Job:
 
     @property
     def committed(self) -> list[str]:
-        return sorted(each.name for each in self.folder.iterdir())
+        return sorted(path.name for path in self.folder.iterdir())
 
 
 @pytest.fixture

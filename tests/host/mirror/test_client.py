@@ -27,7 +27,7 @@ def client(tmp_path: Path, user: str | None = None, bytes_per_s: float | None = 
 
 
 def files_in(folder: Path) -> list[Path]:
-    return [each for each in folder.rglob("*") if each.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 async def test_a_process_that_was_killed_is_started_again(tmp_path: Path):
@@ -108,9 +108,9 @@ async def test_credentials_of_a_profile_are_read_anew_after_an_error(tmp_path: P
 async def test_the_process_has_the_rights_of_the_jobs_user(tmp_path: Path):
     let_others_in(tmp_path)
     nobody = pwd.getpwnam("nobody")
-    for each in ("j", "store", "store/j"):
-        (tmp_path / each).mkdir()
-        os.chown(tmp_path / each, nobody.pw_uid, nobody.pw_gid)
+    for text in ("j", "store", "store/j"):
+        (tmp_path / text).mkdir()
+        os.chown(tmp_path / text, nobody.pw_uid, nobody.pw_gid)
     mirror = client(tmp_path, "nobody")
 
     await mirror.ask(messages.BeginEpochRequest(mirror.next_id(), None, 0), messages.EpochAnswer)

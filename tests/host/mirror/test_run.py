@@ -176,7 +176,7 @@ def test_bad_remote_checkpoint_is_refused_and_the_older_one_is_fetched(tmp_path:
 
     assert found.fetched == older
     assert [str(each.name) for each, _ in found.bad] == [str(newer)]
-    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [layout.EPOCH_HELD, str(older)]
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [layout.EPOCH_HELD, str(older)]
 
 
 def test_rival_that_commits_after_its_look_does_not_count(tmp_path: Path, url: str):
@@ -239,7 +239,7 @@ def hiding(url: str, part: str) -> Store:
 
 def inventing(url: str, *keys: str) -> Store:
     """Its lists have these keys too."""
-    return Lying(url, lambda listed: [*listed, *[(each, 1, datetime.now(UTC)) for each in keys]])
+    return Lying(url, lambda listed: [*listed, *[(key, 1, datetime.now(UTC)) for key in keys]])
 
 
 def test_rival_that_no_list_shows_holds_the_run(tmp_path: Path, url: str):
@@ -513,7 +513,7 @@ def test_retention_keeps_the_newest_and_leaves_no_data_without_manifest(tmp_path
     for name in names:
         run.upload(name, epoch)
 
-    left = sorted(each.name for each in (tmp_path / "store" / "e0001").iterdir() if any(each.iterdir()))
+    left = sorted(path.name for path in (tmp_path / "store" / "e0001").iterdir() if any(path.iterdir()))
     assert [parse_name(each) for each in left] == names[-2:]
 
 

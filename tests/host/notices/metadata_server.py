@@ -322,8 +322,8 @@ class MetadataServer:
         if self.refuse_posts > 0:
             self.refuse_posts -= 1
             raise web.HTTPServiceUnavailable
-        wanted = [each["EventId"] for each in (await request.json())["StartRequests"]]
-        if not set(wanted) <= {each["EventId"] for each in self.events}:
+        wanted = [request["EventId"] for request in (await request.json())["StartRequests"]]
+        if not set(wanted) <= {event["EventId"] for event in self.events}:
             raise web.HTTPBadRequest
         self.acknowledged += wanted
         return web.Response()

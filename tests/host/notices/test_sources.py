@@ -79,7 +79,10 @@ def test_every_name_gives_the_source_of_that_name(tmp_path: Path) -> None:
 
 
 def test_source_named_twice_is_made_once(tmp_path: Path) -> None:
-    assert [each.name for each in make_sources(("file", "aws", "file"), NoticeSettings(tmp_path))] == ["file", "aws"]
+    assert [source.name for source in make_sources(("file", "aws", "file"), NoticeSettings(tmp_path))] == [
+        "file",
+        "aws",
+    ]
 
 
 def test_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_stored_notices_are_loaded(tmp_path: Path) -> None:
     NoticeStore(tmp_path / "run", "boot").save(MEMORIES)
 
     assert NoticeStore(tmp_path / "run", "boot").load() == MEMORIES
-    assert [each.name for each in (tmp_path / "run").iterdir()] == [NAME]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [NAME]
 
 
 def test_notices_of_another_boot_are_ignored(tmp_path: Path) -> None:

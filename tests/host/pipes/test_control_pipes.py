@@ -184,7 +184,7 @@ async def test_much_at_once_is_heard_in_several_turns(tmp_path: Path) -> None:
 
         first = len(await end.count(1))
         assert first < len(lines)
-        steps = [each.step for each in await end.count(len(lines)) if isinstance(each, Progress)]
+        steps = [number.step for number in await end.count(len(lines)) if isinstance(number, Progress)]
         assert steps == list(range(len(lines)))
 
 
@@ -295,7 +295,7 @@ async def test_of_a_flood_of_one_type_the_rest_is_left_out_and_other_types_are_h
                     del lines[0]
                 await asyncio.sleep(0)
 
-        came = sum(isinstance(each, SaveFailed) for each in end.messages)
+        came = sum(isinstance(message, SaveFailed) for message in end.messages)
         assert burst <= came < burst + 100
         assert end.channel.refusals.left_out == burst + 500 - came
         assert "sends save-failed too often" in end.channel.refusals.describe(asyncio.get_running_loop().time())[0]

@@ -28,8 +28,8 @@ def marked(tmp_path: Path) -> Iterator[tuple[str, int]]:
 def test_a_process_of_ours_is_found_by_its_mark(marked: tuple[str, int], tmp_path: Path):
     mark, pid = marked
 
-    assert [each.pid for each in marks.processes_of_attempt(mark)] == [pid]
-    assert [each.pid for each in marks.processes_of_daemon(tmp_path)[mark]] == [pid]
+    assert [process.pid for process in marks.processes_of_attempt(mark)] == [pid]
+    assert [process.pid for process in marks.processes_of_daemon(tmp_path)[mark]] == [pid]
 
 
 def test_one_that_replaces_its_program_is_found_at_every_moment(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_daemon_with_the_same_path_elsewhere_does_not_own_the_processes(marked: 
     (tmp_path / marks.KEY_FILE).write_bytes(os.urandom(32))
 
     assert marks.processes_of_daemon(tmp_path) == {}
-    assert [each.pid for each in marks.processes_of_attempt(mark)] == [pid]
+    assert [process.pid for process in marks.processes_of_attempt(mark)] == [pid]
 
 
 @pytest.mark.parametrize("signature", ["", ":", f":{'0' * 32}", ":\udcff"])

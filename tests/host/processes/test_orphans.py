@@ -169,7 +169,7 @@ class Init:
 
     def status(self, name: str) -> dict[str, Any] | None:
         try:
-            return next(each for each in self.call("status")["programs"] if each["name"] == name)
+            return next(program for program in self.call("status")["programs"] if program["name"] == name)
         except (OSError, StopIteration):
             return None
 

@@ -28,7 +28,7 @@ def test_all_threads_of_the_group_yield_and_come_back():
     )
     try:
         assert child.stdout is not None and child.stdout.readline()
-        threads = [int(each.name) for each in Path(f"/proc/{child.pid}/task").iterdir()]
+        threads = [int(path.name) for path in Path(f"/proc/{child.pid}/task").iterdir()]
         priority.lower_priority(child.pid)
         yielding = _ranks(threads), psutil.Process(child.pid).ionice()[0]
         priority.raise_priority(child.pid)
@@ -47,7 +47,7 @@ def test_all_threads_of_the_group_yield_and_come_back():
 
 def _ranks(threads: list[int]) -> set[tuple[int, int]]:
     """Nice value and scheduling policy of each."""
-    return {(os.getpriority(os.PRIO_PROCESS, each), os.sched_getscheduler(each)) for each in threads}
+    return {(os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)) for thread in threads}
 
 
 def test_yielding_session_gets_the_remaining_cpu():

@@ -23,7 +23,7 @@ from tests.reading import descriptors
 from tests.waiting import stays_async
 
 Start = Callable[..., Spawned]
-KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
+KERNEL = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
 HIDDEN = """
 import os
 from supervisor.host.processes import process_status

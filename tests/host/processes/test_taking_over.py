@@ -21,7 +21,7 @@ from supervisor.protocol.wire.messages import Done, Flush, FromWorker, Identify,
 from tests.host.conftest import PATIENCE_S
 from tests.waiting import wait_until
 
-KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
+KERNEL = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
 WAITS = "read line < {fifo}; exit 7"
 
 

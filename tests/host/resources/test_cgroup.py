@@ -45,7 +45,7 @@ def given() -> Iterator[Path]:
 
 
 def members(folder: Path) -> list[int]:
-    return [int(each) for each in (folder / "cgroup.procs").read_text().split()]
+    return [int(word) for word in (folder / "cgroup.procs").read_text().split()]
 
 
 def until_there_are(count: int, folder: Path) -> list[int]:
@@ -118,7 +118,7 @@ def test_limits_that_are_not_set_are_left_alone(given: Path):
     os.removexattr(given, "user.delegate")
 
     assert prepared_in(given).startswith("None")
-    assert [each for each in given.iterdir() if each.is_dir()] == []
+    assert [path for path in given.iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.integration
@@ -161,7 +161,7 @@ def test_limits_are_those_of_the_configuration_and_a_tenth_more_memory(tmp_path:
     """With plain files: not every host gives its memory controller to this tree."""
     Cgroups(tmp_path, frozenset({"memory", "cpu"})).create("digits", 1, 1000, 1.5)
 
-    written = {each.name: each.read_text() for each in (tmp_path / "job-digits.a1").iterdir()}
+    written = {path.name: path.read_text() for path in (tmp_path / "job-digits.a1").iterdir()}
     assert written == {"memory.oom.group": "1", "memory.max": "1100", "cpu.max": "150000 100000"}
 
 

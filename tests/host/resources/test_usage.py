@@ -22,9 +22,9 @@ def started(*command: str) -> subprocess.Popen[str]:
 
 
 def ended(*processes: subprocess.Popen[str]) -> None:
-    for each in processes:
-        os.killpg(each.pid, 9)
-        each.communicate()
+    for process in processes:
+        os.killpg(process.pid, 9)
+        process.communicate()
 
 
 def test_the_parent_and_the_session_of_a_process_are_told_and_of_none_nothing():

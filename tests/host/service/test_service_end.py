@@ -89,7 +89,7 @@ def test_the_processes_of_a_control_group_are_found_but_oneself(
 ):
     child = start("child", tmp_path / "said", children)
 
-    found = [each.pid for each in processes_in(Path("/proc/self/cgroup").read_text())]
+    found = [process.pid for process in processes_in(Path("/proc/self/cgroup").read_text())]
 
     assert child.pid in found
     assert os.getpid() not in found

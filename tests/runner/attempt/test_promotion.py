@@ -108,7 +108,7 @@ def trains(runner: Runner, attempt: int) -> bool:
 def strays(services: Services, standby: int) -> set[int]:
     """What the standby started and nobody's descendant is any more."""
     mark = marks.read_mark(standby)
-    return {each.pid for each in marks.processes_of_daemon(services.state_dir).get(mark or "", [])} - {standby}
+    return {process.pid for process in marks.processes_of_daemon(services.state_dir).get(mark or "", [])} - {standby}
 
 
 def left(services: Services) -> set[int]:
@@ -149,7 +149,7 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
     standby = await until(runner, lambda: "ready" in str(runner.standby.status()) and runner.standby.pid)
     others = await until(runner, lambda: strays(services, standby))
 
-    folder = next(each for each in (services.runtime_dir / "digits").iterdir() if each.name.startswith("s"))
+    folder = next(path for path in (services.runtime_dir / "digits").iterdir() if path.name.startswith("s"))
     folder.rename(folder.with_name("elsewhere"))
     assert runner.pid is not None
     os.kill(runner.pid, signal.SIGKILL)

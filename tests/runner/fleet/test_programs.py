@@ -91,7 +91,7 @@ async def test_stop_with_the_host_is_recorded_as_such_even_when_known_late(
         programs.retirement.on_host_shutdown()
     await asyncio.wait_for(leaving, PATIENCE_S)
 
-    assert [each.cause for each in services.ledger.attempts.history("first")] == [cause]
+    assert [attempt.cause for attempt in services.ledger.attempts.history("first")] == [cause]
     assert services.ledger.wanted.wanted_programs() in ({"first": True}, {}), "it runs again after the boot"
 
 

@@ -84,7 +84,7 @@ def test_events_that_change_nothing_are_left_out_and_the_oldest_go():
         timeline.add(events.StepsDone(1, number), State.STARTING, State.RUNNING, number, [], None)
 
     assert len(timeline.last_entries(10_000)) == KEPT
-    assert [each.attempt for each in timeline.last_entries(2)] == [KEPT + 3, KEPT + 4]
+    assert [entry.attempt for entry in timeline.last_entries(2)] == [KEPT + 3, KEPT + 4]
 
 
 @pytest.mark.integration
@@ -93,7 +93,7 @@ async def test_a_start_and_a_stop_are_in_the_timeline(runner: Runner):
     runner.post(events.StopRequested())
     await runner.wait_until(lambda: runner.state is State.STOPPED or None)
 
-    told = [(each.event, each.was, each.state) for each in runner.records.timeline.last_entries(20)]
+    told = [(entry.event, entry.was, entry.state) for entry in runner.records.timeline.last_entries(20)]
     assert told == [
         ("start requested", "STOPPED", "STARTING"),
         ("spawn succeeded", "STARTING", "RUNNING"),

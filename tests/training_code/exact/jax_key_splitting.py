@@ -37,7 +37,7 @@ class TrainState:
 
     def write(self, folder):
         arrays = jax.tree.leaves((params, opt_state, key))
-        np.savez(folder / "state.npz", *[np.asarray(each) for each in arrays])
+        np.savez(folder / "state.npz", *[np.asarray(array) for array in arrays])
 
     def read(self, folder):
         global params, opt_state, key

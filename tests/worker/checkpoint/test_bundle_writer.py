@@ -62,7 +62,7 @@ def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
         salvage.write_bundle(ours, left, half[left.offset : left.offset + left.size])
         assert ours.end() == hashes
 
-    assert {each.name for each in theirs.iterdir()} == set(hashes)
+    assert {path.name for path in theirs.iterdir()} == set(hashes)
     for name, of_content in hashes.items():
         assert (folder / "ours" / name).read_bytes() == (theirs / name).read_bytes()
         assert (folder / "copied" / name).read_bytes() == (theirs / name).read_bytes()

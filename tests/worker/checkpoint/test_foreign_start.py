@@ -75,7 +75,7 @@ def test_tf1_savers_weights_and_moments_are_taken_by_name(saver: Path, two_repli
         begun_at = run.step
 
     assert begun_at == 100
-    moments = {each.path.rpartition("_head_")[2]: each.numpy() for each in tracked.optimizer.variables}
+    moments = {variable.path.rpartition("_head_")[2]: variable.numpy() for variable in tracked.optimizer.variables}
     assert np.array_equal(tracked.model.layers[-1].kernel, stored(saver / "model.ckpt-100", "head/kernel"))
     assert np.array_equal(moments["kernel_momentum"], stored(saver / "model.ckpt-100", "head/kernel/Adam"))
     assert np.array_equal(moments["bias_velocity"], stored(saver / "model.ckpt-100", "head/bias/Adam_1"))
@@ -115,7 +115,7 @@ def test_initial_checkpoint_is_the_start_of_an_empty_folder(
         begun_at = run.step
 
     assert begun_at == 80
-    assert [each.step for each in selection.committed_checkpoints(tmp_path / "new")] == [80]
+    assert [checkpoint.step for checkpoint in selection.committed_checkpoints(tmp_path / "new")] == [80]
 
 
 def test_daemon_hears_what_was_restored_and_what_was_not(

@@ -37,7 +37,7 @@ Reports = Callable[[str], list[dict[str, Any]]]
 
 
 def done_under(strategy: str) -> list[str]:
-    return [each for each in KINDS if strategy == "one-device" or each not in REFUSED]
+    return [kind for kind in KINDS if strategy == "one-device" or kind not in REFUSED]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def is_in_every_run(strategy: str, training: str) -> bool:
 def test_interrupted_ends_as_undisturbed(strategy: str, training: str, kind: str, reports: Reports) -> None:
     if training not in done_under(strategy):
         pytest.skip(REFUSED[training])
-    found = [each[training] for each in reports(strategy)]
+    found = [report[training] for report in reports(strategy)]
 
     assert len(found) == (2 if strategy == "multiworker" else 1)
     for whole, resumed in ((each["undisturbed"], each["resumed"]) for each in found):

@@ -137,7 +137,9 @@ def test_plain_tensorflow_restores_every_value_in_a_process_that_can_not_import_
         restored = [found[f"arr_{number}"] for number in range(len(found.files))]
     assert [each.tobytes() for each in restored] == [each.value.numpy().tobytes() for each in trained]
     moments = [each for each in trained if "momentum" in each.path or "velocity" in each.path]
-    assert len(moments) == 12 and all(each.value.numpy().any() for each in moments), "else they would be equal anyway"
+    assert len(moments) == 12 and all(moment.value.numpy().any() for moment in moments), (
+        "else they would be equal anyway"
+    )
 
 
 def test_plain_tensorflow_accounts_for_all_of_a_checkpoint(trained: Path) -> None:
@@ -191,7 +193,7 @@ def test_tracked_tensorflow_generator_goes_on_on_each_replica(two_replicas: Any,
         tracked = training.build(two_replicas)
         draw = tf.function(lambda: two_replicas.run(lambda: generator.normal([])))
         whole = tf.train.Checkpoint(model=tracked.model, optimizer=tracked.optimizer, generator=generator)
-        return whole, lambda: [float(each) for each in two_replicas.experimental_local_results(draw())]
+        return whole, lambda: [float(result) for result in two_replicas.experimental_local_results(draw())]
 
     tracked, draw = noise(seed=1)
     with worker.Run(tracked, strategy=two_replicas, directory=tmp_path) as run:

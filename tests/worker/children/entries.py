@@ -43,7 +43,7 @@ def exact() -> worker.Training:
     loop.train_step = noted  # type: ignore[assignment]
 
     def evaluate(model: tf.keras.Model) -> dict[str, float]:
-        print("tracings", sum(each.experimental_get_tracing_count() for each in steps), flush=True)  # type: ignore[attr-defined]
+        print("tracings", sum(step.experimental_get_tracing_count() for step in steps), flush=True)  # type: ignore[attr-defined]
         return {}
 
     return worker.Training(

@@ -61,7 +61,7 @@ def main() -> None:
         plateau.wait,
     ]
     digest = hashlib.sha256(json.dumps(kept, default=float).encode())
-    for value in [*training.all_values(tracked), *(each.numpy() for each in model.optimizer.variables)]:
+    for value in [*training.all_values(tracked), *(variable.numpy() for variable in model.optimizer.variables)]:
         digest.update(value.tobytes())
     for value in stopping.best_weights or ():
         digest.update(value.tobytes())

@@ -140,7 +140,7 @@ def train_tensorflow(watcher: Watcher) -> list[bytes]:
             run.state["losses"] = [*run.state["losses"][-3:], float(loss) + run.state["noise"].normal()]
             run.step_done(loss=loss, best=best if "carry" in OPTIONS else 0.0)
     variables = [*model.variables, *optimizer.variables]
-    values = [copy.numpy() for each in variables for copy in getattr(each.value, "values", [each.value])]
+    values = [copy.numpy() for variable in variables for copy in getattr(variable.value, "values", [variable.value])]
     print(f"ended {run.step}", flush=True)
     return [*(value.tobytes() for value in values), json.dumps(run.state["losses"]).encode()]
 
@@ -200,12 +200,12 @@ def main() -> None:
     digest = hashlib.sha256()
     for part in train(Watcher()):
         digest.update(part)
-    compared = [each for each in reporter.replays if each.steps]
+    compared = [replay for replay in reporter.replays if replay.steps]
     found = {
         "replayed_steps": sum(each.steps for each in compared),
         "intervals": len(compared),
         "differences": sum(bool(each.differing) for each in compared),
-        "problems": [each.problem for each in reporter.replays if each.problem is not None],
+        "problems": [replay.problem for replay in reporter.replays if replay.problem is not None],
         "hash": digest.hexdigest(),
         "pid": os.getpid(),
     }

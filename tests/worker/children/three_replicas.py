@@ -59,8 +59,8 @@ def values() -> dict[str, Any]:
     digest = hashlib.sha256()
     for variable in [*model.variables, *optimizer.variables, *metric.variables]:
         copies += strategy.experimental_local_results(variable.value)
-    for each in copies:
-        digest.update(np.asarray(each).tobytes())
+    for copy in copies:
+        digest.update(np.asarray(copy).tobytes())
     return {
         "step": run.step,
         "digest": digest.hexdigest(),

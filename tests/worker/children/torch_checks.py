@@ -232,5 +232,5 @@ def no_steps() -> Any:
 
 if __name__ == "__main__":
     all_pieces = of_loaders, of_orders, refused_loaders, noisy, rates, forgotten, kept, own_loop, no_steps
-    pieces = {each.__name__: each for each in all_pieces}
+    pieces = {piece.__name__: piece for piece in all_pieces}
     print(json.dumps(pieces[PIECE]()))

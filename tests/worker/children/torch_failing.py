@@ -90,7 +90,7 @@ def main() -> None:
                 run.step_done(loss=1.0)
     except SystemExit as left:
         say("nan", left)
-    print("saved", [each.step for each in selection.committed_checkpoints(FOLDER / "save")], flush=True)
+    print("saved", [checkpoint.step for checkpoint in selection.committed_checkpoints(FOLDER / "save")], flush=True)
 
 
 if __name__ == "__main__":

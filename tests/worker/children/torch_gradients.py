@@ -146,5 +146,7 @@ if __name__ == "__main__":
             while not run.reached:
                 KINDS[kind](run.step)
                 run.step_done()
-        hooks = [each for module in (model, other) for each in module.parameters() if each._backward_hooks]
+        hooks = [
+            parameter for module in (model, other) for parameter in module.parameters() if parameter._backward_hooks
+        ]
         assert not hooks, "they cost nothing afterwards"

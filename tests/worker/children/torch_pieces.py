@@ -219,7 +219,7 @@ def plain() -> Any:
     allowed = torch.serialization.get_safe_globals()
     files.read(FOLDER)
     (found,) = [each for name, each in files.parts.items() if name == "part"]
-    told = [[f"{type(each)} {each.dtype} {each!r}" for each in values.values()] for values in (state, found.state)]
+    told = [[f"{type(value)} {value.dtype} {value!r}" for value in values.values()] for values in (state, found.state)]
     return {
         "same": told[0] == told[1] and found.state is not state,
         "rate": repr(optimizer.param_groups[0]["lr"]),
@@ -232,8 +232,8 @@ def finite() -> Any:
     kinds = [each for name, each in vars(torch).items() if name.startswith("float8_")]
     kinds += [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
     good, bad = (torch.tensor([1.0, each]) for each in (2.0, float("nan")))
-    seen = [each for each in kinds if saved_state.is_finite(good.to(each)) and not saved_state.is_finite(bad.to(each))]
-    return {"unseen": [str(each) for each in kinds if each not in seen], "seen": len(seen)}
+    seen = [kind for kind in kinds if saved_state.is_finite(good.to(kind)) and not saved_state.is_finite(bad.to(kind))]
+    return {"unseen": [str(kind) for kind in kinds if kind not in seen], "seen": len(seen)}
 
 
 def refused() -> Any:

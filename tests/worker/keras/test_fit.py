@@ -89,8 +89,8 @@ def test_callbacks_see_one_training_with_the_batch_numbers_of_the_epoch(two_repl
     fit(compiled(two_replicas), training.data(), epochs=2, callbacks=[first], strategy=two_replicas, verbose=0)
 
     assert first.heard == [
-        "begin", "epoch 0", *(f"batch {each}" for each in range(6)),
-        "epoch 1", *(f"batch {each}" for each in range(6)), "end",
+        "begin", "epoch 0", *(f"batch {number}" for number in range(6)),
+        "epoch 1", *(f"batch {number}" for number in range(6)), "end",
     ]  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_interrupted_epoch_resumes_at_its_batch_with_history_and_state(two_repli
     second = Seen()
     history = train(second, StopsAt(-1))
 
-    batches = [f"batch {each}" for each in range(6)]
+    batches = [f"batch {number}" for number in range(6)]
     assert second.heard == ["begin", "epoch 0", *batches, "epoch 1", *batches, "end"], "of both processes, each once"
     assert second.count == 2
     assert history.epoch == [0, 1]
@@ -345,7 +345,7 @@ def test_random_augmentation_and_mixed_precision_end_like_an_undisturbed_run(pol
     assert undisturbed.layers[1].compute_dtype == policy.removeprefix("mixed_")
     assert disturbed.history.history == undisturbed.history.history
     assert same_weights(disturbed, undisturbed)
-    assert sum(each.name == "seed_generator_state" for each in disturbed.variables) == 4
+    assert sum(variable.name == "seed_generator_state" for variable in disturbed.variables) == 4
 
 
 def same_weights(one: Any, other: Any) -> bool:

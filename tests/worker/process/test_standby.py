@@ -87,7 +87,7 @@ def test_standby_waits_and_becomes_the_attempt_that_go_names(waiting: Waiting):
     assert code == 0 and out == "loaded 1\ntrains 1\n"
     assert done.attempt == 7
     assert [each.attempt for each in waiting.end.all_of(Hello)] == [STANDBY, 7]
-    assert {each.attempt for each in selection.committed_checkpoints(waiting.checkpoints)} == {7}
+    assert {checkpoint.attempt for checkpoint in selection.committed_checkpoints(waiting.checkpoints)} == {7}
 
 
 @pytest.mark.integration

@@ -63,7 +63,7 @@ def train(folder: Path, until: int, killed_at: int | None = None) -> None:
 def curve(folder: Path, tag: str = "loss") -> list[tuple[int, float]]:
     reader = EventAccumulator(str(folder / "t"), size_guidance={"scalars": 0, "tensors": 0})
     reader.Reload()
-    return [(each.step, each.value) for each in reader.Scalars(tag)]
+    return [(scalar.step, scalar.value) for scalar in reader.Scalars(tag)]
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_restarts_and_saves_are_marked(tmp_path: Path) -> None:
     train(tmp_path, 12)
     reader = EventAccumulator(str(tmp_path / "t"), size_guidance={"tensors": 0, "scalars": 0})
     reader.Reload()
-    texts = [each.tensor_proto.string_val[0].decode() for each in reader.Tensors("stepkeeper/restarts")]
+    texts = [tensor.tensor_proto.string_val[0].decode() for tensor in reader.Tensors("stepkeeper/restarts")]
 
     assert texts == [
         "attempt 1 begins at step 0",

@@ -21,7 +21,7 @@ def metric_of(strategy: Any) -> Any:
 
 
 def values_of(metric: Any) -> list[list[Any]]:
-    return [[copy.numpy() for copy in replica_copies(each)] for each in metric.variables]
+    return [[copy.numpy() for copy in replica_copies(variable)] for variable in metric.variables]
 
 
 def test_each_replica_gets_its_part_of_a_metric_back(two_replicas: Any, tmp_path: Path) -> None:

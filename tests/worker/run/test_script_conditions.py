@@ -33,7 +33,7 @@ def train(folder: Path, make: Make, steps: int, *lines: Callable[[worker.Run, An
         for line in lines:
             line(run, optimizer)
         for _ in range(steps):
-            optimizer.apply_gradients([(tf.ones_like(each), each) for each in model.trainable_variables])
+            optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in model.trainable_variables])
             run.step_done()
     return round(float(np.asarray(optimizer.learning_rate)), 7)
 
@@ -212,7 +212,7 @@ def test_fit_says_what_to_write_into_a_callback(tmp_path: Path, capsys: pytest.C
         model.compile(keras.optimizers.Adam(rate), "mse")
         given = np.ones((8, 2), "float32"), np.zeros((8, 1), "float32")
         worker.keras.fit(model, *given, batch_size=4, epochs=epochs, directory=tmp_path, verbose=0,
-                         callbacks=[each(model) for each in callbacks])  # fmt: skip
+                         callbacks=[callback(model) for callback in callbacks])  # fmt: skip
         return round(float(model.optimizer.learning_rate.numpy()), 7)
 
     def reducing(model: Any) -> Any:

@@ -201,4 +201,4 @@ def test_export_that_meets_a_full_disk_in_what_tensorflow_writes_leaves_the_old_
         export(large(2.0), small_disk / "export", 7)
 
     assert weight_in(small_disk / "export" / "7") == 1.0
-    assert [each.name for each in (small_disk / "export").iterdir()] == ["7"]
+    assert [path.name for path in (small_disk / "export").iterdir()] == ["7"]

@@ -52,7 +52,7 @@ def test_a_deleted_directory_is_not_begun_anew_until_the_record_is_deleted(tmp_p
     assert "begins at 0" in train(run, 3, home).stdout
     assert "begins at 3" in train(run, 5, home).stdout
     (record,) = records(home)
-    assert {each.name for each in tmp_path.iterdir()} == {"run", "home"}, "nothing is beside the directory"
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "home"}, "nothing is beside the directory"
 
     shutil.move(run, tmp_path / "away")
     refused = train(run, 7, home)

@@ -39,7 +39,7 @@ def draws(tracked: tf.train.Checkpoint, strategy: Any) -> Callable[[], list[list
         return tracked.model(tf.ones([1, 64]), training=True)
 
     compiled = tf.function(lambda: strategy.run(on_replica))
-    return lambda: [each.numpy().tolist() for each in strategy.experimental_local_results(compiled())]
+    return lambda: [result.numpy().tolist() for result in strategy.experimental_local_results(compiled())]
 
 
 def test_keras_alone_draws_the_same_on_all_replicas(two_replicas: Any) -> None:

@@ -171,7 +171,7 @@ def test_copy_for_a_background_save_equals_a_blocking_save(found: Found) -> None
 def test_unusual_states_are_copied_or_refused(found: Found) -> None:
     odd, _ = found("odd")
 
-    assert (odd["few"], odd["all"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [float(each) for each in range(10)])
+    assert (odd["few"], odd["all"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [float(number) for number in range(10)])
     assert odd["without_memory"], "written in place"
     assert odd["failed"] == {"CUDA error": ["RuntimeError"] * 2, "DefaultCPUAllocator": ["MemoryError"] * 2}
 

@@ -59,7 +59,7 @@ def test_loader_of_any_kind_resumes_with_the_next_batch(
 
     assert {kind: runs["parts"] == runs["whole"] for kind, runs in found.items()} == dict.fromkeys(kinds, True)
     for kind, runs in found.items():
-        first, second = ([each[1] for each in runs["whole"] if each[0] == epoch] for epoch in (0, 1))
+        first, second = ([run[1] for run in runs["whole"] if run[0] == epoch] for epoch in (0, 1))
         assert first != second, f"{kind}: the epochs differ, else the comparison would prove less"
     assert "do not include" not in said, "the state of what is read is in the checkpoint"
 
@@ -69,7 +69,7 @@ def test_prepared_loader_knows_its_last_batch(tmp_path: Path) -> None:
     found, _ = read_in_parts(["accelerated ends"], peer.LIBRARIES, tmp_path)
     (runs,) = found.values()
 
-    ends = [each[1] for each in runs["parts"] if each[0] != "tail"]
+    ends = [part[1] for part in runs["parts"] if part[0] != "tail"]
     assert ends == [False, False, False, False, True] * 3
 
 

@@ -102,7 +102,7 @@ def test_events_that_are_over_announce_nothing(state: str) -> None:
 def test_event_that_is_not_understood_hides_no_other() -> None:
     reading = parse_scheduled(_list({**RETIREMENT, "State": "perhaps"}, RETIREMENT))
 
-    assert [each.id for each in reading.notices] == ["instance-event-0123456789abcdef0"]
+    assert [notice.id for notice in reading.notices] == ["instance-event-0123456789abcdef0"]
     assert "perhaps" in reading.problem
 
 
@@ -219,7 +219,7 @@ async def test_token_is_renewed_before_it_ends(server: MetadataServer, heard: Re
     await heard.until(lambda: server.tokens_made >= 3)
 
     assert heard.errors == []
-    assert not [each for each in server.requests if each.endswith(" 401")]
+    assert not [request for request in server.requests if request.endswith(" 401")]
 
 
 async def test_no_request_is_sent_without_a_token(server: MetadataServer, heard: Recorder) -> None:
@@ -228,7 +228,7 @@ async def test_no_request_is_sent_without_a_token(server: MetadataServer, heard:
     heard.watch(aws(server))
     await heard.until(lambda: len(heard.errors) >= 8)
 
-    assert {each.split()[0] for each in server.requests} == {"PUT"}
+    assert {request.split()[0] for request in server.requests} == {"PUT"}
     assert "no token" in heard.errors[0]
 
 
@@ -240,7 +240,7 @@ async def test_token_that_can_be_no_header_is_not_sent(token: bytes, server: Met
     await heard.until(lambda: heard.errors)
 
     assert "no token" in heard.errors[0]
-    assert {each.split()[0] for each in server.requests} == {"PUT"}
+    assert {request.split()[0] for request in server.requests} == {"PUT"}
 
 
 async def test_token_is_in_no_error(server: MetadataServer, heard: Recorder) -> None:
@@ -252,7 +252,7 @@ async def test_token_is_in_no_error(server: MetadataServer, heard: Recorder) -> 
         known = len(heard.errors)
         await heard.until(lambda known=known: len(heard.errors) > known + 4)
 
-    assert not [each for each in heard.errors if "TOKEN-" in each]
+    assert not [error for error in heard.errors if "TOKEN-" in error]
 
 
 async def test_refused_token_is_not_renewed_faster_than_the_endpoints_are_polled(
@@ -263,7 +263,7 @@ async def test_refused_token_is_not_renewed_faster_than_the_endpoints_are_polled
     heard.watch(aws(server))
     await heard.until(lambda: len(heard.errors) >= 20)
 
-    questions = [each for each in server.requests if each.startswith("GET")]
+    questions = [request for request in server.requests if request.startswith("GET")]
     assert server.tokens_made <= len(questions)
     assert len(questions) <= 2 * (len(heard.errors) + 4)  # each is asked again once, by the four that ask
 
@@ -290,4 +290,4 @@ def test_only_addresses_of_the_link_itself_are_built_in() -> None:
     hosts = {urlsplit(each.BASE).hostname for each in (aws_source, google, azure, alibaba)}
 
     assert hosts == {"169.254.169.254", "100.100.100.200"}
-    assert all(ip_address(each).is_link_local or not ip_address(each).is_global for each in hosts if each)
+    assert all(ip_address(host).is_link_local or not ip_address(host).is_global for host in hosts if host)

@@ -81,14 +81,14 @@ def test_wrong_day_of_the_week_does_not_matter() -> None:
 def test_freeze_counts_from_nine_seconds_and_only_as_possible(duration_s: int, events: int) -> None:
     reading = parse_events(document({**EVENT, "EventType": "Freeze", "DurationInSeconds": duration_s}), "trainer_0")
 
-    assert [each.certainty for each in reading.notices] == [Certainty.POSSIBLE] * events
+    assert [notice.certainty for notice in reading.notices] == [Certainty.POSSIBLE] * events
 
 
 @pytest.mark.parametrize(("status", "kind"), [("Scheduled", NoticeKind.MAINTENANCE), ("Started", NoticeKind.FREEZE)])
 def test_freeze_is_maintenance_until_it_begins(status: str, kind: NoticeKind) -> None:
     event = {**EVENT, "EventType": "Freeze", "EventStatus": status, "DurationInSeconds": 30}
 
-    assert [each.kind for each in parse_events(document(event), "trainer_0").notices] == [kind]
+    assert [notice.kind for notice in parse_events(document(event), "trainer_0").notices] == [kind]
 
 
 def test_events_of_other_machines_are_ignored() -> None:
@@ -96,7 +96,7 @@ def test_events_of_other_machines_are_ignored() -> None:
     theirs = {**EVENT, "EventId": "theirs", "Resources": ["trainer_1"]}
     body = document(EVENT, shared, theirs)
 
-    assert [each.id for each in parse_events(body, "trainer_0").notices] == [ID, "shared"]
+    assert [notice.id for notice in parse_events(body, "trainer_0").notices] == [ID, "shared"]
     assert len(parse_events(body, None).notices) == 3
     assert ids_of_own_events(body, "trainer_0") == {ID}
     assert ids_of_own_events(body, None) == set()
@@ -116,7 +116,7 @@ def test_events_of_other_machines_are_ignored() -> None:
 def test_event_that_is_not_understood_hides_no_other(change: dict[str, object]) -> None:
     reading = parse_events(document({**EVENT, "EventId": "odd", **change}, EVENT), "trainer_0")
 
-    assert [each.id for each in reading.notices] == [ID]
+    assert [notice.id for notice in reading.notices] == [ID]
     assert reading.problem
 
 
@@ -177,9 +177,9 @@ async def test_first_answer_may_take_longer_than_later_ones(server: MetadataServ
     heard.watch(AzureSource(server.base, times=PollTimes(0.3, 0.05, 0.02), first_timeout_s=60))
 
     def of_events() -> list[str]:
-        return [each for each in heard.errors if "for scheduled events" in each]
+        return [error for error in heard.errors if "for scheduled events" in error]
 
-    await heard.until(lambda: any("within 0.3 s" in each for each in of_events()))
+    await heard.until(lambda: any("within 0.3 s" in event for event in of_events()))
 
     assert "not JSON" in of_events()[0]
 
@@ -214,7 +214,7 @@ async def test_nothing_else_is_acknowledged(
 
     await source.acknowledge(id)
 
-    assert not [each for each in server.requests if each.startswith("POST")]
+    assert not [request for request in server.requests if request.startswith("POST")]
 
 
 async def test_acknowledgement_that_fails_once_is_tried_again(server: MetadataServer, heard: Recorder) -> None:

@@ -160,7 +160,7 @@ async def test_missing_bus_is_an_error(tmp_path: Path, heard: Recorder) -> None:
 async def test_missing_package_is_reported_once_and_ends_nothing(
     heard: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [each for each in sys.modules if each.startswith("dbus_fast")]:
+    for name in [module for module in sys.modules if module.startswith("dbus_fast")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dbus_fast", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "supervisor.host.notices.logind.bus", raising=False)

@@ -242,7 +242,7 @@ def test_place_of_a_carried_value_is_named() -> None:
 
     sum_of_an_epoch(run)
 
-    assert all("test_step_watch.py:" in each for each in run.places)
+    assert all("test_step_watch.py:" in place for place in run.places)
 
 
 def test_value_of_a_librarys_loop_is_not_to_be_put_into_the_state(tmp_path: Path) -> None:
