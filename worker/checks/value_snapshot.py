@@ -4,6 +4,7 @@ Values are not judged here: what a checkpoint keeps is among them. Large arrays 
 the objects of libraries are left out. Imports no framework.
 """
 
+import itertools
 import sys
 import types
 from collections import deque
@@ -66,7 +67,9 @@ class _Search:
 
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r:.40}]", entry) for key, entry in list(value.items())[:MAX_BRANCHES])
+        yield from (
+            (f"{path}[{key!r:.40}]", entry) for key, entry in list(itertools.islice(value.items(), MAX_BRANCHES))
+        )
     elif isinstance(value, list | tuple | deque):
         yield from ((f"{path}[{number}]", entry) for number, entry in enumerate(list(value)[:MAX_BRANCHES]))
     else:
@@ -84,8 +87,7 @@ def _is_torch_module(value: Any) -> bool:
 def _text(value: Any) -> str | None:
     """A value as a text that is another one if the value is; None for what is looked into instead."""
     if isinstance(value, _PLAIN):
-        text = repr(value)
-        return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}... {_hash(text.encode())}"
+        return _plain_text(value)
     if isinstance(value, np.generic) or (digests.is_array(value) and _has_value(value)):
         return _array_text(value)
     if isinstance(value, GENERATORS):
@@ -93,6 +95,15 @@ def _text(value: Any) -> str | None:
     if isinstance(value, list | tuple | deque | set | frozenset) and len(value) > 0:
         return _entries_text(value)
     return repr(value) if isinstance(value, list | tuple | deque | dict | set | frozenset) and not value else None
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, str | bytes) and len(value) > SHOWN:  # its `repr` may be several times as long
+        content = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+        return f"{value[: SHOWN - 20]!r}... {_hash(content)}"
+    is_wide = isinstance(value, int) and value.bit_length() > 4 * SHOWN  # Python prints no more than 4,300 digits
+    text = hex(value) if is_wide else repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}... {_hash(text.encode())}"
 
 
 def _has_value(array: Any) -> bool:

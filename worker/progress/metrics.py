@@ -25,4 +25,11 @@ def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
 
 def replica_values(value: Any) -> list[float]:
     """Each replica's number of a per-replica value, or the one number. Raises TypeError or ValueError."""
-    return [float(part) for part in getattr(value, "values", (value,))]
+    return [_number(part) for part in getattr(value, "values", (value,))]
+
+
+def _number(part: Any) -> float:
+    try:
+        return float(part)
+    except OverflowError:  # an integer that no float holds
+        return math.inf if part > 0 else -math.inf

@@ -22,6 +22,7 @@ LIBRARIES = sys.stdlib_module_names | {"tensorflow", "keras", "torch", "numpy", 
 """Packages whose objects are not searched for state, unless they are of a kind that is handled by name. Any fixture of
 pytest leads to all tests of its session, which took seconds to search in each test that trains."""
 PLAIN = (bool, int, float, str, type(None))
+_DECIMAL_BITS = 8192  # of an integer in JSON: Python refuses to print or read more than 4,300 decimal digits
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -50,6 +51,8 @@ class SavedValue:
         return hashed.digest()
 
     def _save_value(self, value: Any, path: str) -> Any:
+        if type(value) is int and value.bit_length() > _DECIMAL_BITS:
+            return {"kind": "integer", "hex": hex(value)}
         if type(value) in PLAIN:
             return value
         if id(value) in self._inside:
@@ -184,6 +187,8 @@ class ValueRestorer:
             return self._restore_container(kind, saved, present)
         if kind in ("bytes", "scalar", "array", "tensor", "torch"):
             return self._restore_array(kind, saved, present)
+        if kind == "integer":
+            return int(saved["hex"], 16)
         if kind == "path":
             return type(present if isinstance(present, PurePath) else Path())(saved["text"])
         if kind == "enum" and isinstance(present, enum.Enum):

@@ -67,3 +67,12 @@ def test_two_snapshots_of_the_same_are_the_same():
 
 def test_objects_of_libraries_are_left_out():
     assert not [path for path in values_of(module=np, path=sys) if path.startswith(("module", "path"))]
+
+
+def test_long_texts_and_wide_integers_are_compared_whole():
+    text, number = "a" * 100_000, 10**5000
+    before = values_of(text=text, raw=text.encode(), number=number)
+    after = values_of(text=text[:-1] + "b", raw=text.encode()[:-1] + b"b", number=number + 1)
+
+    assert all(before[name] != after[name] for name in ("text", "raw", "number"))
+    assert all(len(shown) < 100 for shown in before.values())

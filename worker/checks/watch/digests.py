@@ -145,8 +145,9 @@ def _bytes_of_numpy(array: np.ndarray[Any, Any]) -> bytes:
         return repr(array.reshape(-1)[:SAMPLE].tolist()).encode()
     if array.nbytes <= WHOLE_BYTES:
         return array.tobytes()
-    flat = array.reshape(-1)
-    return flat[:: max(1, flat.size // SAMPLE)].tobytes()
+    distance = max(1, array.size // SAMPLE)
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat  # what is not contiguous would be copied
+    return flat[::distance].tobytes()
 
 
 def _bytes_of_tensorflow(tensor: Any) -> bytes:
@@ -165,10 +166,21 @@ def _bytes_of_torch(tensor: Any) -> bytes:
     if held.is_sparse or held.is_quantized:
         return repr(held).encode()
     if held.numel() * held.element_size() > WHOLE_BYTES:
-        held = held.reshape(-1)[:: max(1, held.numel() // SAMPLE)]
+        held = _some_of_torch(torch, held, max(1, held.numel() // SAMPLE))
     held = held.cpu().contiguous().reshape(-1)
     content: bytes = held.view(torch.uint8).numpy().tobytes()
     return content
+
+
+def _some_of_torch(torch: Any, tensor: Any, distance: int) -> Any:
+    """Elements so far apart, counted as if the tensor were flat. One that is not contiguous is not copied for it."""
+    if tensor.is_contiguous():
+        return tensor.reshape(-1)[::distance]
+    left, places = torch.arange(0, tensor.numel(), distance, device=tensor.device), []
+    for size in reversed(tensor.shape):
+        places.append(left % size)
+        left = left // size
+    return tensor[tuple(reversed(places))]
 
 
 _BUILT_IN_ITERATORS: dict[type, Callable[[Any], Any]] = {

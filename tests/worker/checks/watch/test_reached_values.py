@@ -71,6 +71,7 @@ LARGE: dict[str, Callable[[], Any]] = {
     "bytes": lambda: bytes(LONG),
     "text": lambda: "é" * LONG,
     "array": lambda: np.zeros(LONG, np.uint8),
+    "transposed array": lambda: np.zeros((LONG // 100, 100), np.uint8).T,
 }
 
 
