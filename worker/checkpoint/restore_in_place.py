@@ -2,8 +2,9 @@
 
 TensorFlow reads all tensors before it assigns the first one, each through a buffer of its size: beside a state of a
 gigabyte that took almost two more, and from 32 MB on one and a half times as long. Here the bytes are read from the
-file to where they belong. It is done only where it comes to the same: the objects and names that the program tracks are those in the checkpoint, byte for byte as
-TensorFlow describes them there, and nothing but variables in host memory has state.
+file to where they belong. It is done only where it comes to the same: the objects and names that the program tracks
+are those in the checkpoint, byte for byte as TensorFlow describes them there, and nothing but variables in host memory
+has state.
 """
 
 import os
