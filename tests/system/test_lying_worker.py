@@ -5,6 +5,7 @@ Each test is what an auditor did to a root daemon once, with the consequence tha
 
 import json
 import math
+import os
 import sqlite3
 import sys
 import time
@@ -21,7 +22,6 @@ from tests.places import CHILDREN
 from tests.reading import records
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, job
-from tests.waiting import stays
 
 pytestmark = pytest.mark.integration
 
@@ -114,7 +114,7 @@ def test_a_loop_of_commits_fills_neither_the_disk_nor_the_queue(tmp_path: Path):
         daemon.until_step("victim", 5)
         daemon.until(lambda: "sends nonsense" in daemon.status("liar")["description"], "it is told that it lies")
         before = psutil.Process(daemon.process.pid).memory_info().rss
-        ends_at, slowest_s = time.monotonic() + 8, 0.0  # of a flood that filled 50 MB in that time
+        ends_at, slowest_s = time.monotonic() + 20, 0.0
         while time.monotonic() < ends_at:
             began = time.monotonic()
             daemon.call("status")
@@ -147,8 +147,8 @@ def test_no_job_erases_what_operators_asked(tmp_path: Path):
     with Daemon(tmp_path, sections, "logfile_maxbytes=1MB\nlogfile_backups=3") as daemon:
         daemon.until_step("victim", 5)
         daemon.call("stop", name="victim")
-        described = daemon.until(lambda: _left_out(daemon, "liar4000"), "its messages are left out")
-        stays(lambda: _left_out(daemon, "liar4000"), "its messages are left out", 4.0)  # 100 MB of them, and more
+        time.sleep(15)
+        described = daemon.status("liar4000")["description"]
     logs = "".join(path.read_text() for path in tmp_path.glob("daemon.log*"))
     assert "left out of the daemon's log" in described
     assert sum(path.stat().st_size for path in tmp_path.glob("daemon.log*")) < 2 << 20
@@ -156,39 +156,25 @@ def test_no_job_erases_what_operators_asked(tmp_path: Path):
     assert [record["command"] for record in records(tmp_path / "state" / "changes.log")] == ["stop"]
 
 
+@pytest.mark.parametrize(("claim_s", "pause_s"), [(1000.0, 1.0), (1e18, 0.0)])
 @pytest.mark.slow
-def test_no_claim_moves_the_last_flush_of_another_job(tmp_path: Path):
+def test_no_claim_moves_the_last_flush_of_another_job(tmp_path: Path, claim_s: float, pause_s: float):
     """`save_s: 1e18` had the victim asked 1.2 s before the host went instead of 44 s; credible lies halved that."""
-    lies = {"alone": None, "credible": (1000.0, 1.0), "absurd": (1e18, 0.0)}
-    leads_s = {name: _lead_s(tmp_path / name, lie) for name, lie in lies.items()}
+    victim = job("victim", tmp_path, "on_notice=train\nnotice_margin=1", STEPS=10**9, EVERY=50, STEP_S=0.02, FLUSH_S=1)
+    lies = [{**COMMITTED, "save_s": claim_s, "size_bytes": 10**12}, PROGRESS]
+    leads_s = []
+    for sections in (victim, victim + liar(tmp_path, *lies)):
+        with Daemon(tmp_path, sections, environment={"PAUSE_S": str(pause_s)}) as daemon:
+            daemon.until(lambda: len(_commits(daemon)) >= 4, "it has saved")
+            daemon.call("drill", name="victim", in_s=12)
+            at = time.time() + 12
+            daemon.until(lambda: len(_asked_at(daemon)) >= 2, "the last flush was asked for")
+            leads_s.append(at - _asked_at(daemon)[1])
+        for path in (*tmp_path.glob("daemon.*"), tmp_path / "state" / "ledger.sqlite3"):
+            os.remove(path)
 
-    # the last few saves differ a little
-    assert leads_s == {name: pytest.approx(leads_s["alone"], rel=0.15) for name in lies}
-
-
-def _lead_s(folder: Path, lie: tuple[float, float] | None) -> float:
-    """How long before its host goes the victim is asked to save, beside a worker that claims so long a save, so often.
-
-    `lie`: seconds that a save took, and seconds between two claims.
-    """
-    folder.mkdir()
-    sections = job("victim", folder, "on_notice=train\nnotice_margin=1", STEPS=10**9, EVERY=50, STEP_S=0.02, FLUSH_S=1)
-    claim_s, pause_s = lie or (0.0, 0.0)
-    if lie is not None:
-        sections += liar(folder, {**COMMITTED, "save_s": claim_s, "size_bytes": 10**12}, PROGRESS)
-    in_s = 9
-    with Daemon(folder, sections, environment={"PAUSE_S": str(pause_s)}) as daemon:
-        daemon.until(lambda: len(_commits(daemon)) >= 4, "it has saved")
-        daemon.call("drill", name="victim", in_s=in_s)
-        at = time.time() + in_s
-        daemon.until(lambda: len(_asked_at(daemon)) >= 2, "the last flush was asked for")
-        return at - _asked_at(daemon)[1]
-
-
-def _left_out(daemon: Daemon, name: str) -> str:
-    """What its status says, once the daemon's log leaves messages out."""
-    described = str(daemon.status(name)["description"])
-    return described if "left out of the daemon's log" in described else ""
+    alone_s, beside_s = leads_s
+    assert beside_s == pytest.approx(alone_s, rel=0.15)  # the last few saves differ a little
 
 
 def _commits(daemon: Daemon) -> list[dict[str, Any]]:

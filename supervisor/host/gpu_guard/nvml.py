@@ -183,7 +183,7 @@ class Nvml:
             return self._call("nvmlDeviceGetCurrentClocksThrottleReasons", device)
 
     def _nvlink_errors(self, number: int, device: Any) -> int | None:
-        if number not in self._links:
+        if not self._links.get(number):  # of none it is asked again: links may come up after the daemon
             self._links[number] = [link for link in range(LINKS) if self._is_link(device, link)]
         links = self._links[number]
         if not links:

@@ -194,7 +194,8 @@ async def test_it_ends_with_its_daemon(host: GpuHost, tmp_path: Path) -> None:
     ],
 )
 async def test_a_helper_that_says_what_nobody_expects_is_ended(tmp_path: Path, printed: str) -> None:
-    code = f"import sys, time; sys.stdout.write({printed!r} + chr(10)); sys.stdout.flush(); time.sleep(600)"
+    said = f"sys.stdout.write({printed!r} + chr(10)); sys.stdout.flush()"
+    code = f"import sys, time; time.sleep(0.5); {said}; time.sleep(600)"  # for long enough to be seen running
     heard = Heard(GpuHelper((sys.executable, "-c", code), tmp_path, answers_within_s=WITHIN_S), tmp_path)
     heard.client.start()
     await heard.until(lambda: heard.client.pid, "it runs")
