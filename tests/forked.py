@@ -38,8 +38,6 @@ CTL = ("supervisor.ctl.actions.run", "supervisor.ctl.settings", "supervisor.ctl.
 STOCK = ("supervisor.supervisorctl", "supervisor.supervisord")
 """Of PyPI's Supervisor, by an interpreter that has it: our package is called the same, and must not be found there."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-ROOM, ROOM_BYTES = "ROOM_FOR_ENVIRONMENTS", 32 << 10
-"""A variable of servers, whose length is room for the environment of a fork where the kernel shows it."""
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _PID_BYTES = 20
 _FORKING = threading.Lock()  # a process is a subreaper, or none, for all of its threads, which share the servers too
@@ -54,12 +52,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [python, str(CHILDREN / "fork_server.py"), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-                env={
-                    **os.environ,
-                    **ONE_THREAD,
-                    "PYTHONPATH": "" if modules == STOCK else str(ROOT),
-                    ROOM: "-" * ROOM_BYTES,
-                },
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": "" if modules == STOCK else str(ROOT)},
                 stdin=subprocess.DEVNULL,
             )
 
@@ -113,16 +106,8 @@ def _subreaper() -> Iterator[None]:
 class ForkedProcess(subprocess.Popen[str]):
     """`subprocess.Popen([PYTHON, SCRIPT or "-m" MODULE, ARGUMENT...])`, without the interpreter's start."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        modules: tuple[str, ...] = TENSORFLOW,
-        *,
-        forks_workers: bool = False,
-        **options: Any,
-    ) -> None:
-        """`forks_workers`: it is a daemon, whose workers are forks of it (`tests.forked_workers`)."""
-        self._modules, self._forks_workers = modules, forks_workers
+    def __init__(self, command: Sequence[str], modules: tuple[str, ...] = TENSORFLOW, **options: Any) -> None:
+        self._modules = modules
         super().__init__(command, text=True, **options)
 
     def _execute_child(  # type: ignore[override]
@@ -139,7 +124,6 @@ class ForkedProcess(subprocess.Popen[str]):
             "cwd": str(cwd or os.getcwd()),
             "environment": dict(os.environ if env is None else env),
             "start_new_session": start_new_session,
-            "forks_workers": self._forks_workers,
         }
         inherited = zip((p2cread, c2pwrite, errwrite), (0, 1, 2), strict=True)
         descriptors = [own if given == -1 else given for given, own in inherited]

@@ -68,10 +68,6 @@ def become(order: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     open_streams()
-    if order["forks_workers"]:
-        from tests.forked_workers import start_workers_as_forks  # only here: most interpreters can't import it
-
-        start_workers_as_forks(run, open_streams)
     for module in ("random", "numpy.random"):  # or all forks would draw the same numbers
         if module in sys.modules:
             sys.modules[module].seed()

@@ -33,8 +33,7 @@ class Daemon:
     """`supervisord -n` with a configuration; leaves nothing running behind.
 
     It runs in a fork of a process that has imported the daemon's modules, unless a test is about what an interpreter
-    does and needs from its start on (`is_forked`). One that `has_tensorflow` starts its workers as forks of itself,
-    which have it too (`tests.forked_workers`).
+    does and needs from its start on (`is_forked`).
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Daemon:
         settings: str = "",
         environment: dict[str, str] | None = None,
         is_forked: bool = True,
-        has_tensorflow: bool = False,
     ) -> None:
         self.folder = folder
         self.conf = folder / "test.conf"
@@ -52,7 +50,6 @@ class Daemon:
         self.settings = settings
         self.environment = {**os.environ, **(environment or {})}
         self.is_forked = is_forked
-        self.has_tensorflow = has_tensorflow
         self.headers: dict[str, str] = {}  # of every request
         self.process: subprocess.Popen[str] | None = None
         self.write(programs)
@@ -103,9 +100,7 @@ class Daemon:
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
         with (self.folder / "daemon.err").open("ab") as errors:
             options = {"cwd": self.folder, "env": self.environment, "stdout": errors, "stderr": errors}
-            if self.has_tensorflow:
-                self.process = forked.ForkedProcess(command, forks_workers=True, **options)
-            elif self.is_forked:
+            if self.is_forked:
                 self.process = forked.ForkedProcess(command, forked.DAEMON, **options)
             else:
                 self.process = subprocess.Popen(command, text=True, **options)

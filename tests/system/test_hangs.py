@@ -127,7 +127,7 @@ def test_daemon_that_stood_still_finds_no_hang_in_workers_that_trained_on(tmp_pa
 
 @pytest.mark.slow  # a freeze has to outlast the limit and what a busy host may be late
 def test_a_host_that_was_frozen_has_no_hanging_worker(tmp_path: Path):
-    with Daemon(tmp_path, job("count", tmp_path, "hang_timeout=3", STEPS=1_000_000, EVERY=1_000_000)) as daemon:
+    with Daemon(tmp_path, job("count", tmp_path, "hang_timeout=6", STEPS=1_000_000, EVERY=1_000_000)) as daemon:
         worker = daemon.until_step("count", 5)["pid"]
         assert daemon.process is not None
         both = (worker, daemon.process.pid)

@@ -88,8 +88,9 @@ def train(
         )
     environment = {**without_launch_variables(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT)}
     environment |= {"IMAGES": str(images)} if images is not None else {}
-    command = [sys.executable, str(SCRIPT), str(folder), str(steps)]
-    done = forked.run(command, forks_workers=True, env=environment, cwd=ROOT, timeout=PATIENCE_S)
+    done = forked.run(
+        [sys.executable, str(SCRIPT), str(folder), str(steps)], env=environment, cwd=ROOT, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr
 
@@ -193,7 +194,7 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
 ) -> None:
     chosen = {attempt: kills(workers)[name] for attempt, name in enumerate(names, 1)}
     (tmp_path / "kills").write_text(json.dumps(chosen))
-    with Daemon(tmp_path, program(tmp_path, workers, "save_shards=always\n"), has_tensorflow=True) as daemon:
+    with Daemon(tmp_path, program(tmp_path, workers, "save_shards=always\n")) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S * (len(names) + 1))
         attempts = daemon.call("history", name="pair", limit=100)["attempts"]
 
@@ -207,8 +208,7 @@ def test_killed_in_every_phase_of_a_save_it_ends_with_the_same_bits(
 
 def test_stop_whose_shares_can_not_be_written_is_saved_by_the_chief_alone(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "limit").write_text(json.dumps([1, 1]))
-    section = program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1")
-    with Daemon(tmp_path, section, has_tensorflow=True) as daemon:
+    with Daemon(tmp_path, program(tmp_path, 2, "save_shards=always\n", every=10 * STEPS, PAUSE="0.1")) as daemon:
         daemon.until_step("pair", 3, START_S)
         os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
         daemon.until_state("pair", "SUCCEEDED", patience_s=2 * START_S)
@@ -253,7 +253,7 @@ def test_share_that_is_not_finite_is_saved_by_nobody(tmp_path: Path, variable: i
     launch = Launch(strategy="multiworker", workers=2, save_shards="always").to_environment()
     environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT.with_name("not_finite.py")), str(tmp_path), str(variable)]
-    done = forked.run(command, forks_workers=True, env=environment, cwd=ROOT, timeout=PATIENCE_S)
+    done = forked.run(command, env=environment, cwd=ROOT, timeout=PATIENCE_S)
 
     assert done.returncode == WorkerExit.DIVERGED, done.stderr[-3000:]
     assert f"variables/{variable} is not finite" in done.stderr
@@ -272,7 +272,7 @@ def test_without_a_daemon_the_other_worker_ends_too_and_nothing_counts(tmp_path:
         launch = {**Launch(save_shards="always").to_environment(), "TF_CONFIG": cluster_text(cluster, rank)}
         environment = {**without_launch_variables(os.environ), **launch, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(SCRIPT), str(tmp_path), str(STEPS)]
-        processes.append(forked.ForkedProcess(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE))
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
     try:
         errors = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
     finally:
@@ -392,7 +392,7 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
         folder.mkdir()
         return program(folder, 2, f"mirror=file://{store}\n", every=10 * STEPS, BALLAST_MIB="33")
 
-    with Daemon(here, training(here), has_tensorflow=True) as daemon:
+    with Daemon(here, training(here)) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
         daemon.until(lambda: daemon.status("pair")["job"]["mirror"]["newest_step"] == STEPS, "it is in the store")
         job = daemon.status("pair")["job"]
@@ -408,7 +408,7 @@ def test_everything_that_reads_a_checkpoint_takes_several_data_files(tmp_path: P
     (remote,) = verification.verify_url(f"file://{store}/pair")
     assert (remote.valid, remote.size_bytes) == (True, size)
 
-    with Daemon(elsewhere, training(elsewhere), has_tensorflow=True) as daemon:
+    with Daemon(elsewhere, training(elsewhere)) as daemon:
         daemon.until_state("pair", "SUCCEEDED", patience_s=START_S)
         (attempt,) = daemon.call("history", name="pair")["attempts"]
 
