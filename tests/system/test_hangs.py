@@ -141,4 +141,5 @@ def test_a_host_that_was_frozen_has_no_hanging_worker(tmp_path: Path):
         now = daemon.until_step("count", step + 20)
 
         assert now["pid"] == worker
+        daemon.until(lambda: daemon.events("host.stood_still"), "it is said")
         assert daemon.events("host.stood_still", "worker.exited") == ["host.stood_still"]
