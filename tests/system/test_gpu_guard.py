@@ -4,7 +4,6 @@ and for the kernel's log.
 The claims are those of the table in core/gpus/faults.py; what happens has to follow within FOLLOWS_S.
 """
 
-import contextlib
 import http.client
 import json
 import os
@@ -13,7 +12,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,17 +74,6 @@ CASES = (
     Case("nvlink5-nonfatal", 145, more="RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x0)", leaves_out=False, restarts=False),
 )  # fmt: skip
 NAMES = [case.name for case in CASES]
-EACH_KIND = frozenset(
-    {"off-the-bus", "nvlink", "asks-for-reset", "lost", "remap-failed", "page-fault", "reduced", "killed"}
-)
-"""One of each kind. What each fault is taken for is held for all of them while a job trains."""
-
-
-def one_of_each_kind(cases: Iterable[Case]) -> list[Any]:
-    """The cases for a test of which the others are left to the night."""
-    return [
-        pytest.param(case, id=case.name, marks=() if case.name in EACH_KIND else pytest.mark.nightly) for case in cases
-    ]
 
 
 class Bench:
@@ -185,7 +173,7 @@ def test_a_fault_while_a_job_trains(bench: Bench, case: Case) -> None:
         assert ended["signal"] == signal.SIGKILL, "nothing is asked of a GPU that is gone"
 
 
-@pytest.mark.parametrize("case", one_of_each_kind(case for case in CASES if case.leaves_out))
+@pytest.mark.parametrize("case", [case for case in CASES if case.leaves_out], ids=lambda case: case.name)
 def test_a_fault_before_a_start(bench: Bench, case: Case) -> None:
     bench.recover()
     bench.daemon.call("stop", name="t")
@@ -201,7 +189,7 @@ def test_a_fault_before_a_start(bench: Bench, case: Case) -> None:
         assert case.words in bench.daemon.status("t")["description"]
 
 
-@pytest.mark.parametrize("case", one_of_each_kind(case for case in CASES if case.xid))
+@pytest.mark.parametrize("case", [case for case in CASES if case.xid], ids=lambda case: case.name)
 def test_a_fault_as_a_job_dies(bench: Bench, case: Case) -> None:
     bench.recover()
     before = bench.trains()
@@ -241,12 +229,7 @@ def helper_of(daemon: GpuDaemon) -> psutil.Process | None:
     return next((child for child in children if any("helper.py" in word for word in child.cmdline())), None)
 
 
-HANGING = (
-    "nvmlInit",
-    "nvmlDeviceGetComputeRunningProcesses",
-    *(pytest.param(call, marks=pytest.mark.nightly) for call in ("nvmlDeviceGetCount", "nvmlDeviceGetUUID")),
-)
-"""The first call, the last one, and some between them."""
+HANGING = ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses")
 
 
 @pytest.mark.parametrize("call", HANGING)
@@ -432,32 +415,26 @@ def device() -> Iterator[Path]:
     path.unlink()
 
 
-LOADS = {"idle": "busy=0 memory_busy=0", "spins": "busy=100 memory_busy=0 power=9", "computes": "busy=70 memory_busy=9"}
-
-
-def silent(folder: Path, device: Path, load: str, until: contextlib.ExitStack) -> GpuDaemon:
-    """A daemon whose job is silent from some step on, on a host of its own whose GPUs are as busy as `load` says."""
-    folder.mkdir()
+@pytest.mark.parametrize(
+    ("load", "cause"),
+    [("busy=0 memory_busy=0", "hang"), ("busy=100 memory_busy=0 power=9", "hang"), ("busy=70 memory_busy=9", None)],
+    ids=["idle", "spins", "computes"],
+)
+def test_a_silent_job_hangs_only_while_its_gpus_do_nothing(
+    tmp_path: Path, device: Path, load: str, cause: str | None
+) -> None:
+    variables = f"SILENCE=deadlock,AT=50,DEVICE={device}"
     program = (
-        f"[program:t]\ncommand={sys.executable} {CHILDREN / 'hanging.py'}\ncheckpoint_dir={folder}/t\n"
-        f"environment=SILENCE=deadlock,AT=50,DEVICE={device}\n"
-        f"hang_evidence=4\nstopwaitsecs=2\nflush_timeout=2\nstandby=off\n"
+        f"[program:t]\ncommand={sys.executable} {CHILDREN / 'hanging.py'}\ncheckpoint_dir={tmp_path}/t\n"
+        f"environment={variables}\nhang_evidence=4\nstopwaitsecs=2\nflush_timeout=2\nstandby=off\n"
     )
-    host = until.enter_context(GpuHost(folder))
-    host.are(f"{IN_ORDER} {load}", f"{IN_ORDER} {load}")
-    daemon = GpuDaemon(host, folder, program)
-    until.enter_context(daemon)
-    return daemon
-
-
-def test_a_silent_job_hangs_only_while_its_gpus_do_nothing(tmp_path: Path, device: Path) -> None:
-    with contextlib.ExitStack() as until:
-        daemons = {name: silent(tmp_path / name, device, load, until) for name, load in LOADS.items()}
-        for name in ("idle", "spins"):
-            ended = daemons[name].until_state("t", "SUCCEEDED", "FAILED", patience_s=60)
-            first = daemons[name].call("history", name="t")["attempts"][0]
-            assert (ended["state"], first["cause"]) == ("SUCCEEDED", "hang"), first
-            assert name != "spins" or "a GPU that only spins" in first["text"]
-        computes = daemons["computes"]
-        computes.until(lambda: "a GPU computes" in str(computes.status("t")), "it was looked at", 60)
-        assert len(computes.call("history", name="t")["attempts"]) == 1
+    with GpuHost(tmp_path) as host:
+        host.are(f"{IN_ORDER} {load}", f"{IN_ORDER} {load}")
+        with GpuDaemon(host, tmp_path, program) as daemon:
+            if cause is not None:
+                assert daemon.until_state("t", "SUCCEEDED", "FAILED", patience_s=60)["state"] == "SUCCEEDED"
+                first = daemon.call("history", name="t")["attempts"][0]
+                assert first["cause"] == cause and "a GPU that only spins" * ("100" in load) in first["text"], first
+            else:
+                daemon.until(lambda: "a GPU computes" in str(daemon.status("t")), "it was looked at", 60)
+                assert len(daemon.call("history", name="t")["attempts"]) == 1
