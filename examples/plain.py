@@ -220,7 +220,7 @@ def main() -> int:
 
 def train(daemon: Daemon, directory: Path, network: Network, step: int, training: Any, test: Any) -> int:
     """The training loop. Returns the exit status."""
-    reported_at, reported_step = time.monotonic(), step
+    first, reported_at, reported_step = step + 1, time.monotonic(), step
     save_every = launch().get("checkpoint_interval", {}).get("steps", SAVE_EVERY)
     images, labels = training
     while step < TOTAL_STEPS:
@@ -228,7 +228,7 @@ def train(daemon: Daemon, directory: Path, network: Network, step: int, training
         loss = network.train(images[rows], labels[rows])
         step += 1
         now = time.monotonic()
-        if step == reported_step + 1 or now - reported_at > PROGRESS_S:
+        if step == first or now - reported_at > PROGRESS_S:
             step_s = (now - reported_at) / (step - reported_step)
             daemon.send_message("progress", step=step, total_steps=TOTAL_STEPS, step_s=step_s, metrics={"loss": loss})
             reported_at, reported_step = now, step

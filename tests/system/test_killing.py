@@ -26,7 +26,7 @@ SHORTER = {
     "fit": ({"EPOCHS": "8"}, "checkpoint_interval=15 steps"),
     "torch": ({"STEPS": "120", **PASSIVE}, "checkpoint_interval=10 steps"),
     "tf1": ({"STEPS": "5000"}, "checkpoint_interval=200 steps"),
-    "plain": ({"STEPS": "3000"}, "checkpoint_interval=150 steps"),
+    "plain": ({"STEPS": "24000"}, "checkpoint_interval=1200 steps"),
 }
 Plan = Sequence[tuple[Moment, Damage | None]]
 

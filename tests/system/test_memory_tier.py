@@ -191,7 +191,7 @@ def test_a_writer_that_is_killed_alone_or_with_its_daemon_leaves_whole_checkpoin
         copied = job.status()["job"]["memory_step"]
         daemon.until(lambda: job.status()["job"]["memory_step"] > copied, "there is another copy")
         os.kill(pid, signal.SIGKILL)
-        os.kill(wait_until(lambda: writer_of(job), "it writes"), signal.SIGKILL)
+        os.kill(wait_until(lambda: writer_of(job), "it writes", interval_s=0.005), signal.SIGKILL)
         second = job.until_trains(but=pid)
         lost, salvaged = job.logged("memory.not_salvaged"), job.logged("checkpoint.salvaged")
         assert (len(lost), len(salvaged)) == (1, 1), "another writer follows"
@@ -202,7 +202,7 @@ def test_a_writer_that_is_killed_alone_or_with_its_daemon_leaves_whole_checkpoin
         saved = int(job.status()["job"]["checkpoint"]["step"])
         job.until_copied()
         os.kill(second, signal.SIGKILL)
-        wait_until(lambda: writer_of(job), "it writes")
+        wait_until(lambda: writer_of(job), "it writes", interval_s=0.005)
         daemon.stop(signal.SIGKILL)
         wait_until(lambda: writer_of(job) is None, "the writer ends with the daemon, or is done")
         daemon.start()
