@@ -34,6 +34,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 ROOM_BYTES = 16 << 20  # spare, as histories grow from save to save; no memory until it is written to
 COPY_SHARE = 0.8  # of the memory that is left, at most, for a copy: training and its data go on beside it
+EARLY_SHARE = 0.25  # the same before the first save, as a data cache may still grow
 _WIPE_ON_FORK, _POPULATE_WRITE = 18, 23  # MADV_…, linux/mman.h; Python has no names for them
 _libc = ctypes.CDLL(None)  # its calls don't hold the interpreter's lock, as those of Python's mmap do
 Written = Sequence[tuple["TensorSlot", int]]
@@ -184,7 +185,8 @@ class BufferPool:
 
     def prepare(self, size: int) -> None:
         """Takes the memory of the first copy, of about `size` bytes, and has it filled in on a thread of its own."""
-        with contextlib.suppress(MemoryError, RuntimeError):  # too little memory, which the copy says; too many threads
+        with contextlib.suppress(MemoryError, RuntimeError):  # too little memory, for now; too many threads
+            _require_memory(size, EARLY_SHARE)
             self._kept = self.allocate(size)
             threading.Thread(target=self._kept.populate, name="stepkeeper-memory", daemon=True).start()
 
@@ -198,11 +200,12 @@ class BufferPool:
         self._kept = image
 
 
-def _require_memory(size: int) -> None:
-    """Raises MemoryError if a copy would take nearly all memory: the kernel promises more than there is, then kills."""
+def _require_memory(size: int, share: float = COPY_SHARE) -> None:
+    """Raises MemoryError if a copy would take more than this share of the memory that is left: the kernel promises more
+    than there is, then kills."""
     with contextlib.suppress(OSError, ValueError, KeyError):  # nobody says how much is left
         left = available_memory()[0]
-        if size > COPY_SHARE * left:
+        if size > share * left:
             raise MemoryError(f"a copy takes {size / 1e6:.0f} MB, and {left / 1e6:.0f} MB of memory are left")
 
 

@@ -224,3 +224,12 @@ def test_a_copy_that_memory_is_too_short_for_is_not_prepared() -> None:
 
     with pytest.raises(MemoryError):
         pool.allocate(1 << 60)
+
+
+def test_memory_is_left_for_what_a_script_has_yet_to_read() -> None:
+    left, before = available_memory()[0], resident_bytes()
+    pool = BufferPool()
+    pool.prepare(int(0.3 * left))
+
+    assert "stepkeeper-memory" not in {thread.name for thread in threading.enumerate()}
+    assert resident_bytes() - before < 64 << 20

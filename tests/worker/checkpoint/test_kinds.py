@@ -42,7 +42,7 @@ def done_under(strategy: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What each process of a strategy found; all trainings of it that are asked for in this session run in one go."""
+    """What each process of a strategy found; all trainings of it that the chosen tests ask for run in one go."""
     known: dict[str, list[dict[str, Any]]] = {}
     cases = [item.callspec.params for item in request.session.items if item.path == request.path]
     asked = {(case["strategy"], case["training"]) for case in cases}

@@ -86,7 +86,8 @@ def entries_of(container: Any) -> list[tuple[str, Any]]:
         return [(f"[{key!r}]", value) for key, value in _some_items(container)]
     if isinstance(container, set | frozenset):
         return [("", value) for value in _some_members(container)]
-    return [(f"[{number}]", container[number]) for number in _some_numbers(len(container))]
+    kind = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))  # a script's subclass may compute
+    return [(f"[{number}]", kind.__getitem__(container, number)) for number in _some_numbers(kind.__len__(container))]
 
 
 def _some_numbers(length: int) -> Iterable[int]:

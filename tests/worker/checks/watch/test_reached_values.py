@@ -89,6 +89,20 @@ def test_a_look_takes_little_memory_however_much_a_script_holds(kind: str) -> No
     assert peak_bytes < 2 << 20, f"{peak_bytes:,} bytes"
 
 
+@pytest.mark.parametrize("kind", [list, tuple, deque])
+def test_no_entry_is_asked_for_that_a_container_computes(kind: type) -> None:
+    class Augmented(kind):  # type: ignore[misc]
+        def __getitem__(self, number: Any) -> Any:
+            raise AssertionError("it draws random numbers")
+
+        __iter__ = __getitem__  # type: ignore[assignment]
+
+    entries = Augmented([[1], [2], [3]] * 1000)
+
+    assert digest_of(entries) is not None
+    assert "data" in reached(("data", entries))
+
+
 @pytest.mark.parametrize("kind", ["bytearray", "bytes", "text"])
 def test_a_change_at_an_end_of_a_long_text_is_seen(kind: str) -> None:
     text = LARGE[kind]()
