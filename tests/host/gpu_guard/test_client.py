@@ -56,6 +56,15 @@ async def heard(host: GpuHost, tmp_path: Path) -> AsyncIterator[Heard]:
     made.client.close()
 
 
+async def test_links_that_come_up_after_the_first_look_are_read(host: GpuHost, heard: Heard) -> None:
+    host.are("links=0")
+    assert (await heard.client.list_gpus()).gpus[0].nvlink_errors is None
+
+    host.are("links=2 link_errors=3")
+
+    assert (await heard.client.list_gpus()).gpus[0].nvlink_errors == 2 * 4 * 3
+
+
 async def test_it_tells_how_each_gpu_is_and_who_holds_its_memory(host: GpuHost, heard: Heard) -> None:
     host.are("pids=7,9 recovery=0 ecc_c=5 ecc_u=1 pending=1 failed=0 slow=0x48 links=2 link_errors=3", "error=15")
 
