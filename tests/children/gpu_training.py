@@ -13,7 +13,7 @@ from pathlib import Path
 
 import worker
 
-strategy = worker.strategy()
+strategy = worker.strategy(deterministic=True)
 
 import numpy as np  # noqa: E402 - worker.strategy must configure the devices first
 import tensorflow as tf  # noqa: E402

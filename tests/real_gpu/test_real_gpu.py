@@ -34,6 +34,7 @@ pytestmark = [
 SCRIPT = CHILDREN / "gpu_training.py"
 STEPS = 600
 SHARED = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}  # tests run side by side, a standby beside its worker
+FIT_EXACT = {**SHARED, "TF_DETERMINISTIC_OPS": "1"}  # that script calls no worker.strategy, which switches it on
 UNKNOWN = ("gpu.log_unread", "gpu.nvml_unused", "gpu.silent", "gpu.not_free")
 
 
@@ -55,10 +56,10 @@ def gpu_job(folder: Path, keys: str = "standby=off\n", steps: int = STEPS, **var
 
 
 def control(daemon: Daemon, *words: str) -> str:
-    """What supervisorctl prints."""
+    """What supervisorctl prints. `status` ends with 3 if a job is done."""
     command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in (0, 3), done.stdout + done.stderr
     return done.stdout
 
 
@@ -133,7 +134,7 @@ def test_a_hot_standby_on_the_same_gpu_is_the_next_worker_and_ends_with_the_same
     """Two jobs on one GPU; one of them is killed twice, when its standby waits."""
     folders = {name: tmp_path / name for name in ("killed", "undisturbed")}
     section = "[program:{name}]\nentrypoint=tests.children.remembering_entry:training\nreplicas=1\nstandby={standby}\n"
-    section += "memory_checkpoint=auto\ncheckpoint_dir={folder}/ckpt\n"
+    section += "memory_checkpoint=auto\ncheckpoint_dir={folder}/ckpt\ndeterministic=true\n"
     section += 'environment=STEPS="6000",STEP_S="0.01",BESIDE="{folder}",PYTHONPATH="{root}",'
     section += 'TF_FORCE_GPU_ALLOW_GROWTH="true"\n'
     sections = ""
@@ -169,14 +170,14 @@ def test_a_hot_standby_on_the_same_gpu_is_the_next_worker_and_ends_with_the_same
 
 
 def test_fit_on_a_gpu_ends_with_the_same_bits(tmp_path: Path):
-    job = MemoryJob(tmp_path / "killed", STEPS, FIT, "standby=warm\n", **SHARED)
+    job = MemoryJob(tmp_path / "killed", STEPS, FIT, "standby=warm\n", **FIT_EXACT)
     with job.daemon:
         die_at_random(job, 3, seed=5, longest_s=3.0)
         job.hurry()
         digest = job.until_done(200.0)
     print(figures(job.repeated), "from step to step:", [f"{seconds:.2f} s" for seconds in restarts_s(job)])
 
-    assert digest == undisturbed(tmp_path / "undisturbed", STEPS, FIT, **SHARED)
+    assert digest == undisturbed(tmp_path / "undisturbed", STEPS, FIT, **FIT_EXACT)
 
 
 def test_a_page_fault_is_the_cause_of_death_and_training_goes_on_there(tmp_path: Path, expected: str):
@@ -189,9 +190,10 @@ def test_a_page_fault_is_the_cause_of_death_and_training_goes_on_there(tmp_path:
         digest = job.until_done(200.0)
         print(control(daemon, "history", "job"), control(daemon, "gpus"), *job.logged("gpu.fault"), sep="\n")
         gpus = daemon.call("gpus")["gpus"]
+        attempts = [attempt["cause"] for attempt in daemon.call("history", name="job")["attempts"]]
 
     assert (end["cause"], "memory that is not mapped" in end["text"]) == ("gpu-fault", True), end
-    assert digest == expected
+    assert (digest, len(attempts)) == (expected, 2), attempts
     assert not any(gpu["left_out"] for gpu in gpus)
 
 

@@ -80,7 +80,7 @@ class Daemon:
                 self.process.wait()
                 raise
         self._require_no_breach()
-        if "Traceback (most recent call last)" in self.errors():
+        if any(line.startswith("Traceback (most recent call last)") for line in self.errors().splitlines()):
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
 
     def _require_no_breach(self) -> None:
