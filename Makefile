@@ -9,7 +9,7 @@ AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
 # Some images set it, and then each of the thousands of processes that the tests start compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-gang-scale bench-hangs bench-page bench-exactness systemd-test slurm-test lock diagram clean
+.PHONY: help audit demo docs man test test-again nightly hostile quick lint check check-deploy format fuzz peer azurite dist bench bench-all bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-mirror bench-gang bench-gang-scale bench-hangs bench-page bench-exactness systemd-test slurm-test gpu-test lock diagram clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -121,6 +121,9 @@ bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hou
 
 systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 11 minutes)
 	$(BIN)/python -m tests.systemd
+
+gpu-test: $(INSTALLED)  ## on a host with a GPU of NVIDIA's and a TensorFlow that sees it: deaths, faults, hangs and memory there (5 minutes)
+	$(BIN)/python -m pytest -n $(AT_ONCE) -rA tests/real_gpu
 
 slurm-test: $(INSTALLED)  ## jobs and gangs under a real Slurm of three nodes, with every fault (as root, 10 to 30 minutes)
 	$(BIN)/python -m tests.slurm

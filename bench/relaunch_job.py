@@ -92,6 +92,9 @@ if "STEPKEEPER_LAUNCH" in os.environ or "worker.process.attempt" in sys.modules:
 
 
 def _strategy() -> Any:
+    """As `worker.strategy(replicas=REPLICAS)` does it."""
+    if gpus := tf.config.list_physical_devices("GPU"):
+        return tf.distribute.MirroredStrategy([f"/gpu:{number}" for number in range(min(len(gpus), REPLICAS))])
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * REPLICAS)
     return tf.distribute.MirroredStrategy([f"/cpu:{number}" for number in range(REPLICAS)])
