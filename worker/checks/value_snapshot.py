@@ -71,7 +71,7 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             (f"{path}[{key!r:.40}]", entry) for key, entry in list(itertools.islice(value.items(), MAX_BRANCHES))
         )
     elif isinstance(value, list | tuple | deque):
-        yield from ((f"{path}[{number}]", entry) for number, entry in enumerate(list(value)[:MAX_BRANCHES]))
+        yield from ((f"{path}[{number}]", entry) for number, entry in enumerate(_entries(value, MAX_BRANCHES)))
     else:
         if _is_torch_module(value):
             yield from ((f"{path}.{name}", parameter) for name, parameter in value.named_parameters())
@@ -111,9 +111,15 @@ def _has_value(array: Any) -> bool:
     return not is_tensorflow_tensor(array) or hasattr(array, "numpy")
 
 
+def _entries(container: Any, most: int) -> list[Any]:
+    """The first ones, as they lie there: a script's subclass may compute what it iterates over."""
+    kind = next(kind for kind in (list, tuple, deque, set, frozenset) if isinstance(container, kind))
+    return list(itertools.islice(kind.__iter__(container), most))
+
+
 def _entries_text(value: Any) -> str | None:
     """A container as one value, if all that is in it are values."""
-    entries = [_text(item) for item in list(value)[:MAX_ENTRIES]]
+    entries = [_text(item) for item in _entries(value, MAX_ENTRIES)]
     if any(entry is None for entry in entries):
         return None
     texts = [str(entry) for entry in entries]

@@ -3,7 +3,7 @@ gang.
 
 A daemon says how it ended by its exit status (`protocol.allocation.StepExit`); `srun` gives the highest of all nodes.
 What is counted here is what no daemon can count: daemons that were killed. Failures of workers are counted by the
-daemon of rank 0, under their causes as everywhere, and it ends with FAILED once a budget is spent.
+daemon of each node for its own, under their causes as everywhere, and it ends with FAILED once a budget is spent.
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,10 @@
 
 import sys
 from collections import deque
+from typing import Any
 
 import numpy as np
+import pytest
 
 from worker.checks.value_snapshot import snapshot
 
@@ -76,3 +78,15 @@ def test_long_texts_and_wide_integers_are_compared_whole():
 
     assert all(before[name] != after[name] for name in ("text", "raw", "number"))
     assert all(len(shown) < 100 for shown in before.values())
+
+
+@pytest.mark.parametrize("kind", [list, tuple, deque, set, frozenset])
+def test_no_entry_is_asked_for_that_a_container_computes(kind: type):
+    class Augmented(kind):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            raise AssertionError("it draws random numbers")
+
+    plain, long = values_of(data=Augmented([1, 2])), values_of(data=Augmented(range(20_000)))
+
+    assert "of 2: 1, 2" in plain["data"]
+    assert "of 20000" in long["data"]
