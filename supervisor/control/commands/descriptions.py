@@ -162,7 +162,10 @@ def _gang(runner: Runner) -> list[str]:
     place = runner.place
     if runner.config.job is None or place is None:
         return []
-    return [f"{place.describe(place.rank)} of {place.size} nodes, generation {place.generation}"]
+    parts = [f"{place.describe(place.rank)} of {place.size} nodes, generation {place.generation}"]
+    if runner.left_nodes:
+        parts.append(f"left because of a notice: {listed(runner.left_nodes, ', ', MAX_NAMES)}")
+    return parts
 
 
 def _training(runner: Runner) -> list[str]:
