@@ -34,6 +34,7 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
+from supervisor.core.fleet.orderly_stop import OrderlyStop
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
@@ -41,7 +42,6 @@ from supervisor.protocol.plurals import listed
 
 SILENCE_S = 10.0  # without a word: its node is gone, or the link; words come every second
 LEAVE_S = 60.0  # from the first rank that is done or has saved to the last
-STOPPED_S = 10.0  # from a node that leaves, or the chief's own worker, to the end of all workers, which have saved
 LISTED_RANKS = 8  # in a text that goes to all of them
 _IN_ORDER = frozenset({StepExit.DONE, StepExit.SAVED, StepExit.NODE_LEAVES})
 
@@ -77,12 +77,8 @@ class GangView:
     it whenever a rank joins."""
     _left: set[int] = field(default_factory=set)
     _leave_by: float | None = None
-    _stopped: set[int] = field(default_factory=set)
-    """Ranks' nodes (of the others: itself) whose worker has saved and stopped in this turn, as that of another was told
-    to."""
-    _stopped_by: float | None = None
-    _left_alone: str = ""
-    """To the chief: which node leaves this turn, while the others go on in the next one."""
+    _stop: OrderlyStop = field(default_factory=OrderlyStop)
+    """Of this turn; of the others than the chief, what their own worker has done."""
 
     @property
     def is_chief(self) -> bool:
@@ -135,7 +131,7 @@ class GangView:
         if self.end is not None or not self.turn <= message.turn:
             return []
         self.turn, self.phase, self.began_at = message.turn, TurnPhase.GATHERING, now
-        self._stopped.clear()
+        self._stop = OrderlyStop()
         return [EndWorker(message.text)]
 
     def begun(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], now: float) -> list[GangEffect]:
@@ -197,13 +193,18 @@ class GangView:
     def stopped(self, now: float) -> list[GangEffect]:
         """The worker here has saved and stopped, as that of another rank was told to; the chief learns why."""
         here = self.allocation.rank
-        if self.end is not None or self.phase is not TurnPhase.TRAINING or not self.trains or here in self._stopped:
+        if (
+            self.end is not None
+            or self.phase is not TurnPhase.TRAINING
+            or not self.trains
+            or here in self._stop.stopped
+        ):
             return []
         if self.is_chief:
             return self._on_stopped(here, now)
         if self._leave_by is not None:
             return self._over(StepExit.SAVED, "saved and stopped")
-        self._stopped.add(here)
+        self._stop.stopped.add(here)
         self.phase = TurnPhase.BROKEN
         return [Say(Broken(self.turn, "saved and stopped", saved=True))]
 
@@ -224,7 +225,7 @@ class GangView:
             limits.append(self.began_at + self.rendezvous_s)
             if CHIEF in self._ready and self.roster.can_go_on(self._ready):
                 limits.append(self.began_at + GRACE_S)
-        limits += [at for at in (self._leave_by, self._stopped_by) if at is not None]
+        limits += [at for at in (self._leave_by, self._stop.due_at) if at is not None]
         return min(limits, default=None)
 
     def expire(self, now: float) -> list[GangEffect]:
@@ -243,9 +244,9 @@ class GangView:
         if self._leave_by is not None and now >= self._leave_by:
             text = f"other ranks ended {LEAVE_S:g} s ago, and the worker here has not"
             return self._over(StepExit.AGAIN, text)
-        if self._stopped_by is not None and now >= self._stopped_by:
-            if self._left_alone:
-                return self._again(self._left_alone, now)
+        if self._stop.due_at is not None and now >= self._stop.due_at:
+            if self._stop.departed is not None:
+                return self._again(self._stop.departed, now)
             return self._over(StepExit.SAVED, "saved and stopped, and no node said why")
         return []
 
@@ -274,8 +275,7 @@ class GangView:
         self.turn += 1
         self.phase, self.began_at = TurnPhase.GATHERING, now
         self._ready.clear()
-        self._stopped.clear()
-        self._stopped_by, self._left_alone = None, ""
+        self._stop = OrderlyStop()
         return [Say(Over(self.turn, text)), EndWorker(text)]
 
     def _failed(self, nodes: Sequence[int], text: str, now: float) -> list[GangEffect]:
@@ -298,10 +298,10 @@ class GangView:
         self._left.add(node)
         self._forget(node)
         self._leave_by = self._leave_by or now + LEAVE_S
-        self._stopped_by = None
+        self._stop.due_at = None
         if self._is_spare(self.allocation.rank):
             return self._over(StepExit.DONE, reason)
-        return self._over(StepExit.SAVED, reason) if self.allocation.rank in self._stopped else []
+        return self._over(StepExit.SAVED, reason) if self.allocation.rank in self._stop.stopped else []
 
     def _on_left_alone(self, node: int, reason: str, now: float) -> list[GangEffect]:
         """To the chief: a spare node takes its rank, or all leave with it."""
@@ -318,23 +318,20 @@ class GangView:
             return []
         if self.phase is not TurnPhase.TRAINING:
             return self._begin_if_complete(now)
-        self._left_alone = f"{reason}; a spare node takes its rank"
-        self._stopped_by = min(self._stopped_by or now + STOPPED_S, now + STOPPED_S)
+        self._stop.note_departed(f"{reason}; a spare node takes its rank", now)
         return self._again_if_stopped(now)
 
     def _on_stopped(self, node: int, now: float) -> list[GangEffect]:
         """To the chief: the worker of a rank has saved and stopped."""
-        self._stopped.add(node)
         if self._leave_by is not None:
             return self._over(StepExit.SAVED, "saved and stopped") if node == CHIEF else []
-        limit = now + (STOPPED_S if node == CHIEF else LEAVE_S)  # the chief's stops once the checkpoint is there
-        self._stopped_by = min(self._stopped_by or limit, limit)
+        self._stop.note_stopped(node, node == CHIEF, now)
         return self._again_if_stopped(now)
 
     def _again_if_stopped(self, now: float) -> list[GangEffect]:
-        if not self._left_alone or not set(self.roster.ranks) <= self._stopped | self._left:
+        if self._stop.departed is None or not self._stop.is_over(set(self.roster.ranks) - self._left):
             return []
-        return self._again(self._left_alone, now)
+        return self._again(self._stop.departed, now)
 
     @property
     def _present(self) -> Collection[int]:

@@ -6,10 +6,8 @@ wrong on any node ends this turn everywhere, and nothing is started again by thi
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -25,10 +23,9 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.roster import CHIEF, Roster
-from supervisor.core.program import events, notice_plan
+from supervisor.core.fleet.roster import Roster
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
-from supervisor.core.program.notice_plan import describe_notice
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
@@ -36,6 +33,7 @@ from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, Ref
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.fleet.node_departure import NodeDeparture
 from supervisor.runner.program.runner import Runner
 
 ENDED_BY_GANG = (State.STARTING, State.RUNNING, State.FLUSHING, State.ADOPTING)
@@ -94,11 +92,7 @@ class GangAgent:
         self._address = self._free_address()
         self._joined = 0
         self._leaves_for_node = False
-        self._has_spares = settings.wanted < self.allocation.size
-        self._can_leave_alone = self._has_spares and self.allocation.rank != CHIEF
-        self._has_left_alone = False
-        self._notice_watch: asyncio.Task[None] | None = None
-        """Of a spare node."""
+        self._departure = NodeDeparture(self.allocation, settings.wanted, self._link)
         self._has_told_failure = False
         self._has_started = False
         """Whether the program was taken up: from then on, a turn begins with an event."""
@@ -148,7 +142,7 @@ class GangAgent:
         if self._is_leaving():
             has_ended = all(runner.state is State.STOPPED for runner in self._runners.values())
             if self._settings.stops_alone and self.ends_with is None and has_ended:
-                self._say_left_alone("its node goes away, and its daemon was told to exit")
+                self._departure.say_for_eviction()
             return
         for runner in self._runners.values():
             if self._view.phase is not TurnPhase.TRAINING and runner.state in ENDED_BY_GANG:
@@ -158,14 +152,14 @@ class GangAgent:
 
     def _has_ended(self, runner: Runner) -> bool:
         """Whether it was launched, or would have been by now if its host did not go away."""
-        return runner.facts.launched or (runner.facts.waits_for_host and self._can_leave_alone)
+        return runner.facts.launched or (runner.facts.waits_for_host and self._departure.is_possible)
 
     def _on_ended(self, runner: Runner) -> None:
         """No worker runs here."""
         last = runner.records.process.last_exit
         if runner.facts.waits_for_storage:
             self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
-        elif runner.facts.waits_for_host and self._can_leave_alone:
+        elif runner.facts.waits_for_host and self._departure.is_possible:
             self._leave_alone(runner)
         elif runner.facts.waits_for_host:
             self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
@@ -185,33 +179,16 @@ class GangAgent:
         """Whether the worker has saved and stopped with all others, and a spare node may take the rank of who began."""
         last = runner.records.process.last_exit
         is_stop = last is not None and last.code == WorkerExit.STOPPED
-        return is_stop and self._has_spares and runner.facts.current.decided_end is None
-
-    async def _leave_before_host(self, runner: Runner) -> None:
-        """A spare node leaves once a notice says that no worker could save a step here any more."""
-
-        def has_changed(last_at: float | None) -> bool | None:
-            return notice_plan.last_start_at(runner.facts) != last_at or None
-
-        while notice_plan.no_start_before(runner.facts, self._loop.time()) is None:
-            last_at = notice_plan.last_start_at(runner.facts)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(last_at):
-                    await runner.wait_until(partial(has_changed, last_at))
-        if not self._is_leaving() and self._place.spare_of is not None:
-            self._leave_alone(runner)
+        return is_stop and self._settings.wanted < self.allocation.size and runner.facts.current.decided_end is None
 
     def _leave_alone(self, runner: Runner) -> None:
         """This node goes away, and the others go on if a spare one can take its rank; its own status says nothing."""
-        notice = runner.facts.notice
-        self._say_left_alone(f"its host goes away ({describe_notice(notice)})" if notice else "its host goes away")
+        self._departure.say_for_notice(runner)
         self._end(StepExit.DONE, "this node has left the gang")
 
-    def _say_left_alone(self, text: str) -> None:
-        if self._can_leave_alone and not self._has_left_alone:
-            self._has_left_alone = True
-            log.warning("gang.left", node=self.allocation.describe(self.allocation.rank), why=text)
-            self._link.send(Leave(StepExit.NODE_LEAVES, text, alone=True))
+    def _leave_as_spare(self, runner: Runner) -> None:
+        if not self._is_leaving() and self._place.spare_of is not None:
+            self._leave_alone(runner)
 
     def _say_ready(self) -> None:
         """Once for each turn."""
@@ -224,10 +201,9 @@ class GangAgent:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._notice_watch is not None:
-            self._notice_watch.cancel()
+        self._departure.close()
         if self._settings.stops_alone and self.ends_with is None and status in (StepExit.SAVED, StepExit.NODE_LEAVES):
-            self._say_left_alone("its node goes away, and its daemon was told to exit")
+            self._departure.say_for_eviction()
         if self._view.is_chief and self._settings.verdict is not None:
             await asyncio.to_thread(self._write_verdict, self._settings.verdict, max(status, *self._left.values(), 0))
         self._link.send(Leave(status, self._describe_exit(status)))
@@ -340,7 +316,8 @@ class GangAgent:
         if me.rank not in effect.nodes:
             log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node that trains is lost")
             self._place.allocation, self._place.spare_of = replace(me, generation=generation), names
-            self._watch_notice()
+            (runner,) = self._runners.values()  # all nodes of a gang train one program
+            self._departure.watch_notice(runner, self._leave_as_spare)
             return
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._has_started:
@@ -352,11 +329,6 @@ class GangAgent:
             if not runner.wanted:
                 self._end(StepExit.SAVED, "saved and stopped")
             runner.post(events.GangBegins())
-
-    def _watch_notice(self) -> None:
-        if self._notice_watch is None:
-            (runner,) = self._runners.values()  # all nodes of a gang train one program
-            self._notice_watch = self._loop.create_task(self._leave_before_host(runner))
 
     def _take_place(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
         self._place.allocation, self._place.spare_of = self.allocation.of_turn(turn, nodes), None

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet.gang import LEAVE_S, SILENCE_S, STOPPED_S, GangView, TurnPhase
+from supervisor.core.fleet.gang import LEAVE_S, SILENCE_S, GangView, TurnPhase
 from supervisor.core.fleet.gang_effects import (
     BeginTraining,
     Disconnect,
@@ -13,6 +13,7 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
+from supervisor.core.fleet.orderly_stop import STOPPED_S, UNEXPLAINED_S
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
@@ -333,7 +334,7 @@ def test_a_stop_of_which_nobody_says_why_ends_the_generation_in_order():
     for node in (1, 2, 3):
         chief.heard(node, 60.0)
     assert chief.expire(62.9) == []
-    (end,) = chief.expire(3.0 + LEAVE_S)
+    (end,) = chief.expire(3.0 + UNEXPLAINED_S)
     assert isinstance(end, EndGeneration) and end.status is StepExit.SAVED
     chief = spared()
     chief.stopped(3.0)

@@ -268,8 +268,7 @@ async def test_a_pod_that_is_evicted_says_that_only_its_node_leaves(is_spare: bo
         pod.agent.on_change()
         await pod.agent.close(StepExit.SAVED)
         await wait_until_async(lambda: len(heard.messages) > 1)
-        text = "its node goes away, and its daemon was told to exit"
-        assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, text, alone=True)
+        assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its pod goes away", alone=True)
         assert [type(message) for message in heard.messages] == [Leave, Leave]
     finally:
         gathering.cancel()
