@@ -186,6 +186,10 @@ def test_a_spare_pod_takes_the_rank_of_one_that_is_evicted_or_killed_and_the_oth
         wait_until(lambda: '"gang.spare"' in gang.log(2), "it is the spare pod now", PATIENCE_S)
         gang.kill(0)
         assert [pods[rank].wait(PATIENCE_S) for rank in (1, 2)] == [StepExit.AGAIN, StepExit.AGAIN]
+    with gang.running() as pods:
+        gang.until_training()
+        pods[0].send_signal(signal.SIGTERM)
+        assert [pod.wait(PATIENCE_S) for pod in pods] == [StepExit.SAVED, StepExit.SAVED, StepExit.DONE]
     gang.pause = 0.0
     with gang.running() as pods:
         assert [pod.wait(PATIENCE_S) for pod in pods] == [0, 0, 0]

@@ -191,8 +191,12 @@ class GangAgent:
             self._leave_alone(runner)
 
     def _say_ready(self) -> None:
-        """Once for each turn."""
+        """Once for each turn, unless no worker could start here any more because of a notice."""
         if self._view.phase is TurnPhase.GATHERING and self._reported_turn != self._view.turn:
+            leaving = [runner for runner in self._runners.values() if self._departure.is_due(runner)]
+            if leaving:
+                self._leave_alone(leaving[0])
+                return
             self._reported_turn = self._view.turn
             self._address = self._free_address()
             self._execute(self._view.ready(self._address, self._loop.time()))

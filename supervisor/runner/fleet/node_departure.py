@@ -26,6 +26,7 @@ class NodeDeparture:
         self._link = link
         self.is_possible = wanted < allocation.size and allocation.rank != CHIEF
         """Whether this node can leave alone. The chief decides whether the others go on."""
+        self._now = asyncio.get_running_loop().time
         self._is_said = False
         self._watch: asyncio.Task[None] | None = None
 
@@ -44,8 +45,12 @@ class NodeDeparture:
             log.warning("gang.left", node=self._allocation.describe(self._allocation.rank), why=text)
             self._link.send(Leave(StepExit.NODE_LEAVES, text, alone=True))
 
+    def is_due(self, runner: Runner) -> bool:
+        """Whether a notice says that no worker could start here and save a step."""
+        return self.is_possible and notice_plan.no_start_before(runner.facts, self._now()) is not None
+
     def watch_notice(self, runner: Runner, leave: Callable[[Runner], None]) -> None:
-        """Calls `leave` once a notice says that no worker could start on this spare node and save a step."""
+        """Calls `leave` once that is so on this spare node."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._wait_for_notice(runner, leave))
 
@@ -53,8 +58,7 @@ class NodeDeparture:
         def has_changed(last_at: float | None) -> bool | None:
             return notice_plan.last_start_at(runner.facts) != last_at or None
 
-        now = asyncio.get_running_loop().time
-        while notice_plan.no_start_before(runner.facts, now()) is None:
+        while not self.is_due(runner):
             last_at = notice_plan.last_start_at(runner.facts)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(last_at):

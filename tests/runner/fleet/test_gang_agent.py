@@ -52,6 +52,7 @@ class Daemon:
             facts=SimpleNamespace(
                 **{"launched": True, "waits_for_host": False, "waits_for_storage": False, "notice": None, **facts},
                 current=SimpleNamespace(decided_end=decided_end),
+                policy=SimpleNamespace(is_job=True),
             ),
             wait_until=self.changes.wait_until,
             records=SimpleNamespace(process=SimpleNamespace(last_exit=SimpleNamespace(code=code))),
@@ -244,6 +245,30 @@ async def test_a_spare_node_leaves_once_a_notice_says_that_nothing_could_be_save
         assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its host goes away (file: rack 7)", alone=True)
     finally:
         await spare.agent.close(StepExit.DONE)
+        await chief.close()
+
+
+async def test_a_rank_leaves_between_two_turns_if_its_host_goes_before_a_step_could_be_saved() -> None:
+    heard = Heard()
+    chief = GangLink(replace(SPARED, rank=0), "s", gang.link_port(SPARED), heard)
+    one = Daemon(launched=False, place=SPARED, wanted=2)
+    await chief.open()
+    gathering = asyncio.create_task(one.agent.gather())
+    try:
+        await wait_until_async(lambda: heard.joined)
+        chief.begin(0, (0, 1), ("localhost:5000", heard.joined[0].address))
+        await gathering
+        facts = one.runner.facts = ProgramFacts(Policy("train", is_job=True, is_gang=True), launched=True)
+        gone_at = asyncio.get_running_loop().time() + 20.0
+        facts.notice = Notice(
+            "file", "rack", NoticeKind.PREEMPTION, Certainty.CERTAIN, gone_at, is_cancellable=True, text=""
+        )
+        chief.send(Over(1, "another worker died"))
+        await wait_until_async(lambda: heard.messages)
+        assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its host goes away (file)", alone=True)
+        assert (one.agent.ends_with, one.left) == (StepExit.DONE, 1)
+    finally:
+        await one.agent.close(StepExit.DONE)
         await chief.close()
 
 
