@@ -298,8 +298,8 @@ def test_a_spare_node_takes_the_rank_of_one_that_leaves_once_all_workers_have_st
     chief = spared()
     assert chief.on_broken(1, SAVED, 3.0) == []
     assert leave_alone(chief, 2, 3.1) == []
+    assert chief.left(2, StepExit.DONE, "done", 3.1) == chief.lost(2, "closed", 3.1) == []  # as its daemon exits
     assert chief.stopped(3.2) == [Say(Over(1, LEFT)), EndWorker(LEFT)]
-    assert chief.left(2, StepExit.DONE, "done", 3.3) == chief.lost(2, "closed", 3.3) == []  # as its daemon exits
     chief.heard(2, 3.3)
     chief.ready("n1:1", 3.4)
     chief.on_ready(1, WithoutWorker(1, "n2:1"), 3.4)

@@ -289,8 +289,10 @@ async def test_a_pod_that_is_evicted_says_that_only_its_node_leaves(is_spare: bo
             await gathering
             pod.runner.facts.launched = True
         pod.is_leaving = True
-        pod.agent.on_change()
-        pod.agent.on_change()
+        if not is_spare:  # its worker has stopped
+            pod.agent.on_change()
+            pod.agent.on_change()
+            await wait_until_async(lambda: heard.messages)
         await pod.agent.close(StepExit.SAVED)
         await wait_until_async(lambda: len(heard.messages) > 1)
         assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its pod goes away", alone=True)
@@ -320,6 +322,18 @@ async def test_the_chief_leaves_the_verdict_of_those_that_have_a_rank(
     await chief.agent.close(own)
 
     assert allocation.parse_verdict((tmp_path / "verdict").read_text(), place.generation) == verdict
+
+
+async def test_what_a_node_that_leaves_alone_exits_with_does_not_hide_that_it_leaves(tmp_path: Path) -> None:
+    chief = Daemon(place=replace(SPARED, rank=0), wanted=2, verdict=tmp_path / "verdict")
+    chief.agent.on_message(1, Leave(StepExit.NODE_LEAVES, "its host goes away", alone=True))
+    chief.agent.on_message(1, Leave(StepExit.DONE, "this node has left the gang"))
+    assert chief.place.left == ("127.0.0.1",)
+
+    await chief.agent.close(StepExit.SAVED)
+
+    verdict = allocation.parse_verdict((tmp_path / "verdict").read_text(), SPARED.generation)
+    assert verdict == StepExit.NODE_LEAVES
 
 
 def test_one_node_is_a_cluster_of_one_for_a_job_that_can_use_several() -> None:
