@@ -308,8 +308,9 @@ class GangView:
         had_rank = node in self.roster.ranks
         self._forget(node)
         self.roster.left(node)
-        if had_rank and self.end is None and not self.roster.can_go_on(self._present):
-            reason = f"{reason}; no spare node can take its rank"
+        is_last = not self.roster.can_go_on(self._present)
+        if had_rank and self.end is None and (is_last or self._leave_by is not None):
+            reason = f"{reason}; no spare node can take its rank" if is_last else reason
             if self.phase is TurnPhase.TRAINING:
                 return self._on_left_in_order(node, reason, now)
             return self._over(StepExit.NODE_LEAVES, reason)
@@ -339,6 +340,10 @@ class GangView:
 
     def _is_spare(self, node: int) -> bool:
         return self.phase is not TurnPhase.GATHERING and node not in self.roster.ranks
+
+    def has_left(self, node: int) -> bool:
+        """Whether it has said that it leaves, and is not back."""
+        return node in self._left
 
     def _forget(self, node: int) -> None:
         self._heard_at.pop(node, None)

@@ -270,7 +270,7 @@ class GangAgent:
                 self._execute(self._view.left(rank, message.status, message.text[:500], now, is_alone))
 
     def on_lost(self, rank: int, text: str) -> None:
-        if self._view.end is None:
+        if self._view.end is None and not self._view.has_left(rank):
             log.warning("gang.daemon_lost", node=self.allocation.describe(rank), why=text[:500])
         self._execute(self._view.lost(rank, text, self._loop.time()))
 

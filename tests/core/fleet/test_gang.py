@@ -13,7 +13,7 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
-from supervisor.core.fleet.orderly_stop import STOPPED_S, UNEXPLAINED_S
+from supervisor.core.fleet.orderly_stop import SAVING_S, STOPPED_S
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
@@ -309,12 +309,15 @@ def test_a_spare_node_takes_the_rank_of_one_that_leaves_once_all_workers_have_st
 
 
 def test_workers_that_do_not_stop_although_a_node_has_left_are_ended():
-    chief = spared()
-    leave_alone(chief, 2, 3.0)
-    for node in (1, 3):
-        chief.heard(node, 12.0)
-    assert chief.deadline() == 3.0 + STOPPED_S
-    assert chief.expire(3.0 + STOPPED_S) == [Say(Over(1, LEFT)), EndWorker(LEFT)]
+    for chief_stops, within_s in ((False, SAVING_S), (True, STOPPED_S)):
+        chief = spared()
+        leave_alone(chief, 2, 3.0)
+        if chief_stops:
+            chief.stopped(3.0)
+        for node in (1, 3):
+            chief.heard(node, 2.0 + within_s)
+        assert chief.deadline() == 3.0 + within_s
+        assert chief.expire(3.0 + within_s) == [Say(Over(1, LEFT)), EndWorker(LEFT)]
 
 
 def test_a_stop_that_is_no_nodes_ends_the_generation_in_order():
@@ -334,7 +337,7 @@ def test_a_stop_of_which_nobody_says_why_ends_the_generation_in_order():
     for node in (1, 2, 3):
         chief.heard(node, 60.0)
     assert chief.expire(62.9) == []
-    (end,) = chief.expire(3.0 + UNEXPLAINED_S)
+    (end,) = chief.expire(3.0 + SAVING_S)
     assert isinstance(end, EndGeneration) and end.status is StepExit.SAVED
     chief = spared()
     chief.stopped(3.0)
@@ -355,6 +358,14 @@ def test_two_nodes_that_leave_while_one_is_spare_end_the_generation_in_order():
     (end,) = leave_alone(chief, 1, 3.3)
     assert isinstance(end, EndGeneration) and end.status is StepExit.NODE_LEAVES
     assert end.text == f"rank 1 (n2) left: {NOTICE}; no spare node can take its rank"
+
+
+def test_a_node_that_leaves_while_all_were_told_to_stop_leaves_with_them():
+    chief = spared()
+    chief.left(1, StepExit.SAVED, "saved and stopped", 3.0)
+    assert leave_alone(chief, 2, 3.1) == []
+    assert chief.has_left(2) and chief.deadline() == 1.0 + SILENCE_S
+    assert chief.stopped(3.2) == [EndGeneration(StepExit.SAVED, "saved and stopped")]
 
 
 def test_a_node_that_leaves_between_two_turns_is_no_failure():
