@@ -194,7 +194,8 @@ def _build_watches(
 
         secret, verdict = os.environ.get(allocation.SECRET, ""), os.environ.get(allocation.VERDICT)
         wanted = training_nodes(config, place.allocation.size)
-        how = GangSettings(secret, settings.rendezvous_timeout, wanted, Path(verdict) if verdict else None)
+        is_pod = settings.engine == "jobset"
+        how = GangSettings(secret, settings.rendezvous_timeout, wanted, Path(verdict) if verdict else None, is_pod)
         gang = GangAgent(place, how, runners, leave, is_leaving)
     exit_on = list(ExitOn) if settings.engine != "alone" else [ExitOn(word) for word in settings.exit_on]
     return Watches(

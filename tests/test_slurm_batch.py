@@ -60,8 +60,17 @@ def test_nodes_beyond_those_that_train_are_spare(tmp_path: Path):
     assert [training_nodes(load_config(conf, {}), nodes) for nodes in (1, 3, 5)] == [1, 3, 5]
 
 
-def test_spare_nodes_are_refused_in_a_jobset(tmp_path: Path):
-    assert "cannot use nodes in a JobSet" in str(refusal(tmp_path, GANG + "nodes=2\n", 3, "engine=jobset"))
+def test_a_jobset_may_have_spare_pods_if_all_see_the_checkpoints(tmp_path: Path):
+    conf = tmp_path / "test.conf"
+    conf.write_text(f"[supervisord]\nengine=jobset\nstate_dir=/var/s\n{GANG}nodes=2\n")
+    assert [training_nodes(load_config(conf, {}), pods) for pods in (2, 3)] == [2, 2]
+
+    own = (GANG + "nodes=2\n").replace("checkpoint_dir=/c", "checkpoint_dir=/var/s/c")
+    text = str(refusal(tmp_path, own, 3, "engine=jobset\nstate_dir=/var/s"))
+    assert "cannot keep spare pods: checkpoint_dir /var/s/c lies in the state_dir /var/s" in text
+    assert refusal(tmp_path, own, 2, "engine=jobset\nstate_dir=/var/s") is None
+    text = str(refusal(tmp_path, GANG + "nodes=4\n", 3, "engine=jobset"))
+    assert "set parallelism, completions and STEPKEEPER_NODES of the manifest to 4 pods or more" in text
 
 
 COMMANDS = {

@@ -9,16 +9,16 @@ from supervisor.protocol.plurals import counted
 def training_nodes(config: Config, nodes: int) -> int:
     """How many of `nodes` train; the others are spare. Raises AllocationError if the configuration can't use them."""
     wanted = max((program.job.nodes or 0 for program in config.programs.values() if program.job is not None), default=0)
-    if wanted and config.supervisord.engine == "jobset":
-        raise AllocationError(
-            "cannot use nodes in a JobSet, which starts all pods anew when one ends; delete the line, and set the "
-            "number of pods in the manifest"
-        )
+    is_jobset = config.supervisord.engine == "jobset"
     if wanted > nodes:
+        how = "set parallelism, completions and STEPKEEPER_NODES of the manifest to" if is_jobset else "start it with"
+        number = f"{wanted} pods" if is_jobset else f"sbatch --nodes={wanted}"
         raise AllocationError(
             f"cannot train on {counted(nodes, 'node')}: nodes = {wanted} in the job's section asks for {wanted} at "
-            f"least; start it with sbatch --nodes={wanted} or more, or lower nodes"
+            f"least; {how} {number} or more, or lower nodes"
         )
+    if is_jobset and 0 < wanted < nodes:
+        _require_shared_folders(config)
     if nodes == 1:
         return 1
     cannot = f"cannot train on {nodes} nodes"
@@ -35,3 +35,15 @@ def training_nodes(config: Config, nodes: int) -> int:
     if allocation.CLUSTER in {**config.supervisord.environment, **program.environment}:
         raise AllocationError(f"{cannot}: environment sets {allocation.CLUSTER}, which the nodes decide; delete it")
     return wanted or nodes
+
+
+def _require_shared_folders(config: Config) -> None:
+    """A spare pod goes on from what another one has saved, and a pod that is replaced begins with empty folders."""
+    state = config.supervisord.state_dir
+    for program in config.programs.values():
+        folder = program.job.checkpoint_dir if program.job is not None else None
+        if folder is not None and folder.is_relative_to(state):
+            raise AllocationError(
+                f"cannot keep spare pods: checkpoint_dir {folder} lies in the state_dir {state}, which is each pod's "
+                f"own; name a folder that all pods see, or delete nodes and start no more pods than train"
+            )

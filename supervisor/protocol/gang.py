@@ -77,10 +77,12 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """To the chief: the worker here has ended, so nobody can train on."""
+    """To the chief: the worker here has ended, so nobody can train on. `saved`: as that of another rank was told to
+    stop, and all have saved first."""
 
     turn: int
     text: str
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +103,12 @@ class WithoutWorker:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The daemon ends. `status`: what it will exit with; `text`: why, for people."""
+    """The daemon ends. `status`: what it will exit with; `text`: why, for people. `alone`: only its node goes away, so
+    the others go on if a spare one can take its rank."""
 
     status: int
     text: str
+    alone: bool = False
 
 
 GangMessage = Challenge | Join | Begin | Refused | Alive | Broken | Over | WithoutWorker | Leave

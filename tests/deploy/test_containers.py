@@ -13,6 +13,7 @@ from supervisor.config.several_nodes import training_nodes
 from supervisor.core.fleet.exit_conditions import EXIT_FATAL, EXIT_INTERRUPTED
 from supervisor.daemon import EXIT_CONFIG
 from supervisor.protocol import allocation
+from supervisor.protocol.allocation import StepExit
 from tests.deploy.tools import DEPLOY, judge, tool
 
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
@@ -126,14 +127,51 @@ def test_pods_of_a_jobset_are_told_what_the_engine_reads(tmp_path: Path):
     assert told[allocation.NODES] == ",".join(hosts)
     assert {allocation.RANK, allocation.RESTARTS, allocation.SECRET} <= told.keys()
     assert allocation.read_jobset({**told, allocation.RANK: "1", allocation.RESTARTS: "0", allocation.SECRET: "x" * 64})
-    training_nodes(config, job["completions"])
-    assert (job["parallelism"], job["backoffLimit"]) == (job["completions"], 0)
+    assert 1 < training_nodes(config, job["completions"]) < job["completions"], "one pod is spare"
+    assert job["parallelism"] == job["completions"]
 
 
-def test_the_jobset_fails_with_the_exit_statuses_after_which_nothing_can_follow():
-    rules = [rule["onExitCodes"] for rule in job_of("JobSet")["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+def test_of_a_jobset_a_pod_is_replaced_alone_unless_its_status_says_that_the_generation_is_over():
+    job, (container,) = job_of("JobSet"), pod_of("JobSet")["containers"]
+    disrupted, *by_status = job["podFailurePolicy"]["rules"]
+    over = {status for status in StepExit if status is not StepExit.DONE} - allocation.FINAL
 
-    assert [set(rule["values"]) for rule in rules] == [set(allocation.FINAL)]
+    assert job["backoffLimit"] > 0
+    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert [(rule["action"], set(rule["onExitCodes"]["values"])) for rule in by_status] == [
+        ("FailJob", set(allocation.FINAL)), ("FailJob", over),
+    ]  # fmt: skip
+    assert {rule["onExitCodes"]["containerName"] for rule in by_status} == {container["name"]}
+
+
+@pytest.mark.parametrize(
+    ("status", "action"),
+    [
+        *((int(status), "FailJobSet") for status in sorted(allocation.FINAL)),
+        (int(StepExit.SAVED), "RestartJobSetAndIgnoreMaxRestarts"),
+        (int(StepExit.NODE_LEAVES), "RestartJobSetAndIgnoreMaxRestarts"),
+        *((int(status), None) for status in (StepExit.AGAIN, StepExit.NODE_MISSING, StepExit.STORAGE_AWAY)),
+    ],
+)
+def test_a_jobset_fails_only_with_what_would_fail_again_and_counts_no_restart_after_a_save(
+    status: int, action: str | None
+):
+    rules = job_of("JobSet")["podFailurePolicy"]["rules"]
+    index = next(at for at, rule in enumerate(rules) if status in rule.get("onExitCodes", {}).get("values", ()))
+    message = (  # of the Job's condition, as Kubernetes' controller writes it
+        f"Container supervisord for pod train/digits-node-0-1-x7k2p failed with exit code {status} "
+        f"matching FailJob rule at index {index}"
+    )
+
+    policy = manifests("JobSet")["JobSet"]["spec"]["failurePolicy"]
+
+    fitting = (
+        rule["action"]
+        for rule in policy["rules"]
+        if "PodFailurePolicy" in rule["onJobFailureReasons"]
+        and any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"])
+    )
+    assert next(fitting, None) == action  # none: JobSet starts all anew, and counts it
 
 
 @KINDS

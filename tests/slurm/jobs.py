@@ -68,6 +68,14 @@ class Submission:
         logs = sorted((self.cluster.shared / f"stepkeeper-{job.id}").glob("*/supervisord.log"))
         return [log.read_text(errors="replace").count(f'"event": "{event}"') for log in logs]
 
+    def give_notice(self, job: SlurmJob, node: int, in_s: float = 15) -> None:
+        """To the daemon of a node: its host goes away."""
+        (state,) = self.cluster.nodes[node].own_disk.glob(f"stepkeeper-*-{job.id}")
+        notice = state / "notices" / "rack.json"
+        notice.parent.mkdir(exist_ok=True)
+        notice.with_name(".rack").write_text(f'{{"version": 1, "kind": "preemption", "in_s": {in_s}}}')
+        notice.with_name(".rack").rename(notice)
+
     def newest(self) -> int:
         """The highest committed step, 0 if there is none."""
         return max((checkpoint.step for checkpoint in selection.committed_checkpoints(self.checkpoints)), default=0)

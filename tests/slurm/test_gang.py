@@ -219,11 +219,7 @@ def test_a_notice_of_one_node_saves_all_at_one_step_and_the_job_is_queued_again(
     gang = Gang(cluster, "notice", pause=1.0)
     job = gang.begin("--nodelist=n1,n2")
     until_training(gang, job)
-    (state,) = cluster.nodes[1].own_disk.glob(f"stepkeeper-*-{job.id}")
-    notice = state / "notices" / "rack.json"
-    notice.parent.mkdir(exist_ok=True)
-    notice.with_name(".rack").write_text('{"version": 1, "kind": "preemption", "in_s": 15}')
-    notice.with_name(".rack").rename(notice)
+    gang.give_notice(job, 1)
     job.until_state("PENDING", patience_s=PATIENCE_S)
     assert "status 43" in job.output and "next: again" not in job.output
     gang.set_pause(0.0)

@@ -180,3 +180,62 @@ def test_the_node_of_the_chief_is_lost(cluster: Cluster, undisturbed: list[str])
     job.until_state("COMPLETED", patience_s=PATIENCE_S)
     cluster.until_idle()
     assert gang.ends() == undisturbed
+
+
+def test_a_notice_of_one_node_saves_all_at_one_step_and_the_spare_node_takes_its_rank(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Spared(cluster, "noticed", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    noticed_at = time.monotonic()
+    gang.give_notice(job, 1)
+    job.until(lambda: '"gang.left"' in gang.log(job, 1), "the node has left", PATIENCE_S)
+    left_at = time.monotonic()
+    saved = gang.newest()
+    until_stepping(gang, job, 2)
+    print(f"notice to leaving: {left_at - noticed_at:.1f} s, to the first new step: {time.monotonic() - left_at:.1f} s")
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    assert job.field("Restarts") == "0"
+    assert "next: again" not in job.output and "next: requeue" not in job.output
+    assert "a spare node takes its rank" in gang.log(job, 0)
+    assert '"why": "its host goes away (file: ' in gang.log(job, 1)
+    assert [step for _, step in gang.starts(job)].count(saved) == 2, "nothing was lost"
+
+
+def test_a_notice_of_the_spare_node_disturbs_nobody_and_with_none_left_the_job_is_queued_again(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Spared(cluster, "two-noticed", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    gang.give_notice(job, SPARE)
+    job.until(lambda: not cluster.nodes[SPARE].find(DAEMON), "the spare node has left", PATIENCE_S)
+    assert '"gang.left"' in gang.log(job, SPARE)
+    newest = gang.newest()
+    job.until(lambda: gang.newest() > newest, "the others train on", PATIENCE_S)
+    assert len(gang.starts(job)) == 2
+    gang.give_notice(job, 1)
+    job.until_state("PENDING", patience_s=PATIENCE_S)
+    assert "status 43" in job.output and "next: again" not in job.output
+    gang.set_pause(0.0)
+    job.start_now()
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+
+
+def test_a_notice_of_the_first_node_saves_all_and_the_job_is_queued_again(
+    cluster: Cluster, undisturbed: list[str]
+) -> None:
+    gang = Spared(cluster, "chief-noticed", pause=1.0)
+    job = gang.begin()
+    until_training(gang, job)
+    gang.give_notice(job, 0)
+    job.until_state("PENDING", patience_s=PATIENCE_S)
+    assert "status 43" in job.output and "next: again" not in job.output
+    gang.set_pause(0.0)
+    job.start_now()
+    end_of(gang, job)
+    assert gang.ends() == undisturbed
+    assert '"gang.again"' not in gang.log(job, 0)

@@ -102,8 +102,8 @@ class JobConfig(SectionModel):
     )
     nodes: Annotated[int, parsed_by(lambda text: quantities.whole_number(text, 2, MAX_NODES))] | None = key(
         None,
-        "How many nodes, 2 or more, train the job under Slurm with `strategy = multiworker`. Those that it got beyond "
-        "that are spare: one takes the rank of a node that fails (docs/slurm.md).",
+        "How many nodes, 2 or more, train the job with `strategy = multiworker` under Slurm or in a JobSet. Those that "
+        "it got beyond that are spare: one takes the rank of a node that fails or goes away (docs/slurm.md).",
         shown="all that the job got",
     )
     deterministic: Boolean = key(

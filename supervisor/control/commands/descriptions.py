@@ -51,7 +51,7 @@ def full_description(runner: Runner, *warnings: str | None) -> str:
 def _description(runner: Runner) -> str:
     if (spare_of := runner.spare_of) is not None and runner.pid is None:
         names, generation = listed(spare_of, ", ", MAX_NAMES), runner.place.generation if runner.place else 0
-        return f"spare node, waits until one of those that train is lost ({names}), generation {generation}"
+        return f"spare node, waits until one of those that train is lost or leaves ({names}), generation {generation}"
     if not runner.takeover.is_startable:
         return "waiting for processes of an earlier daemon to exit"
     if runner.waits_for is not None:
@@ -162,7 +162,10 @@ def _gang(runner: Runner) -> list[str]:
     place = runner.place
     if runner.config.job is None or place is None:
         return []
-    return [f"{place.describe(place.rank)} of {place.size} nodes, generation {place.generation}"]
+    parts = [f"{place.describe(place.rank)} of {place.size} nodes, generation {place.generation}"]
+    if runner.left_nodes:
+        parts.append(f"left because of a notice: {listed(runner.left_nodes, ', ', MAX_NAMES)}")
+    return parts
 
 
 def _training(runner: Runner) -> list[str]:

@@ -65,7 +65,9 @@ async def start(context: CommandContext, request: StartRequest, turn: StartTurn 
     """
     try:
         runner = find_program(context, request.name)
-        _refuse_on_spare_node(runner, Code.WAITING, "it trains by itself once one of those that train is lost")
+        _refuse_on_spare_node(
+            runner, Code.WAITING, "it trains by itself once one of those that train is lost or leaves"
+        )
         begins_at = _begins_at(context, request)
         await runner.takeover.until(TakeoverStage.ADOPTION_SETTLED)
         if turn is not None and runner.takeover.has_leftovers and not runner.takeover.is_startable:

@@ -44,12 +44,14 @@ class StandbyAnswer:
 class GangAnswer:
     """Of which gang a job is a rank. `nodes`: those that train, by rank; `generation`: grows with each start of all.
 
-    `rank`: null on a spare node, which waits until one of those is lost.
+    `rank`: null on a spare node, which waits until one of those is lost or leaves. `left`: on the first node, those
+    that have left because their hosts go away, and are not back.
     """
 
     rank: int | None
     nodes: tuple[str, ...]
     generation: int
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +288,7 @@ def _gang(runner: Runner) -> GangAnswer | None:
         return None
     if (spare_of := runner.spare_of) is not None:
         return GangAnswer(None, spare_of, place.generation)
-    return GangAnswer(place.rank, place.nodes, place.generation)
+    return GangAnswer(place.rank, place.nodes, place.generation, runner.left_nodes)
 
 
 def job_status(runner: Runner, proofs: Proofs) -> JobStatus | None:

@@ -225,7 +225,7 @@ def as_told_from_outside(facts: ProgramFacts, event: WorkerExited) -> str:
 
 
 def as_its_gang(facts: ProgramFacts, event: WorkerExited) -> str:
-    return "another rank was told to stop: saved and stopped together"
+    return "another rank was told to stop, or its host goes away: saved and stopped together"
 
 
 def killed_for_memory(facts: ProgramFacts, event: WorkerExited) -> str:

@@ -11,6 +11,10 @@ A node fails if nothing is heard of it, or its daemon is gone. If there are spar
 turn (`roster.py`). Otherwise the generation is over: whoever learns of that ends its own worker at once and leaves, so
 that nobody waits for TensorFlow's own heartbeat, and what follows is the batch script's decision alone (`steps.py`).
 
+A node that goes away because of a notice says so once its worker has saved and stopped, and with it the workers of all
+ranks. If a spare node can take its rank, the chief begins the next turn when all have stopped. What else makes a worker
+stop in order, such as an operator, ends the generation: the chief waits for the word of whoever was told to.
+
 Two can't decide at the same time: the batch script does nothing while a daemon lives, and of the daemons only the chief
 begins turns. A rank that leaves because it is done, or has saved, is no loss; the others have a while to do the same.
 """
@@ -30,6 +34,7 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
+from supervisor.core.fleet.orderly_stop import OrderlyStop
 from supervisor.core.fleet.roster import CHIEF, GRACE_S, MAX_FAILURES, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
@@ -72,6 +77,8 @@ class GangView:
     it whenever a rank joins."""
     _left: set[int] = field(default_factory=set)
     _leave_by: float | None = None
+    _stop: OrderlyStop = field(default_factory=OrderlyStop)
+    """Of this turn; of the others than the chief, what their own worker has done."""
 
     @property
     def is_chief(self) -> bool:
@@ -90,6 +97,7 @@ class GangView:
         if self.roster.is_out(node):
             text = f"{self.allocation.describe(node)} has failed {MAX_FAILURES} times and is not taken again"
             return [Say(Refused(text, is_out=True), node)]
+        self._left.discard(node)
         self.heard(node, now)
         self.roster.came(node)
         if self.end is not None:
@@ -113,6 +121,8 @@ class GangView:
         is_now = self.phase is TurnPhase.TRAINING and message.turn == self.turn and node in self.roster.ranks
         if self.end is not None or not is_now:
             return []
+        if message.saved:
+            return self._on_stopped(node, now)
         return self._again(f"{self.allocation.describe(node)}: {message.text}", now)
 
     def on_over(self, message: Over, now: float) -> list[GangEffect]:
@@ -121,6 +131,7 @@ class GangView:
         if self.end is not None or not self.turn <= message.turn:
             return []
         self.turn, self.phase, self.began_at = message.turn, TurnPhase.GATHERING, now
+        self._stop = OrderlyStop()
         return [EndWorker(message.text)]
 
     def begun(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...], now: float) -> list[GangEffect]:
@@ -138,19 +149,18 @@ class GangView:
             self._heard_at[node] = now
             self._heard_at.move_to_end(node)
 
-    def left(self, node: int, status: int, text: str, now: float) -> list[GangEffect]:
-        """It said that it leaves, and why."""
+    def left(self, node: int, status: int, text: str, now: float, alone: bool = False) -> list[GangEffect]:
+        """It said that it leaves, and why. `alone`: only because of its own node."""
+        if node in self._left:
+            return []
+        reason = f"{self.allocation.describe(node)} left: {text}"
+        if alone and self.is_chief:
+            return self._on_left_alone(node, reason, now)
         if self._is_spare(node):
             self._forget(node)
             return []
         if status in _IN_ORDER and self.phase is not TurnPhase.GATHERING:
-            self._left.add(node)
-            self._heard_at.pop(node, None)
-            self._leave_by = self._leave_by or now + LEAVE_S
-            if self._is_spare(self.allocation.rank):
-                return self._over(StepExit.DONE, f"{self.allocation.describe(node)} left: {text}")
-            return []
-        reason = f"{self.allocation.describe(node)} left: {text}"
+            return self._on_left_in_order(node, reason, now)
         if status == StepExit.FAILED or self._leave_by is not None:
             return self._over(StepExit.AGAIN, reason)
         self._forget(node)
@@ -160,8 +170,7 @@ class GangView:
         """Its connection ended without a word."""
         if node in self._left:
             return []
-        self._heard_at.pop(node, None)
-        self._ready.pop(node, None)
+        self._forget(node)
         return self._failed([node], f"{self.allocation.describe(node)} was lost: {text}", now)
 
     def refused(self, reason: str, is_out: bool) -> list[GangEffect]:
@@ -181,6 +190,24 @@ class GangView:
         self.phase = TurnPhase.BROKEN
         return [Say(Broken(self.turn, text))]
 
+    def stopped(self, now: float) -> list[GangEffect]:
+        """The worker here has saved and stopped, as that of another rank was told to; the chief learns why."""
+        here = self.allocation.rank
+        if (
+            self.end is not None
+            or self.phase is not TurnPhase.TRAINING
+            or not self.trains
+            or here in self._stop.stopped
+        ):
+            return []
+        if self.is_chief:
+            return self._on_stopped(here, now)
+        if self._leave_by is not None:
+            return self._over(StepExit.SAVED, "saved and stopped")
+        self._stop.stopped.add(here)
+        self.phase = TurnPhase.BROKEN
+        return [Say(Broken(self.turn, "saved and stopped", saved=True))]
+
     def ready(self, address: str, now: float) -> list[GangEffect]:
         """No worker runs here; the next one will listen at `address`."""
         if self.end is not None or self.phase is not TurnPhase.GATHERING:
@@ -198,8 +225,7 @@ class GangView:
             limits.append(self.began_at + self.rendezvous_s)
             if CHIEF in self._ready and self.roster.can_go_on(self._ready):
                 limits.append(self.began_at + GRACE_S)
-        if self._leave_by is not None:
-            limits.append(self._leave_by)
+        limits += [at for at in (self._leave_by, self._stop.due_at) if at is not None]
         return min(limits, default=None)
 
     def expire(self, now: float) -> list[GangEffect]:
@@ -218,6 +244,10 @@ class GangView:
         if self._leave_by is not None and now >= self._leave_by:
             text = f"other ranks ended {LEAVE_S:g} s ago, and the worker here has not"
             return self._over(StepExit.AGAIN, text)
+        if self._stop.due_at is not None and now >= self._stop.due_at:
+            if self._stop.departed is not None:
+                return self._again(self._stop.departed, now)
+            return self._over(StepExit.SAVED, "saved and stopped, and no node said why")
         return []
 
     # --- what follows ---
@@ -245,6 +275,7 @@ class GangView:
         self.turn += 1
         self.phase, self.began_at = TurnPhase.GATHERING, now
         self._ready.clear()
+        self._stop = OrderlyStop()
         return [Say(Over(self.turn, text)), EndWorker(text)]
 
     def _failed(self, nodes: Sequence[int], text: str, now: float) -> list[GangEffect]:
@@ -262,12 +293,57 @@ class GangView:
             return self._over(StepExit.AGAIN, text)
         return self._again(text, now) if self.phase is TurnPhase.TRAINING else self._begin_if_complete(now)
 
+    def _on_left_in_order(self, node: int, reason: str, now: float) -> list[GangEffect]:
+        """It is done, or has saved, and so are the others soon."""
+        self._left.add(node)
+        self._forget(node)
+        self._leave_by = self._leave_by or now + LEAVE_S
+        self._stop.due_at = None
+        if self._is_spare(self.allocation.rank):
+            return self._over(StepExit.DONE, reason)
+        return self._over(StepExit.SAVED, reason) if self.allocation.rank in self._stop.stopped else []
+
+    def _on_left_alone(self, node: int, reason: str, now: float) -> list[GangEffect]:
+        """To the chief: a spare node takes its rank, or all leave with it."""
+        had_rank = node in self.roster.ranks
+        self._forget(node)
+        self.roster.left(node)
+        is_last = not self.roster.can_go_on(self._present)
+        if had_rank and self.end is None and (is_last or self._leave_by is not None):
+            reason = f"{reason}; no spare node can take its rank" if is_last else reason
+            if self.phase is TurnPhase.TRAINING:
+                return self._on_left_in_order(node, reason, now)
+            return self._over(StepExit.NODE_LEAVES, reason)
+        self._left.add(node)
+        if not had_rank or self.end is not None:
+            return []
+        if self.phase is not TurnPhase.TRAINING:
+            return self._begin_if_complete(now)
+        self._stop.note_departed(f"{reason}; a spare node takes its rank", now)
+        return self._again_if_stopped(now)
+
+    def _on_stopped(self, node: int, now: float) -> list[GangEffect]:
+        """To the chief: the worker of a rank has saved and stopped."""
+        if self._leave_by is not None:
+            return self._over(StepExit.SAVED, "saved and stopped") if node == CHIEF else []
+        self._stop.note_stopped(node, node == CHIEF, now)
+        return self._again_if_stopped(now)
+
+    def _again_if_stopped(self, now: float) -> list[GangEffect]:
+        if self._stop.departed is None or not self._stop.is_over(set(self.roster.ranks) - self._left):
+            return []
+        return self._again(self._stop.departed, now)
+
     @property
     def _present(self) -> Collection[int]:
         return {CHIEF, *self._heard_at}
 
     def _is_spare(self, node: int) -> bool:
         return self.phase is not TurnPhase.GATHERING and node not in self.roster.ranks
+
+    def has_left(self, node: int) -> bool:
+        """Whether it has said that it leaves, and is not back."""
+        return node in self._left
 
     def _forget(self, node: int) -> None:
         self._heard_at.pop(node, None)

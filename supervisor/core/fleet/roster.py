@@ -2,8 +2,8 @@
 
 A rank stays with its node for as long as that is there. A node that fails is left out, and a spare one takes its rank
 in the next turn; the node that failed is a spare itself once its daemon has come back. One that has failed MAX_FAILURES
-times is not taken again: what is wrong with it is for Slurm, or for people. Node 0 is the chief, which can't be
-replaced here: with it the batch script is gone as well.
+times is not taken again: what is wrong with it is for Slurm, or for people. One that leaves because of a notice has not
+failed. Node 0 is the chief, which can't be replaced here: with it the batch script is gone as well.
 """
 
 from collections.abc import Collection
@@ -37,6 +37,10 @@ class Roster:
         if node not in self._gone:
             self._gone.add(node)
             self.failures[node] = self.failures.get(node, 0) + 1
+
+    def left(self, node: int) -> None:
+        """It is not there any more, and has said so before: that is no failure."""
+        self._gone.add(node)
 
     def came(self, node: int) -> None:
         """Its daemon is there, perhaps again."""

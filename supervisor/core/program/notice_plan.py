@@ -158,14 +158,23 @@ def no_start_before(facts: ProgramFacts, now: float) -> float | None:
     would be behind others for too long. Once the last flush was asked for, what trained has left for the host's sake:
     whatever time is left then is for its upload.
     """
+    end, last_at = host_gone_at(facts), last_start_at(facts)
+    if end is None or last_at is None:
+        return None
+    over_at, is_too_late = end + facts.policy.notice_grace, last_at < now or facts.current.last_flush_requested
+    return over_at if is_too_late and now < over_at else None
+
+
+def last_start_at(facts: ProgramFacts) -> float | None:
+    """The last moment (monotonic seconds) to start a job that makes a step durable in time; None: nothing says when the
+    host goes."""
     end, policy = host_gone_at(facts), facts.policy
     if end is None or not policy.is_job:
         return None
     startup_s = UNMEASURED_STARTUP_S if facts.startup_s is None else facts.startup_s
     upload_s = (1 + facts.upload_waits) * expected_upload_s(facts)
     needed_s = startup_s + slowest_step_s(facts) + (expected_save_s(facts) or 0.0) + upload_s + policy.notice_margin
-    over_at, is_too_late = end + policy.notice_grace, end - now < needed_s or facts.current.last_flush_requested
-    return over_at if is_too_late and now < over_at else None
+    return end - needed_s
 
 
 def can_flush(facts: ProgramFacts) -> bool:

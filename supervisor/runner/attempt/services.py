@@ -36,12 +36,13 @@ class GangPlace:
     """This node's place in its gang. The gang's agent changes it with each turn.
 
     `cluster`: TF_CONFIG of this turn, for the worker. `spare_of`: the nodes that train while this one is a spare node;
-    None: it has a rank.
+    None: it has a rank. `left`: to the chief, nodes that have left because their hosts go away.
     """
 
     allocation: Allocation
     cluster: str | None = None
     spare_of: tuple[str, ...] | None = None
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, Ref
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
+from supervisor.runner.fleet.node_departure import NodeDeparture
 from supervisor.runner.program.runner import Runner
 
 ENDED_BY_GANG = (State.STARTING, State.RUNNING, State.FLUSHING, State.ADOPTING)
@@ -52,12 +53,14 @@ def cluster_of_one(runners: Iterable[Runner]) -> dict[str, str]:
 class GangSettings:
     """`secret`: of the allocation. `rendezvous_s`: how long it is waited until all are there. `wanted`: nodes that
     train; the others are spare. `verdict`: where the chief writes for the batch script how the generation has ended.
+    `stops_alone`: a daemon that is told to exit is told so because of its own node, which is replaced.
     """
 
     secret: str
     rendezvous_s: float
     wanted: int
     verdict: Path | None = None
+    stops_alone: bool = False
 
 
 class GangAgent:
@@ -89,6 +92,7 @@ class GangAgent:
         self._address = self._free_address()
         self._joined = 0
         self._leaves_for_node = False
+        self._departure = NodeDeparture(self.allocation, settings.wanted, self._link)
         self._has_told_failure = False
         self._has_started = False
         """Whether the program was taken up: from then on, a turn begins with an event."""
@@ -136,22 +140,33 @@ class GangAgent:
             self._has_told_failure = True
             self._link.send(Leave(StepExit.FAILED, self._describe_exit(StepExit.FAILED)))
         if self._is_leaving():
+            has_ended = all(runner.state is State.STOPPED for runner in self._runners.values())
+            if self._settings.stops_alone and self.ends_with is None and has_ended:
+                self._departure.say_for_eviction()
             return
         for runner in self._runners.values():
             if self._view.phase is not TurnPhase.TRAINING and runner.state in ENDED_BY_GANG:
                 runner.post(events.GangBroken(self._over_text))  # it was just starting when its turn ended
-            elif runner.facts.launched and runner.state in (State.BACKOFF, State.STOPPED):
+            elif runner.state in (State.BACKOFF, State.STOPPED) and self._has_ended(runner):
                 self._on_ended(runner)
+
+    def _has_ended(self, runner: Runner) -> bool:
+        """Whether it was launched, or would have been by now if its host did not go away."""
+        return runner.facts.launched or (runner.facts.waits_for_host and self._departure.is_possible)
 
     def _on_ended(self, runner: Runner) -> None:
         """No worker runs here."""
         last = runner.records.process.last_exit
         if runner.facts.waits_for_storage:
             self._end(StepExit.STORAGE_AWAY, f"storage can't be used: {runner.reason or 'see its log'}")
+        elif runner.facts.waits_for_host and self._departure.is_possible:
+            self._leave_alone(runner)
         elif runner.facts.waits_for_host:
             self._end(StepExit.NODE_LEAVES, "saved, because this node leaves")
         elif runner.attempt == self._last_attempt:
             return  # the next one is about to be launched
+        elif runner.wanted and self._was_stopped_by_another(runner):
+            self._execute(self._view.stopped(self._loop.time()))
         elif not runner.wanted or (last is not None and last.code == WorkerExit.STOPPED):
             self._end(StepExit.SAVED, "saved and stopped")
         else:
@@ -160,9 +175,28 @@ class GangAgent:
             if runner.state is State.STOPPED:  # in BACKOFF it pauses, and so do all others
                 self._say_ready()
 
+    def _was_stopped_by_another(self, runner: Runner) -> bool:
+        """Whether the worker has saved and stopped with all others, and a spare node may take the rank of who began."""
+        last = runner.records.process.last_exit
+        is_stop = last is not None and last.code == WorkerExit.STOPPED
+        return is_stop and self._settings.wanted < self.allocation.size and runner.facts.current.decided_end is None
+
+    def _leave_alone(self, runner: Runner) -> None:
+        """This node goes away, and the others go on if a spare one can take its rank; its own status says nothing."""
+        self._departure.say_for_notice(runner)
+        self._end(StepExit.DONE, "this node has left the gang")
+
+    def _leave_as_spare(self, runner: Runner) -> None:
+        if not self._is_leaving() and self._place.spare_of is not None:
+            self._leave_alone(runner)
+
     def _say_ready(self) -> None:
-        """Once for each turn."""
+        """Once for each turn, unless no worker could start here any more because of a notice."""
         if self._view.phase is TurnPhase.GATHERING and self._reported_turn != self._view.turn:
+            leaving = [runner for runner in self._runners.values() if self._departure.is_due(runner)]
+            if leaving:
+                self._leave_alone(leaving[0])
+                return
             self._reported_turn = self._view.turn
             self._address = self._free_address()
             self._execute(self._view.ready(self._address, self._loop.time()))
@@ -171,6 +205,9 @@ class GangAgent:
         """The daemon exits with `status`."""
         if self._timer is not None:
             self._timer.cancel()
+        self._departure.close()
+        if self._settings.stops_alone and self.ends_with is None and status in (StepExit.SAVED, StepExit.NODE_LEAVES):
+            self._departure.say_for_eviction()
         if self._view.is_chief and self._settings.verdict is not None:
             await asyncio.to_thread(self._write_verdict, self._settings.verdict, max(status, *self._left.values(), 0))
         self._link.send(Leave(status, self._describe_exit(status)))
@@ -204,6 +241,7 @@ class GangAgent:
         if self._joined & (self._joined - 1) == 0:  # the 1st, 2nd, 4th, 8th …: they may be many
             node, others = self.allocation.describe(rank), self.allocation.size - 1
             log.info("gang.joined", node=node, address=joins.address, joined=self._joined, of=others)
+        self._place.left = tuple(name for name in self._place.left if name != self.allocation.nodes[rank])
         now = self._loop.time()
         self._execute(self._view.joined(rank, joins.turn, joins.address, now))
 
@@ -225,11 +263,14 @@ class GangAgent:
                     self._leaves_for_node = True
                     log.info("gang.node_leaves", node=self.allocation.describe(rank), why=message.text[:500])
                 if rank in self._view.roster.ranks:
-                    self._left[rank] = message.status
-                self._execute(self._view.left(rank, message.status, message.text[:500], now))
+                    self._left[rank] = max(message.status, self._left.get(rank, 0))
+                if message.alone and self.allocation.nodes[rank] not in self._place.left:
+                    self._place.left += (self.allocation.nodes[rank],)
+                is_alone = message.alone and not self._is_leaving()  # no other turn follows then
+                self._execute(self._view.left(rank, message.status, message.text[:500], now, is_alone))
 
     def on_lost(self, rank: int, text: str) -> None:
-        if self._view.end is None:
+        if self._view.end is None and not self._view.has_left(rank):
             log.warning("gang.daemon_lost", node=self.allocation.describe(rank), why=text[:500])
         self._execute(self._view.lost(rank, text, self._loop.time()))
 
@@ -279,6 +320,8 @@ class GangAgent:
         if me.rank not in effect.nodes:
             log.info("gang.spare", node=me.nodes[me.rank], next="it waits until a node that trains is lost")
             self._place.allocation, self._place.spare_of = replace(me, generation=generation), names
+            (runner,) = self._runners.values()  # all nodes of a gang train one program
+            self._departure.watch_notice(runner, self._leave_as_spare)
             return
         self._take_place(effect.turn, effect.nodes, effect.addresses)
         if not self._has_started:

@@ -117,6 +117,11 @@ class Runner:
         return self._services.place
 
     @property
+    def left_nodes(self) -> tuple[str, ...]:
+        """On the chief's node: those that have left the gang because their hosts go away."""
+        return self._services.gang.left if self._services.gang is not None else ()
+
+    @property
     def spare_of(self) -> tuple[str, ...] | None:
         """The nodes that train the job while this one is a spare node; None if it has a rank, or no gang."""
         return self._services.gang.spare_of if self._services.gang is not None else None

@@ -107,10 +107,21 @@ async def test_a_spare_node_says_that_it_waits_and_for_whom(runner: Callable[...
     spare = runner(gang=place)
 
     assert full_description(spare) == (
-        "spare node, waits until one of those that train is lost (n1, n2), generation 2005"
+        "spare node, waits until one of those that train is lost or leaves (n1, n2), generation 2005"
     )
     assert (status := job_status(spare, Proofs({}, spare._persisted_state._services))) is not None
     assert status.gang == GangAnswer(None, ("n1", "n2"), 2005)
+
+
+async def test_the_first_node_names_those_that_have_left(
+    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Runner, "state", State.STARTING)
+    chief = runner(gang=GangPlace(Allocation(7, 0, ("n1", "n3"), 2, 2006), left=("n2",)))
+
+    assert "rank 0 (n1) of 2 nodes, generation 2006, left because of a notice: n2" in full_description(chief)
+    assert (status := job_status(chief, Proofs({}, chief._persisted_state._services))) is not None
+    assert status.gang == GangAnswer(0, ("n1", "n3"), 2006, ("n2",))
 
 
 def test_a_job_is_shown_with_all_that_is_known_of_its_training():

@@ -13,6 +13,7 @@ from supervisor.core.fleet.gang_effects import (
     Say,
     TellCluster,
 )
+from supervisor.core.fleet.orderly_stop import SAVING_S, STOPPED_S
 from supervisor.core.fleet.roster import GRACE_S, Roster
 from supervisor.protocol.allocation import MAX_TURNS, Allocation, StepExit
 from supervisor.protocol.gang import Broken, Over, Refused, WithoutWorker
@@ -282,3 +283,146 @@ def test_a_node_that_failed_twice_is_told_that_the_others_go_on_without_it():
 def test_a_daemon_that_is_refused_for_another_reason_begins_again():
     (end,) = view(1).refused("it belongs to generation 1", False)
     assert isinstance(end, EndGeneration) and end.status is StepExit.AGAIN
+
+
+NOTICE = "its host goes away (file: rack 7)"
+SAVED = Broken(0, "saved and stopped", saved=True)
+LEFT = f"rank 2 (n3) left: {NOTICE}; a spare node takes its rank"
+
+
+def leave_alone(chief: GangView, node: int, now: float) -> list[GangEffect]:
+    return chief.left(node, StepExit.NODE_LEAVES, NOTICE, now, alone=True)
+
+
+def test_a_spare_node_takes_the_rank_of_one_that_leaves_once_all_workers_have_stopped():
+    chief = spared()
+    assert chief.on_broken(1, SAVED, 3.0) == []
+    assert leave_alone(chief, 2, 3.1) == []
+    assert chief.left(2, StepExit.DONE, "done", 3.1) == chief.lost(2, "closed", 3.1) == []  # as its daemon exits
+    assert chief.stopped(3.2) == [Say(Over(1, LEFT)), EndWorker(LEFT)]
+    chief.heard(2, 3.3)
+    chief.ready("n1:1", 3.4)
+    chief.on_ready(1, WithoutWorker(1, "n2:1"), 3.4)
+    begins = chief.on_ready(3, WithoutWorker(1, "n4:1"), 3.4)
+    assert begins == [BeginTraining(1, (0, 1, 3), ("n1:1", "n2:1", "n4:1"))]
+    assert chief.roster.failures == {}
+
+
+def test_workers_that_do_not_stop_although_a_node_has_left_are_ended():
+    for chief_stops, within_s in ((False, SAVING_S), (True, STOPPED_S)):
+        chief = spared()
+        leave_alone(chief, 2, 3.0)
+        if chief_stops:
+            chief.stopped(3.0)
+        for node in (1, 3):
+            chief.heard(node, 2.0 + within_s)
+        assert chief.deadline() == 3.0 + within_s
+        assert chief.expire(3.0 + within_s) == [Say(Over(1, LEFT)), EndWorker(LEFT)]
+
+
+def test_a_stop_that_is_no_nodes_ends_the_generation_in_order():
+    chief = spared()
+    assert chief.on_broken(1, SAVED, 3.0) == chief.stopped(3.1) == []
+    assert chief.left(2, StepExit.SAVED, "saved and stopped", 3.2) == [
+        EndGeneration(StepExit.SAVED, "rank 2 (n3) left: saved and stopped")
+    ]
+    chief = spared()
+    chief.left(2, StepExit.SAVED, "saved and stopped", 3.0)
+    assert chief.stopped(3.1) == [EndGeneration(StepExit.SAVED, "saved and stopped")]
+
+
+def test_a_stop_of_which_nobody_says_why_ends_the_generation_in_order():
+    chief = spared()
+    chief.on_broken(1, SAVED, 3.0)
+    for node in (1, 2, 3):
+        chief.heard(node, 60.0)
+    assert chief.expire(62.9) == []
+    (end,) = chief.expire(3.0 + SAVING_S)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.SAVED
+    chief = spared()
+    chief.stopped(3.0)
+    for node in (1, 2, 3):
+        chief.heard(node, 12.0)
+    (end,) = chief.expire(3.0 + STOPPED_S)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.SAVED
+
+
+def test_two_nodes_that_leave_while_one_is_spare_end_the_generation_in_order():
+    chief = spared()
+    assert leave_alone(chief, 2, 3.0) == leave_alone(chief, 1, 3.1) == []
+    assert chief.stopped(3.2) == [EndGeneration(StepExit.SAVED, "saved and stopped")]
+    chief = spared()
+    leave_alone(chief, 2, 3.0)
+    chief.on_broken(1, SAVED, 3.1)
+    chief.stopped(3.2)
+    (end,) = leave_alone(chief, 1, 3.3)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.NODE_LEAVES
+    assert end.text == f"rank 1 (n2) left: {NOTICE}; no spare node can take its rank"
+
+
+def test_a_node_that_leaves_while_all_were_told_to_stop_leaves_with_them():
+    chief = spared()
+    chief.left(1, StepExit.SAVED, "saved and stopped", 3.0)
+    assert leave_alone(chief, 2, 3.1) == []
+    assert chief.has_left(2) and chief.deadline() == 1.0 + SILENCE_S
+    assert chief.stopped(3.2) == [EndGeneration(StepExit.SAVED, "saved and stopped")]
+
+
+def test_a_node_that_leaves_between_two_turns_is_no_failure():
+    chief = spared()
+    chief.lost(1, "closed", 3.0)
+    (end,) = leave_alone(chief, 2, 3.1)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.NODE_LEAVES
+    chief = spared(count=5)
+    chief.lost(1, "closed", 3.0)
+    chief.ready("n1:1", 3.1)
+    chief.on_ready(3, WithoutWorker(1, "n4:1"), 3.1)
+    chief.on_ready(4, WithoutWorker(1, "n5:1"), 3.1)
+    assert leave_alone(chief, 2, 3.2) == [BeginTraining(1, (0, 3, 4), ("n1:1", "n4:1", "n5:1"))]
+    assert chief.roster.failures == {1: 1}
+
+
+def test_a_spare_node_that_leaves_disturbs_nobody_and_is_not_counted_on():
+    chief = spared()
+    assert leave_alone(chief, 3, 3.0) == []
+    assert chief.phase is TurnPhase.TRAINING and chief.deadline() == 1.0 + SILENCE_S
+    assert leave_alone(chief, 2, 3.1) == []
+    assert chief.stopped(3.2) == [EndGeneration(StepExit.SAVED, "saved and stopped")]
+
+
+def test_a_node_that_has_left_may_come_back_as_a_spare_one():
+    chief = spared()
+    leave_alone(chief, 2, 3.0)
+    chief.on_broken(1, SAVED, 3.0)
+    chief.stopped(3.0)
+    chief.ready("n1:1", 3.1)
+    chief.on_ready(1, WithoutWorker(1, "n2:1"), 3.1)
+    chief.on_ready(3, WithoutWorker(1, "n4:1"), 3.1)
+    assert join(chief, 2, 60.0) == [Say(Over(1, "another node has its rank"), 2)]
+    assert chief.on_ready(2, WithoutWorker(1, "n3:1"), 60.1) == [TellCluster(2)]
+    assert chief.lost(3, "closed", 61.0)[0] == Say(Over(2, "rank 3 (n4) was lost: closed"))
+
+
+def test_a_worker_that_died_while_another_node_leaves_begins_the_next_turn_at_once():
+    chief = spared()
+    leave_alone(chief, 2, 3.0)
+    over, _ = chief.on_broken(1, Broken(0, "its worker ended: SIGSEGV"), 3.1)
+    assert over == Say(Over(1, "rank 1 (n2): its worker ended: SIGSEGV"))
+
+
+def test_another_rank_that_has_stopped_begins_again_or_leaves_with_the_chief():
+    nodes = ("n1", "n2", "n3", "n4")
+    others = [view(1, nodes, wanted=3) for _ in range(3)]
+    for other in others:
+        other.begun(0, ALL, ADDRESSES, 1.0)
+    first, second, third = others
+    assert first.stopped(2.0) == [Say(SAVED)] and first.stopped(2.0) == []
+    assert first.on_over(Over(1, LEFT), 2.1) == [EndWorker(LEFT)]
+    assert first.ready("n2:1", 2.2) == [Say(WithoutWorker(1, "n2:1"))]
+    first.begun(1, (0, 1, 3), ADDRESSES, 2.3)
+    assert first.stopped(9.0) == [Say(Broken(1, "saved and stopped", saved=True))]
+    second.stopped(2.0)
+    (end,) = second.left(0, StepExit.NODE_LEAVES, "saved, because this node leaves", 2.1)
+    assert isinstance(end, EndGeneration) and end.status is StepExit.SAVED
+    third.left(0, StepExit.NODE_LEAVES, "saved, because this node leaves", 2.0)
+    assert third.stopped(2.1) == [EndGeneration(StepExit.SAVED, "saved and stopped")]

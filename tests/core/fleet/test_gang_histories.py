@@ -1,7 +1,8 @@
 """Daemons of a gang with random histories: workers, daemons and nodes that are lost. Those but the chief come back.
 
 Each daemon is a view; messages arrive in the order in which they were sent over one connection, connections in any
-order. A worker is only the turn in which it trains.
+order. A worker is only the turn in which it trains. A notice lets all workers of the turn save and stop; its daemon
+leaves.
 """
 
 from collections import deque
@@ -28,6 +29,7 @@ from tests.fuzzing import cases
 SIZE, WANTED = 5, 3
 NODES = tuple(f"n{node}" for node in range(SIZE))
 RENDEZVOUS_S = 60.0
+NOTICE = "its host goes away"
 
 
 @dataclass
@@ -47,6 +49,8 @@ class World:
     queues: dict[tuple[int, int], deque[object]] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
     """Nodes of which nothing is heard."""
+    leaving: set[int] = field(default_factory=set)
+    """Nodes whose daemons have said that they leave."""
     now: float = 0.0
     over: bool = False
 
@@ -126,6 +130,8 @@ class World:
                 self.do(to, view.refused(message.reason, message.is_out))
             case StepExit():
                 self.do(to, view.left(source, message, "x", self.now))
+            case str():
+                self.do(to, view.left(source, StepExit.NODE_LEAVES, message, self.now, alone=True))
 
     def disconnect(self, node: int) -> None:
         self.queues.pop((node, 0), None)
@@ -148,6 +154,24 @@ class World:
             self.do(other, said)
             if other in self.daemons:
                 self.do(other, view.lost(node, "closed", self.now))
+
+    def give_notice(self, node: int) -> None:
+        """All workers of its turn save and stop, those that are cut off too; its daemon says that it leaves."""
+        turn = self.daemons[node].worker
+        self.send(node, 0, NOTICE)
+        self.daemons[node].worker = None
+        for other, daemon in list(self.daemons.items()):
+            if turn is not None and daemon.worker == turn:
+                daemon.worker = None
+                self.do(other, daemon.view.stopped(self.now))
+        self.leaving.add(node)
+
+    def leave(self) -> None:
+        """Those that have said that they leave do."""
+        for node in self.leaving & self.daemons.keys():
+            if not self.queues.get((node, 0)) or node in self.cut:
+                self.lose(node)
+        self.leaving.clear()
 
     def settle(self) -> None:
         """All that is under way arrives."""
@@ -172,7 +196,7 @@ class World:
 
 events = st.lists(
     st.tuples(
-        st.sampled_from(["worker", "daemon", "cut", "mend", "start", "connect", "deliver", "settle", "wait"]),
+        st.sampled_from(["worker", "daemon", "cut", "mend", "start", "connect", "deliver", "settle", "wait", "notice"]),
         st.integers(0, SIZE - 1),
         st.integers(1, 12),
     ),
@@ -217,6 +241,16 @@ def test_no_two_turns_train_at_once_and_all_ranks_train_while_there_are_nodes(hi
                 world.settle()
             case "wait":
                 world.pass_time(amount)
+            case "notice" if node and daemon is not None and node not in world.leaving:
+                failures = dict(world.daemons[0].view.roster.failures) if 0 in world.daemons else {}
+                world.give_notice(node)
+                if not world.cut and 0 in world.daemons and world.daemons[node].is_connected:
+                    world.settle()
+                    world.leave()
+                    world.settle()
+                    if 0 in world.daemons:
+                        assert world.daemons[0].view.roster.failures == failures, "to leave is no failure"
+    world.leave()
     world.cut.clear()
     for node in range(SIZE):
         if node not in world.daemons:

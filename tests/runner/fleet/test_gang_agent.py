@@ -7,15 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from supervisor.core.failures.restart import Cause
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.events import GangBegins, GangBroken
-from supervisor.core.program.facts import State
+from supervisor.core.program.facts import Policy, ProgramFacts, State
 from supervisor.host.gang_link import GangLink
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import Allocation, StepExit
 from supervisor.protocol.gang import Alive, Broken, GangMessage, Join, Leave, Over, Refused, WithoutWorker
 from supervisor.runner.attempt.services import GangPlace
 from supervisor.runner.fleet.gang_agent import GangAgent, GangSettings, cluster_of_one
-from tests.waiting import wait_until_async
+from supervisor.runner.program.changes import ChangeWaiters
+from tests.waiting import turn_loop, wait_until_async
 
 PLACE = Allocation(7, 1, ("localhost", "127.0.0.1"), 0, 1)
 
@@ -30,9 +33,12 @@ class Daemon:
         place: Allocation = PLACE,
         wanted: int = PLACE.size,
         verdict: Path | None = None,
+        stops_alone: bool = False,
+        decided_end: tuple[Cause, str] | None = None,
         **facts: bool,
     ) -> None:
         self.left = 0
+        self.changes = ChangeWaiters()
         self.posted: list[object] = []
         self.is_leaving = False
         self.runner = SimpleNamespace(
@@ -43,13 +49,18 @@ class Daemon:
             post=self.posted.append,
             wanted=True,
             reason="terminated by SIGKILL",
-            facts=SimpleNamespace(**{"launched": True, "waits_for_host": False, "waits_for_storage": False, **facts}),
+            facts=SimpleNamespace(
+                **{"launched": True, "waits_for_host": False, "waits_for_storage": False, "notice": None, **facts},
+                current=SimpleNamespace(decided_end=decided_end),
+                policy=SimpleNamespace(is_job=True),
+            ),
+            wait_until=self.changes.wait_until,
             records=SimpleNamespace(process=SimpleNamespace(last_exit=SimpleNamespace(code=code))),
         )
         self.place = GangPlace(place)
         self.agent = GangAgent(
             self.place,
-            GangSettings("s", 1.0, wanted, verdict),
+            GangSettings("s", 1.0, wanted, verdict, stops_alone),
             {"train": self.runner},  # type: ignore[dict-item]
             self._leave,
             lambda: self.is_leaving,
@@ -73,6 +84,27 @@ class Daemon:
 )
 async def test_the_end_of_its_worker_ends_the_generation(daemon: dict[str, object], status: StepExit | None) -> None:
     one = Daemon(**daemon)  # type: ignore[arg-type]
+    one.agent.on_change()
+    assert (one.agent.ends_with, one.left) == (status, 0 if status is None else 1)
+
+
+SPARED = replace(PLACE, nodes=("localhost", "127.0.0.1", "127.0.0.2"))
+
+
+@pytest.mark.parametrize(
+    ("daemon", "status"),
+    [
+        ({"state": State.BACKOFF, "waits_for_host": True}, StepExit.DONE),
+        ({"state": State.BACKOFF, "waits_for_host": True, "launched": False}, StepExit.DONE),
+        ({"state": State.BACKOFF, "waits_for_host": True, "place": replace(SPARED, rank=0)}, StepExit.NODE_LEAVES),
+        ({"code": 143}, None),  # another rank was told to, and the chief hears why
+        ({"code": 143, "decided_end": (Cause.STOPPED, "stopped (stop)")}, StepExit.SAVED),
+    ],
+)
+async def test_with_spare_nodes_a_notice_of_one_node_is_its_own(
+    daemon: dict[str, object], status: StepExit | None
+) -> None:
+    one = Daemon(**{"place": SPARED, "wanted": 2, **daemon})  # type: ignore[arg-type]
     one.agent.on_change()
     assert (one.agent.ends_with, one.left) == (status, 0 if status is None else 1)
 
@@ -183,6 +215,93 @@ async def test_a_spare_node_says_for_whom_it_waits_and_takes_a_rank_when_it_is_n
         await chief.close()
 
 
+async def until_spare(heard: Heard, chief: GangLink, spare: Daemon) -> None:
+    await wait_until_async(lambda: heard.joined)
+    chief.begin(0, (0, 1), ("localhost:5000", "127.0.0.1:5001"))
+    await wait_until_async(lambda: spare.place.spare_of)
+
+
+async def test_a_spare_node_leaves_once_a_notice_says_that_nothing_could_be_saved_here_any_more() -> None:
+    heard = Heard()
+    place = replace(SPARED, rank=2)
+    chief = GangLink(replace(place, rank=0), "s", gang.link_port(place), heard)
+    spare = Daemon(launched=False, place=place, wanted=2)
+    facts = ProgramFacts(Policy("train", is_job=True, is_gang=True))
+    spare.runner.facts = facts
+    await chief.open()
+    gathering = asyncio.create_task(spare.agent.gather())
+    try:
+        await until_spare(heard, chief, spare)
+        now = asyncio.get_running_loop().time()
+        for in_s, has_left in ((3600.0, False), (facts.policy.notice_margin, True)):
+            facts.notice = Notice(
+                "file", "rack", NoticeKind.PREEMPTION, Certainty.CERTAIN, now + in_s, is_cancellable=True, text="rack 7"
+            )
+            spare.changes.wake()
+            await turn_loop()
+            assert spare.agent.ends_with is (StepExit.DONE if has_left else None)
+        assert await gathering is None
+        await wait_until_async(lambda: heard.messages)
+        assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its host goes away (file: rack 7)", alone=True)
+    finally:
+        await spare.agent.close(StepExit.DONE)
+        await chief.close()
+
+
+async def test_a_rank_leaves_between_two_turns_if_its_host_goes_before_a_step_could_be_saved() -> None:
+    heard = Heard()
+    chief = GangLink(replace(SPARED, rank=0), "s", gang.link_port(SPARED), heard)
+    one = Daemon(launched=False, place=SPARED, wanted=2)
+    await chief.open()
+    gathering = asyncio.create_task(one.agent.gather())
+    try:
+        await wait_until_async(lambda: heard.joined)
+        chief.begin(0, (0, 1), ("localhost:5000", heard.joined[0].address))
+        await gathering
+        facts = one.runner.facts = ProgramFacts(Policy("train", is_job=True, is_gang=True), launched=True)
+        gone_at = asyncio.get_running_loop().time() + 20.0
+        facts.notice = Notice(
+            "file", "rack", NoticeKind.PREEMPTION, Certainty.CERTAIN, gone_at, is_cancellable=True, text=""
+        )
+        chief.send(Over(1, "another worker died"))
+        await wait_until_async(lambda: heard.messages)
+        assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its host goes away (file)", alone=True)
+        assert (one.agent.ends_with, one.left) == (StepExit.DONE, 1)
+    finally:
+        await one.agent.close(StepExit.DONE)
+        await chief.close()
+
+
+@pytest.mark.parametrize("is_spare", [True, False])
+async def test_a_pod_that_is_evicted_says_that_only_its_node_leaves(is_spare: bool) -> None:
+    heard = Heard()
+    place = replace(SPARED, rank=2)
+    chief = GangLink(replace(place, rank=0), "s", gang.link_port(place), heard)
+    pod = Daemon(launched=False, place=place, wanted=2, stops_alone=True)
+    await chief.open()
+    gathering = asyncio.create_task(pod.agent.gather())
+    try:
+        if is_spare:
+            await until_spare(heard, chief, pod)
+        else:
+            await wait_until_async(lambda: heard.joined)
+            chief.begin(0, (0, 2), ("localhost:5000", heard.joined[0].address))
+            await gathering
+            pod.runner.facts.launched = True
+        pod.is_leaving = True
+        if not is_spare:  # its worker has stopped
+            pod.agent.on_change()
+            pod.agent.on_change()
+            await wait_until_async(lambda: heard.messages)
+        await pod.agent.close(StepExit.SAVED)
+        await wait_until_async(lambda: len(heard.messages) > 1)
+        assert heard.messages[0] == Leave(StepExit.NODE_LEAVES, "its pod goes away", alone=True)
+        assert [type(message) for message in heard.messages] == [Leave, Leave]
+    finally:
+        gathering.cancel()
+        await chief.close()
+
+
 @pytest.mark.parametrize(
     ("own", "left", "verdict"),
     [
@@ -203,6 +322,18 @@ async def test_the_chief_leaves_the_verdict_of_those_that_have_a_rank(
     await chief.agent.close(own)
 
     assert allocation.parse_verdict((tmp_path / "verdict").read_text(), place.generation) == verdict
+
+
+async def test_what_a_node_that_leaves_alone_exits_with_does_not_hide_that_it_leaves(tmp_path: Path) -> None:
+    chief = Daemon(place=replace(SPARED, rank=0), wanted=2, verdict=tmp_path / "verdict")
+    chief.agent.on_message(1, Leave(StepExit.NODE_LEAVES, "its host goes away", alone=True))
+    chief.agent.on_message(1, Leave(StepExit.DONE, "this node has left the gang"))
+    assert chief.place.left == ("127.0.0.1",)
+
+    await chief.agent.close(StepExit.SAVED)
+
+    verdict = allocation.parse_verdict((tmp_path / "verdict").read_text(), SPARED.generation)
+    assert verdict == StepExit.NODE_LEAVES
 
 
 def test_one_node_is_a_cluster_of_one_for_a_job_that_can_use_several() -> None:
