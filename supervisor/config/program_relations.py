@@ -59,7 +59,7 @@ def check_program(program: ProgramConfig, reader: SectionReader) -> None:
     """
     for check in (
         _check_kill, _check_ready, _check_strategy, _check_workers, _check_nodes, _check_standby, _check_interval,
-        _check_shadow, _check_mirror, _check_replay,
+        _check_shadow, _check_mirror, _check_own_folders, _check_replay,
     ):  # fmt: skip
         with contextlib.suppress(UnknownValue):
             check(program, reader)
@@ -137,6 +137,27 @@ def _check_mirror(program: ProgramConfig, reader: SectionReader) -> None:
     if job.durable is Durable.REMOTE and job.mirror is None:
         text = "durable is remote but the job has no mirror; add mirror = s3://BUCKET/PREFIX, or delete the line"
         reader.add_problem(text, "durable")
+
+
+def _check_own_folders(program: ProgramConfig, reader: SectionReader) -> None:
+    """Adds problems for nodes with folders of their own, of which the mirror alone makes checkpoints."""
+    job = program.job
+    if job is None or job.checkpoint_dir_shared:
+        return
+    key, without = "checkpoint_dir_shared", "or delete the line and use a folder that all nodes see"
+    if job.strategy != "multiworker" or job.workers is not None:
+        text = "checkpoint_dir_shared is for several nodes: strategy = multiworker, without workers; delete the line"
+        reader.add_problem(text, key)
+        return
+    if job.mirror is None:
+        text = "checkpoint_dir_shared is false but the job has no mirror, and no node would have a whole checkpoint"
+        reader.add_problem(f"{text}; add mirror = s3://BUCKET/PREFIX, {without}", key)
+    if job.initial_checkpoint is not None:
+        text = "initial_checkpoint can't be used with checkpoint_dir_shared = false, as nothing proves that all nodes "
+        reader.add_problem(f"{text}have the same one; begin once on one node, {without}", key)
+    if job.on_nan == "skip":
+        text = "on_nan = skip can't be used with checkpoint_dir_shared = false, as the other nodes don't see which "
+        reader.add_problem(f"{text}batches are left out; set on_nan = rollback, {without}", "on_nan")
 
 
 def _check_shadow(program: ProgramConfig, reader: SectionReader) -> None:

@@ -40,10 +40,10 @@ def training_nodes(config: Config, nodes: int) -> int:
 def _require_shared_folders(config: Config) -> None:
     """A spare pod goes on from what another one has saved, and a pod that is replaced begins with empty folders."""
     state = config.supervisord.state_dir
-    for program in config.programs.values():
-        folder = program.job.checkpoint_dir if program.job is not None else None
-        if folder is not None and folder.is_relative_to(state):
+    for job in (program.job for program in config.programs.values() if program.job is not None):
+        if job.checkpoint_dir_shared and (folder := job.checkpoint_dir).is_relative_to(state):
             raise AllocationError(
                 f"cannot keep spare pods: checkpoint_dir {folder} lies in the state_dir {state}, which is each pod's "
-                f"own; name a folder that all pods see, or delete nodes and start no more pods than train"
+                f"own; name a folder that all pods see, or set checkpoint_dir_shared = false and a mirror, or delete "
+                f"nodes and start no more pods than train"
             )

@@ -26,7 +26,11 @@ from supervisor.protocol.gang import (
     GangMessage,
     Join,
     Over,
+    PartCommitted,
+    PartUploaded,
     Refused,
+    Restore,
+    UploadPart,
     WithoutWorker,
 )
 from supervisor.protocol.wire.codec import ProtocolError
@@ -240,9 +244,9 @@ class GangLink:
             self._on_begin(rank, message)
         elif isinstance(message, Refused):
             self._listener.on_refused(message)
-        elif isinstance(message, Over) and rank != 0:
-            raise ProtocolError(f"rank {rank} is not the chief, and ends a turn")
-        elif isinstance(message, Broken | WithoutWorker) and self._allocation.rank != 0:
+        elif isinstance(message, Over | Restore | UploadPart | PartCommitted) and rank != 0:
+            raise ProtocolError(f"rank {rank} is not the chief, and sends {type(message).__name__}")
+        elif isinstance(message, Broken | WithoutWorker | PartUploaded) and self._allocation.rank != 0:
             raise ProtocolError("this is not the chief")
         elif isinstance(message, WithoutWorker) and not is_address_of(self._allocation, rank, message.address):
             raise ProtocolError(f"its address is {message.address:.80}")

@@ -102,6 +102,53 @@ class WithoutWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """From the chief, where nodes have folders of their own: what the workers of `generation` begin from.
+
+    `name`: of a checkpoint in the mirror, under `epoch`, whose manifest has the SHA-256 `manifest`; None: from step 0.
+    `older`: why it is not the newest that the chief knows of, which has `newest_step`: an `OlderBecause`, and in words.
+    """
+
+    generation: int
+    name: str | None = None
+    epoch: int = 0
+    manifest: str = ""
+    older: str | None = None
+    older_text: str = ""
+    newest_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    """From the chief: upload this node's files of the checkpoint `name`, under `epoch`.
+
+    `is_limited`: at mirror_rate_limit, as no deadline waits for it.
+    """
+
+    id: int
+    name: str
+    epoch: int
+    is_limited: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PartUploaded:
+    """To the chief: the answer to UploadPart. `is_gone`: the files are not there, or not whole."""
+
+    id: int
+    error: str | None = None
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartCommitted:
+    """From the chief: the mirror has the checkpoint `name` under `epoch`, with the files of all nodes."""
+
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """The daemon ends. `status`: what it will exit with; `text`: why, for people. `alone`: only its node goes away, so
     the others go on if a spare one can take its rank."""
@@ -111,7 +158,21 @@ class Leave:
     alone: bool = False
 
 
-GangMessage = Challenge | Join | Begin | Refused | Alive | Broken | Over | WithoutWorker | Leave
+GangMessage = (
+    Challenge
+    | Join
+    | Begin
+    | Refused
+    | Alive
+    | Broken
+    | Over
+    | WithoutWorker
+    | Restore
+    | UploadPart
+    | PartUploaded
+    | PartCommitted
+    | Leave
+)
 MESSAGES: LineCodec[GangMessage] = LineCodec({kind.__name__.lower(): kind for kind in get_args(GangMessage)})
 """Encodes and decodes them; a line has room for a thousand ranks that listen elsewhere."""
 

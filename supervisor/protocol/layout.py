@@ -22,6 +22,7 @@ FETCHED = "FETCHED.json"  # inside a checkpoint that came from a mirror: the epo
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 REPLAYED = "replayed.json"  # which checkpoints are behind steps that were trained twice with equal bits
 PARTIAL = ".partial"
+PART = ".part"  # one node's files of a checkpoint that exists in the mirror alone
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
@@ -54,6 +55,11 @@ class CheckpointName:
         """The name while it is being written; a directory of this name is not a checkpoint."""
         return f"{self}{PARTIAL}"
 
+    @property
+    def part(self) -> str:
+        """The folder of this node's files of it, where nodes have folders of their own; it is not a checkpoint."""
+        return f"{self}{PART}"
+
 
 def parse_name(text: str) -> CheckpointName | None:
     """The step and attempt in a directory name, or None if it is not a checkpoint's name."""
@@ -67,6 +73,11 @@ def parse_name(text: str) -> CheckpointName | None:
 def checkpoint_name_in(text: str) -> CheckpointName | None:
     """The checkpoint that a directory name stands for: committed, partial or quarantined (perhaps with `.2`)."""
     return parse_name(text.removesuffix(PARTIAL)) or parse_name(_COUNTER.sub("", text))
+
+
+def parse_part(text: str) -> CheckpointName | None:
+    """The checkpoint of which a directory with this name holds one node's files; None if it is no such name."""
+    return parse_name(text.removesuffix(PART)) if text.endswith(PART) else None
 
 
 def is_partial(text: str) -> bool:

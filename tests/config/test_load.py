@@ -14,6 +14,7 @@ from supervisor.protocol.wire.launch import Interval
 from tests.config.conftest import DAEMON
 
 JOB = ("checkpoint_dir = ckpt", "entrypoint = train.digits:main")
+OWN_FOLDERS = [*JOB, "strategy = multiworker"]
 
 
 def test_defaults_lie_in_one_folder_beside_the_file(read, tmp_path):
@@ -263,6 +264,14 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
         ([*JOB, "strategy = multiworker", "workers = 2", "environment = TF_CONFIG=x"], "delete one of them"),
         ([*JOB, "nodes = 2"], "nodes has no effect without strategy = multiworker"),
         ([*JOB, "strategy = multiworker", "nodes = 2", "workers = 2"], "delete one of them"),
+        ([*JOB, "checkpoint_dir_shared = false"], "is for several nodes: strategy = multiworker, without workers"),
+        ([*JOB, "strategy = multiworker", "workers = 2", "checkpoint_dir_shared = false"], "is for several nodes"),
+        ([*OWN_FOLDERS, "checkpoint_dir_shared = false"], "the job has no mirror, and no node would have a whole"),
+        ([*OWN_FOLDERS, "mirror = file:///m", "on_nan = skip", "checkpoint_dir_shared = no"], "on_nan = skip can't be"),
+        (
+            [*OWN_FOLDERS, "mirror = file:///m", "initial_checkpoint = /c", "checkpoint_dir_shared = off"],
+            "initial_checkpoint can't be used with checkpoint_dir_shared = false",
+        ),
         ([*JOB, "strategy = multiworker", "nodes = 1"], "is '1', not a whole number from 2 to 1024"),
         (["command = a", "checkpoint_dir = c", "python = p"], "python has no effect without entrypoint"),
         (["command = a", "checkpoint_dir = c", "standby = hot"], "standby is hot but the job has no entrypoint"),

@@ -12,7 +12,19 @@ import pytest
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import gang
 from supervisor.protocol.allocation import Allocation
-from supervisor.protocol.gang import MESSAGES, Alive, Challenge, GangMessage, Join, Leave, Refused
+from supervisor.protocol.gang import (
+    MESSAGES,
+    Alive,
+    Challenge,
+    GangMessage,
+    Join,
+    Leave,
+    PartCommitted,
+    PartUploaded,
+    Refused,
+    Restore,
+    UploadPart,
+)
 from tests.waiting import turn_loop, wait_until_async
 
 pytestmark = pytest.mark.fast_clock
@@ -307,3 +319,29 @@ async def test_many_ranks_behind_one_address_all_get_in(port: int):
     finally:
         for link in reversed(links):
             await link.close()
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    "message", [Restore(1, "step-0000000100.a1", 1, "x"), UploadPart(1, "step-0000000100.a1", 1), PartCommitted("x", 1)]
+)
+async def test_what_the_chief_alone_says_ends_the_connection_of_another(port: int, message: GangMessage):
+    async with daemon(port, 0) as (_, at_chief), daemon(port, 1) as (other, _):
+        await wait_until_async(lambda: at_chief.joined)
+        other.send(message)
+        await wait_until_async(lambda: at_chief.lost)
+
+        assert "is not the chief" in at_chief.lost[0][1]
+        assert message not in [said for _, said in at_chief.messages]
+
+
+async def test_part_that_is_uploaded_is_told_to_the_chief_and_to_nobody_else(port: int):
+    async with daemon(port, 0) as (chief, at_chief), daemon(port, 1) as (other, at_other):
+        await wait_until_async(lambda: at_chief.joined)
+        chief.send(UploadPart(7, "step-0000000100.a1", 1, False), 1)
+        await wait_until_async(lambda: any(isinstance(message, UploadPart) for _, message in at_other.messages))
+        other.send(PartUploaded(7, "gone", True))
+        await wait_until_async(lambda: (1, PartUploaded(7, "gone", True)) in at_chief.messages)
+        chief.send(PartUploaded(7))
+        await wait_until_async(lambda: at_other.lost)
+        assert "this is not the chief" in at_other.lost[0][1]

@@ -11,6 +11,9 @@ If one can't, nobody saves; if the state can't be divided, or is small, the chie
 3. The chief orders the end. Only then do the others let go of their copies: after a disk that was full, there may be
    another round, into a new folder.
 
+Where nodes have folders of their own, each writes into one there that is no checkpoint, the chief too, and the commit
+is that of the mirror (`run/own_folders.py`).
+
 After a save that failed for another reason than a full disk, the chief writes alone for the rest of the attempt: a file
 system that hosts share may show one what another wrote too late, or differently.
 
@@ -22,6 +25,7 @@ and the chief waits for the reports of that very round of that very save, after 
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,7 +50,7 @@ from worker.checkpoint.snapshot import Snapshot, TensorSnapshot
 from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter, not_finite_text
 from worker.data.collectives import Gang
 from worker.process.reporting import describe_error, print_message
-from worker.saving.commit import NotFinite, SaveError, is_disk_full, save_error_text
+from worker.saving.commit import NotFinite, NotPublished, SaveError, is_disk_full, save_error_text
 from worker.state.plain_values import NotSaveable
 
 SEEN_S = 5.0  # until the chief sees what another host has written: network file systems remember sizes for about 3 s
@@ -71,8 +75,16 @@ class ShareReport:
 class _ChiefShare:
     """The chief's share of a bundle; its writing is that of all."""
 
-    def __init__(self, name: CheckpointName, own: BundleCopy | TensorSnapshot, shares: Shares, link: SaveLink) -> None:
+    def __init__(
+        self,
+        name: CheckpointName,
+        own: BundleCopy | TensorSnapshot,
+        shares: Shares,
+        link: SaveLink,
+        has_own_folders: bool,
+    ) -> None:
         self._name, self._own, self._shares, self._link = name, own, shares, link
+        self._has_own_folders = has_own_folders
 
     def write(self, folder: NewFolder, prefix: str) -> None:
         """Has all write, and writes the index over their files. Raises what a share failed with; SaveError."""
@@ -94,6 +106,9 @@ class _ChiefShare:
         for rank, text in enumerate(texts, 1):
             report = self._accepted(rank, text)
             for file, size, digest in report.files:
+                if self._has_own_folders:
+                    folder.record_elsewhere(file, size, digest)
+                    continue
                 _wait_until_seen(folder.path / file, size)
                 folder.record(file, size, digest)
             by_rank.append(list(zip(self._shares.slots(rank), report.checksums, strict=True)))
@@ -160,15 +175,18 @@ class ShardedWriter(TensorFlowWriter):
         chief_attempt: int,
         least_bytes: int,
         own_files: Callable[[], Mapping[str, bytes]],
+        has_own_folders: bool = False,
         **named: Any,
     ) -> None:
         """`chief_attempt`: after which checkpoints are named; of a node that was a spare one, its own is another.
         `least_bytes`: the chief writes a smaller state alone. `own_files`: called between steps, for the files of
-        this worker: contents by name. The rest is as for TensorFlowWriter."""
+        this worker: contents by name. `has_own_folders`: the nodes do not share the directory. The rest is as for
+        TensorFlowWriter."""
         super().__init__(*arguments, **named)
         self._gang, self._link, self._attempt = gang, link, chief_attempt
         self._least_bytes = least_bytes
         self._own_files = own_files
+        self._has_own_folders = has_own_folders
         self._saves = 0  # that were divided
         self.is_trusted = True
         """Whether no divided save has failed. What the chief's writer says decides for all."""
@@ -223,7 +241,8 @@ class ShardedWriter(TensorFlowWriter):
             return super().commit(taken)
         except SaveError as error:
             is_divided = isinstance((taken.bundles or {}).get(layout.PREFIX), _ChiefShare)
-            if is_divided and not isinstance(error, NotFinite) and not is_disk_full(error.__cause__):
+            is_anyones = isinstance(error, NotFinite | NotPublished) or is_disk_full(error.__cause__)
+            if is_divided and not is_anyones:
                 self.is_trusted = False
                 print_message("a worker could not write its share; from now on, the chief writes checkpoints alone")
             raise
@@ -265,7 +284,7 @@ class ShardedWriter(TensorFlowWriter):
             for prefix, tensors in self._tensors.items()
             if prefix != layout.PREFIX
         }
-        return {layout.PREFIX: _ChiefShare(name, own, shares, self._link), **others}
+        return {layout.PREFIX: _ChiefShare(name, own, shares, self._link, self._has_own_folders), **others}
 
     def write_share(self, captured: CapturedTensors) -> None:
         """Takes part in the save of what a worker other than the chief captured, on any thread. Returns at its end.
@@ -291,12 +310,20 @@ class ShardedWriter(TensorFlowWriter):
         try:
             if bad := self.names_not_finite(captured):
                 return ShareReport(not_finite=bad)
-            with NewFolder(self._directory / captured.name.partial, is_there=True) as folder:
+            partial = self._directory / captured.name.partial
+            if self._has_own_folders:
+                shutil.rmtree(partial, ignore_errors=True)  # of a round before this one
+            with NewFolder(partial, is_there=not self._has_own_folders) as folder:
                 written = share.write_data(folder, layout.PREFIX)
                 for name, content in captured.extra_files.items():
                     folder.add(name, content)
                 files = [(name, size, digest) for name, (size, digest) in folder.finish().items()]
-                folder.sync()
+                if self._has_own_folders:
+                    part = self._directory / captured.name.part
+                    shutil.rmtree(part, ignore_errors=True)
+                    folder.commit(part)
+                else:
+                    folder.sync()
             return ShareReport(files, [crc for _, crc in written])
         except OSError as error:
             return ShareReport(error=error.strerror or str(error), errno=error.errno, file=error.filename)

@@ -11,12 +11,14 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import removal
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
@@ -38,6 +40,7 @@ from worker.saving.commit import (
     CheckpointCommitter,
     CheckpointOrigin,
     NotFinite,
+    Publish,
     Retention,
     SaveError,
     describe_os_error,
@@ -99,14 +102,18 @@ class TensorFlowWriter:
         must_be_finite: bool = False,
         extra_files: Callable[[], Mapping[str, bytes]] = dict,
         script: Callable[[], Mapping[str, Plain]] = dict,
+        publish: Publish | None = None,
     ) -> None:
         """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
         `commit`. `must_be_finite`: refuse a state with a NaN or an infinity, except in variables that hold one now.
         `extra_files`: called between steps, for more files of each checkpoint: contents by name. `script`: what is
-        recorded of the script's conditions."""
+        recorded of the script's conditions. `publish`: as for CheckpointCommitter."""
         self._retention = Retention(directory, policy, make_room)
-        self._committer = CheckpointCommitter(directory, origin, self._retention, check, _describe_cause, _is_full)
+        self._committer = CheckpointCommitter(
+            directory, origin, self._retention, check, _describe_cause, _is_full, publish
+        )
+        self._is_published = publish is not None
         self._directory = directory
         self._origin, self._attempt = origin, origin.attempt
         self._replicas = replicas
@@ -258,9 +265,11 @@ class TensorFlowWriter:
 
         Retention comes first: on a full disk the pointer can't be written before something is deleted.
         """
+        point = ("write TensorFlow's pointer", self._point_at)
+        delete_parts = ("delete older parts", partial(removal.delete_parts, self._directory))
         for what, act in (
             ("delete old checkpoints", self._retention.apply_policy),
-            ("write TensorFlow's pointer", self._point_at),
+            delete_parts if self._is_published else point,
         ):
             try:
                 act(newest)

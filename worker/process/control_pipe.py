@@ -33,6 +33,7 @@ from supervisor.protocol.wire.messages import (
     Hello,
     Identify,
     Message,
+    Mirrored,
     Progress,
     Promote,
     SaveFailed,
@@ -75,6 +76,8 @@ class WorkerChannel:
         self._sent = SentMessages()
         self._go: Go | None = None
         self._go_received = threading.Event()
+        self._mirrored: dict[str, Mirrored] = {}
+        self._mirrored_arrived = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run_thread, name="stepkeeper-control", daemon=True)
 
@@ -114,6 +117,12 @@ class WorkerChannel:
         while self._go is None:
             self._go_received.wait()
         return self._go
+
+    def wait_for_mirrored(self, checkpoint: str, timeout_s: float) -> Mirrored | None:
+        """Blocks until the daemon says whether the checkpoint exists in the mirror, on any thread; None: not yet."""
+        with self._mirrored_arrived:
+            self._mirrored_arrived.wait_for(lambda: checkpoint in self._mirrored, timeout_s)
+            return self._mirrored.pop(checkpoint, None)
 
     def wait_for_promotion(self) -> None:
         """Blocks until the daemon says which attempt this process is."""
@@ -259,6 +268,10 @@ class WorkerChannel:
                 self._requests.add_save_request(SaveRequest((message.id,), stop=message.then is Then.STOP))
             case Export():
                 self._on_export(message)
+            case Mirrored():
+                with self._mirrored_arrived:
+                    self._mirrored[message.checkpoint] = message
+                    self._mirrored_arrived.notify_all()
             case Identify():
                 if message.daemon_pid is not None and message.daemon_start_time is not None:
                     self.on_adopted(DaemonIdentity(message.daemon_pid, message.daemon_start_time))

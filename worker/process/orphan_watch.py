@@ -56,14 +56,23 @@ class OrphanWatch:
             os._exit(int(WorkerExit.STOPPED))
 
 
+def is_alive(daemon: DaemonIdentity) -> bool:
+    """Whether that very process runs."""
+    try:
+        stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
+    except OSError:
+        return False
+    state, *fields = stat[stat.rindex(b")") + 2 :].split()
+    return state not in (b"Z", b"X") and int(fields[18]) == daemon.start_time
+
+
 def _wait_for_end(daemon: DaemonIdentity) -> None:
     try:
         descriptor = os.pidfd_open(daemon.pid)
     except ProcessLookupError:
         return
     try:
-        stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
-        if int(stat[stat.rindex(b")") + 2 :].split()[19]) == daemon.start_time:
+        if is_alive(daemon):
             select.select([descriptor], [], [])
     except OSError:  # it went meanwhile
         return

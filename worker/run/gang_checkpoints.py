@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,11 +32,12 @@ from worker.devices.tensorflow_conditions import replica_count
 from worker.internals.tensorflow_internals import CAN_WAIT_FOR_TEXTS
 from worker.process import local_processes
 from worker.process.attempt import Attempt, DeliberateExit
+from worker.run import own_folders
 from worker.run.gang_restore import GangRestore
 from worker.run.rank_reports import NO_CHECKPOINT, NewestCheckpoint, RankReports
 from worker.run.run_checkpoints import RunCheckpoints, SavedState
 from worker.saving.commit import SaveError
-from worker.saving.directory import OpenedDirectory
+from worker.saving.directory import OpenedDirectory, open_checkpoint_directory
 from worker.saving.save import CheckpointWriter
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
@@ -75,13 +77,22 @@ class GangCheckpoints(RunCheckpoints):
         self._reports = RankReports(gang, attempt)
         self._link: SaveLink | None = None
         self._share: Future[None] | None = None  # this worker's part in the chief's save in flight
+        self._on_nan = settings.on_nan
 
     # --- the beginning ---
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:
-        return self._gang_restore.open_directory(directory, super()._open_directory)
+        if self._gang_restore.has_own_folders and self._on_nan == "skip":
+            own_folders.refuse(
+                self._attempt, "the other nodes don't see which batches are left out; set on_nan = rollback"
+            )
+        return self._gang_restore.open_directory(
+            directory, partial(open_checkpoint_directory, self._attempt, has_parts=True)
+        )
 
     def _make_writer(self, *arguments: Any, **named: Any) -> TensorFlowWriter:
+        if has_own_folders := self._gang_restore.has_own_folders:
+            named |= {"publish": partial(own_folders.publish, self._attempt)}
         save_shards = self._gang_restore.save_shards
         if save_shards == "never" or not CAN_WAIT_FOR_TEXTS or self._state.strategy is None:
             return super()._make_writer(*arguments, **named)
@@ -94,6 +105,7 @@ class GangCheckpoints(RunCheckpoints):
             chief_attempt=self._gang_restore.chief_attempt,
             least_bytes=least_bytes,
             own_files=self._own_files,
+            has_own_folders=has_own_folders,
             **named,
         )
 
@@ -196,7 +208,10 @@ class GangCheckpoints(RunCheckpoints):
             wants = wants or (self._writer is not None and self._is_save_due(step))
             chiefs = [int(self._is_held(step)), self._steps_until_next(step), *astuple(self._newest())]
         summed = gang.sum([int(wants), int(stops), *chiefs])
-        self._reports.report_commit(NewestCheckpoint(*summed[4:]))
+        newest = NewestCheckpoint(*summed[4:])
+        self._reports.report_commit(newest)
+        if self._gang_restore.has_own_folders and self._directory is not None and newest != NO_CHECKPOINT:
+            own_folders.delete_old_parts(self._directory, layout.CheckpointName(newest.step, newest.attempt))
         return _Agreement(summed[0] > 0, summed[1] > 0, summed[2] > 0, summed[3])
 
     def _is_held(self, step: int) -> bool:

@@ -23,6 +23,7 @@ from worker.checkpoint.shared_read import ALWAYS, IF_IT_PAYS, CannotShare, read_
 from worker.data.collectives import Gang
 from worker.process import local_processes
 from worker.process.attempt import Attempt
+from worker.run import own_folders
 from worker.run.run_checkpoints import SavedState
 from worker.run.shared_directory import make_mark, require_shared
 from worker.saving.directory import OpenedDirectory
@@ -41,6 +42,8 @@ class GangRestore:
         """Of the chief, once the directory is open."""
         self.chief_attempt = attempt.number
         """The chief's, once the directory is open."""
+        self.has_own_folders = own_folders.has_own_folders(attempt)
+        """Whether each node has a folder of its own."""
 
     def open_directory(self, directory: Path, open_own: Callable[[Path], OpenedDirectory]) -> OpenedDirectory:
         """The directory with the checkpoint that all restore. `open_own`: as the chief opens it and selects.
@@ -48,20 +51,27 @@ class GangRestore:
         Exits with STOPPED if the chief belongs to another generation, and as `require_shared` and `open_own` do.
         """
         gang, attempt = self._gang, self._attempt
+        if self.has_own_folders and attempt.has_begun_run:
+            own_folders.refuse(attempt, "a script's second run could not be restored; train each in a job of its own")
         if gang.is_chief:
             opened = open_own(directory)
             if (started := local_processes.find_local_processes()) is not None:
                 started.require_all_alive()  # also if the script trains a second time
             restore = str(opened.restore) if opened.restore else None
-            mark = make_mark(directory)
+            mark = None if self.has_own_folders else make_mark(directory)
+            proof = own_folders.proof_of(opened.restore) if mark is None else ""
             self.chief_attempt = attempt.number  # without a daemon, it has one only now
-            start = [attempt.number, restore, attempt.launch.generation, mark.name, self.save_shards]
+            mark_name = None if mark is None else mark.name
+            start = [attempt.number, restore, attempt.launch.generation, mark_name, self.save_shards, proof]
             gang.text_from_chief(json.dumps(start))
-            require_shared(mark, gang, attempt)
+            if mark is None:
+                own_folders.require_same(opened.restore, proof, gang, attempt)
+            else:
+                require_shared(mark, gang, attempt)
             return opened
         if attempt.channel is not None:
             attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
-        number, path, generation, mark_name, self.save_shards = json.loads(gang.text_from_chief(""))
+        number, path, generation, mark_name, self.save_shards, proof = json.loads(gang.text_from_chief(""))
         self.chief_attempt = number
         if generation != attempt.launch.generation:
             attempt.exit_with_error(
@@ -69,6 +79,12 @@ class GangRestore:
                 f"cannot train: this worker is of generation {attempt.launch.generation} of its gang, and the chief of "
                 f"{generation}; it belongs to a gang that is over",
             )
+        if (mark_name is None) is not self.has_own_folders:
+            own_folders.refuse(attempt, "the nodes' files differ in this line; give all nodes the same file")
+        if mark_name is None:
+            opened = open_own(directory)
+            own_folders.require_same(opened.restore, proof, gang, attempt)
+            return opened
         require_shared(directory / mark_name, gang, attempt)
         if attempt.channel is None:
             attempt.number = number
@@ -79,7 +95,7 @@ class GangRestore:
         """A copy that all workers have read together, or else the checkpoint's own folder."""
         with contextlib.ExitStack() as stack:
             copy: Path | None = None
-            if reads_together(self.save_shards, self._gang.size):
+            if not self.has_own_folders and reads_together(self.save_shards, self._gang.size):
                 rule = ALWAYS if self.save_shards == "always" else IF_IT_PAYS
                 try:
                     copy = stack.enter_context(read_together(path, self._gang, rule))
@@ -88,7 +104,7 @@ class GangRestore:
                     self._attempt.reporter.show_message(text)
             if copy is not None and not has_place_for_all(self._state.tracked, str(copy / layout.PREFIX)):
                 copy = None  # what TensorFlow reads later, it looks for in the same files
-            if copy is None:
+            if copy is None and not self.has_own_folders:  # there the daemon of each node has proven it
                 self._prove(path)
             yield copy or path
 

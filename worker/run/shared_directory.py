@@ -38,7 +38,8 @@ def require_shared(mark: Path, gang: Gang, attempt: Attempt) -> None:
         attempt.exit_with_error(
             WorkerExit.DIRECTORY_UNUSABLE,
             f"cannot train: checkpoint_dir {mark.parent}{where} must be shared by all nodes of the gang, and {who} "
-            f"not see what the chief writes there; put it on a file system that all of them mount",
+            f"not see what the chief writes there; put it on a file system that all of them mount, or give the job a "
+            f"mirror and checkpoint_dir_shared = false",
         )
 
 

@@ -55,6 +55,10 @@ class NotFinite(SaveError):
         return cls(f"{', '.join(names[:10])}{more} {'is' if len(names) == 1 else 'are'} not finite")
 
 
+class NotPublished(SaveError):
+    """All files were written, but the mirror, which makes them a checkpoint, does not have them."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointOrigin:
     """What all manifests of this attempt have in common."""
@@ -92,6 +96,7 @@ class Retention:
     def discard(self, name: CheckpointName) -> None:
         """Deletes what a failed save has written; the next start sweeps what can't be deleted now."""
         shutil.rmtree(self._directory / name.partial, ignore_errors=True)
+        shutil.rmtree(self._directory / name.part, ignore_errors=True)
         with contextlib.suppress(OSError):  # renamed, but perhaps not durable: it would be in the way of the next try
             removal.delete_checkpoint(self._directory, name)
 
@@ -105,6 +110,10 @@ def is_disk_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+Publish = Callable[[Manifest, Path], None]
+"""Makes what a folder contains a checkpoint, where the rename does not. Raises NotPublished."""
+
+
 class CheckpointCommitter:
     """Commits the checkpoints of one attempt into one directory. Not for two threads at once."""
 
@@ -116,15 +125,18 @@ class CheckpointCommitter:
         check: Callable[[], None],
         describe: Callable[[BaseException], str | None],
         is_full: Callable[[BaseException | None], bool] = is_disk_full,
+        publish: Publish | None = None,
     ) -> None:
         """`check`: called right before the rename; what it raises passes through. `describe`: an error of a save in a
-        few words, None for a defect of the program. `is_full`: whether an error says that the disk is full."""
+        few words, None for a defect of the program. `is_full`: whether an error says that the disk is full. `publish`:
+        the rename is not the commit, but this is."""
         self._directory = directory
         self._origin = origin
         self._retention = retention
         self._check = check
         self._describe = describe
         self._is_full = is_full
+        self._publish = publish
 
     def commit(self, name: CheckpointName, metrics: Mapping[str, float], fill: Callable[[NewFolder], None]) -> Manifest:
         """Commits what `fill` writes into the folder; calls it again if older checkpoints made room on a full disk.
@@ -148,7 +160,13 @@ class CheckpointCommitter:
                 fill(folder)
                 written = self._make_manifest(name, metrics, folder)
                 folder.add(layout.MANIFEST, written.to_bytes())
-                folder.commit(self._directory / str(name), self._check)
+                if self._publish is None:
+                    folder.commit(self._directory / str(name), self._check)
+                else:
+                    part = self._directory / name.part
+                    shutil.rmtree(part, ignore_errors=True)  # of a try before this one
+                    folder.commit(part, self._check)
+                    self._publish(written, part)
             return written
         except BaseException as error:
             self._retention.discard(name)

@@ -49,15 +49,25 @@ class OpenedDirectory:
             self.record.remember(name, step)
 
 
-def open_checkpoint_directory(attempt: Attempt, directory: Path, *, restores_memory: bool = False) -> OpenedDirectory:
+def open_checkpoint_directory(
+    attempt: Attempt, directory: Path, *, restores_memory: bool = False, has_parts: bool = False
+) -> OpenedDirectory:
     """Opens the directory for this attempt. The daemon says which checkpoint to restore.
 
     `restores_memory`: instead of that, what a dead worker left in memory, if the daemon has it and it is newer.
+    `has_parts`: whoever calls this saves as it must where the nodes of a gang have folders of their own.
 
     Without a daemon, and for the second run of a script, this selects the newest checkpoint that verifies; without a
     daemon also of the run's mirror, if it was told of one. Exits with LOCKED, DIRECTORY_UNUSABLE, or, if it selects and
     no checkpoint verifies, CHECKPOINT_UNFIT.
     """
+    if attempt.launch.generation is not None and not attempt.launch.checkpoint_dir_shared and not has_parts:
+        remedy = "delete that line and use a folder that all nodes see"
+        attempt.exit_with_error(
+            WorkerExit.BAD_LAUNCH,
+            f"cannot train with checkpoint_dir_shared = false: only worker.Run and worker.keras.fit on several workers "
+            f"save so; {remedy}",
+        )
     go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun_run else None
     attempt.has_begun_run = True
     record = source = memory = None

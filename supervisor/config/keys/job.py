@@ -143,6 +143,11 @@ class JobConfig(SectionModel):
         "Whether a save that finds the disk full may delete older checkpoints early, despite checkpoint_keep, and try "
         "again: the oldest first, never the newest whole one or the newest attempt's.",
     )
+    checkpoint_dir_shared: Boolean = key(
+        True,
+        "Whether all nodes of a gang see the same checkpoint_dir. `false`: each has a folder of its own, on its own "
+        "disk; each uploads what it wrote, and a checkpoint exists once it is in the `mirror` (docs/slurm.md).",
+    )
     save_shards: SaveShards = key(
         "auto",
         "Whether each of several workers writes its share of a checkpoint, and reads its share at a restore "

@@ -126,7 +126,7 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
     facts.current.older = verdict if isinstance(verdict, Older) else None
     facts.restore_below_step, facts.mount = None, event.mount
     gives_up_newer = isinstance(verdict, Older) and verdict.because is OlderBecause.OPERATOR
-    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory)]
+    return [SendGo(facts.attempt, event.path, gives_up_newer, event.memory, account.stated_reason(facts, verdict))]
 
 
 @leads_to(State.KILLING)

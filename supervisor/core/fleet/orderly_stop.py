@@ -8,9 +8,7 @@ No worker exits before the checkpoint is there, but one can be killed, while the
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-SAVING_S = (
-    60.0  # from the first worker's end, or the first node that leaves, to that of the chief's worker, which saves
-)
+SAVING_S = 60.0  # from the first worker's end, or the first node that leaves, to that of the chief's, which saves
 STOPPED_S = 10.0  # from the end of the chief's worker to that of all, and until it is known why
 
 

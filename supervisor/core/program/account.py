@@ -15,8 +15,10 @@ from supervisor.protocol.checkpoints.account import (
     Decisions,
     Loss,
     Newest,
+    Older,
     ReportedCheckpoint,
     SeenDirectory,
+    StatedReason,
     Verdict,
     find_loss,
     judge,
@@ -30,10 +32,22 @@ def judge_start(facts: ProgramFacts, chosen: CheckpointSelected) -> Verdict:
     if place is None:
         return Newest()
     decisions = Decisions(
-        facts.begin_at, facts.restore_below_step, facts.suspects.avoid, tuple(dict(facts.suspects.unfit))
+        facts.begin_at,
+        facts.restore_below_step,
+        facts.suspects.avoid,
+        tuple(dict(facts.suspects.unfit)),
+        chosen.stated,
     )
     refusal, remedy = _words(facts, place)
     return judge(facts.account.newest, chosen.step, place, decisions, refusal, remedy)
+
+
+def stated_reason(facts: ProgramFacts, verdict: Verdict) -> StatedReason | None:
+    """What the other nodes of a gang are told of a start from an older checkpoint; None: it is the newest."""
+    newest = facts.account.newest
+    if not isinstance(verdict, Older) or newest is None or not facts.policy.is_gang:
+        return None
+    return StatedReason(verdict.because, verdict.text, newest.step)
 
 
 def loss_at(facts: ProgramFacts, seen: StorageSeen) -> Loss | None:
@@ -76,6 +90,8 @@ def record_commit(facts: ProgramFacts, step: int, wall_at: float | None = None, 
     stated = None if name is None else parse_name(name)
     own = stated if stated is not None and stated.step == step else CheckpointName(step, facts.attempt)
     committed = ReportedCheckpoint(step, str(own), directory, facts.mount, own.attempt, wall_at)
+    if before is not None and before.name == committed.name:  # the mirror had it first, or it is repeated
+        committed = replace(committed, mirror=before.mirror, epoch=before.epoch)
     facts.account = facts.account.changed_to(committed)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from supervisor.core.diagnosis.evidence import Diagnosis
 from supervisor.core.program.events import MemoryOffer
 from supervisor.core.program.saved_progress import SavedProgress
-from supervisor.protocol.checkpoints.account import ReportedCheckpoint
+from supervisor.protocol.checkpoints.account import ReportedCheckpoint, StatedReason
 from supervisor.protocol.wire.messages import Then
 
 
@@ -89,13 +89,15 @@ class ReleaseMemory:
 @dataclass(frozen=True, slots=True)
 class SendGo:
     """Tell the worker what to restore (None: nothing) and to train. `gives_up_newer`: an operator chose that, whatever
-    there is that is newer. `memory`: what it restores instead if that is newer and whole.
+    there is that is newer. `memory`: what it restores instead if that is newer and whole. `stated`: why it is not the
+    newest, for the other nodes of a gang.
     """
 
     attempt: int
     restore: str | None
     gives_up_newer: bool = False
     memory: MemoryOffer | None = None
+    stated: StatedReason | None = None
 
 
 @dataclass(frozen=True, slots=True)

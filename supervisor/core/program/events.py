@@ -13,6 +13,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.slowness import Slowdown
 from supervisor.core.failures.start_paths import UnreachablePath
 from supervisor.core.notices.notice import Notice
+from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.wire.messages import Phase, Then
 
@@ -101,7 +102,8 @@ class CheckpointSelected:
     `place`: its position in the data, in words, if that is known. `highest_step`: of the committed checkpoints in the
     directory; `mount`: the file system that it is on, in words. `passed_over`: the newest checkpoint that was reported,
     or one as new, if it is not restored because it is in quarantine or was refused now. `memory`: where the worker gets
-    what the last attempt left in memory, from which it begins if that is newer and whole.
+    what the last attempt left in memory, from which it begins if that is newer and whole. `stated`: why it is an older
+    one, where another node of the gang has selected it.
     """
 
     attempt: int
@@ -112,6 +114,7 @@ class CheckpointSelected:
     mount: str | None = None
     passed_over: RejectedCheckpoint | None = None
     memory: MemoryOffer | None = None
+    stated: StatedReason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ Wanted = TypeVar(
     messages.EpochAnswer,
     messages.WatchAnswer,
     messages.UploadAnswer,
+    messages.LocateAnswer,
+    messages.DoneAnswer,
 )
 
 

@@ -63,6 +63,42 @@ class UploadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class LocateRequest:
+    """Say where the store has the very checkpoint that is in the folder."""
+
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchNamedRequest:
+    """Have the folder contain the checkpoint `name` of an epoch, whose manifest has the SHA-256 `manifest`."""
+
+    id: int
+    name: str
+    epoch: int
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPartRequest:
+    """Copy this node's files of a checkpoint under an epoch. They count once CommitPartsRequest is answered."""
+
+    id: int
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPartsRequest:
+    """Commit a checkpoint of which all nodes have uploaded their files; the answer is an UploadAnswer."""
+
+    id: int
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class WatchRequest:
     """Say whether there is a later epoch than `epoch` (0: than those that the folder knows), by one list."""
 
@@ -70,7 +106,17 @@ class WatchRequest:
     epoch: int
 
 
-Question = FetchRequest | NewestLocalRequest | BeginEpochRequest | UploadRequest | WatchRequest
+Question = (
+    FetchRequest
+    | NewestLocalRequest
+    | BeginEpochRequest
+    | UploadRequest
+    | LocateRequest
+    | FetchNamedRequest
+    | UploadPartRequest
+    | CommitPartsRequest
+    | WatchRequest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +192,22 @@ class UploadAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class LocateAnswer:
+    """`epoch`: under which it counts; 0: the store has it not. `manifest`: the SHA-256 of its manifest."""
+
+    id: int
+    epoch: int
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAnswer:
+    """What was asked for is done; the answer to FetchNamedRequest and UploadPartRequest."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class FencedAnswer:
     """Another host has taken the run over."""
 
@@ -165,7 +227,17 @@ class FailureAnswer:
     epoch_lost: bool = False
 
 
-Answer = FetchAnswer | NewestLocalAnswer | EpochAnswer | WatchAnswer | UploadAnswer | FencedAnswer | FailureAnswer
+Answer = (
+    FetchAnswer
+    | NewestLocalAnswer
+    | EpochAnswer
+    | WatchAnswer
+    | UploadAnswer
+    | LocateAnswer
+    | DoneAnswer
+    | FencedAnswer
+    | FailureAnswer
+)
 ANSWERS = get_args(Answer)
 Message = Question | LimitChange | Answer | UploadProgress
 

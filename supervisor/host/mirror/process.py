@@ -20,8 +20,9 @@ from supervisor.host.mirror.run import EpochLost, MirroredRun, TakenOver
 from supervisor.host.mirror.settings import MirrorSettings
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.layout import CheckpointName, parse_name
+from supervisor.protocol.mirror.fetching import fetch_named, locate
 from supervisor.protocol.mirror.folder_epochs import known_epoch, local_checkpoints
-from supervisor.protocol.mirror.keys import Epoch
+from supervisor.protocol.mirror.keys import Epoch, RemoteCheckpoint
 from supervisor.protocol.mirror.remote_run import RemoteRun
 from supervisor.protocol.mirror.store import Store, StoreError
 from supervisor.protocol.wire.codec import ProtocolError, decode_record, parse_object
@@ -150,13 +151,40 @@ def _answer(run: MirroredRun, question: messages.Question) -> messages.Answer:
             return messages.EpochAnswer(question.id, epoch, _text(newer))
         case messages.UploadRequest():
             began_at = time.monotonic()
-            name = _name(question.name)
-            assert name is not None
-            size, line = run.upload(name, question.epoch)
-            remote = tuple(str(checkpoint.name) for checkpoint in line[: messages.MAX_NAMES])
-            return messages.UploadAnswer(question.id, question.name, size, time.monotonic() - began_at, remote)
+            size, line = run.upload(_required_name(question.name), question.epoch)
+            return _uploaded(question, size, began_at, line)
+        case messages.CommitPartsRequest():
+            began_at = time.monotonic()
+            size, line = run.commit_parts(_required_name(question.name), question.epoch)
+            return _uploaded(question, size, began_at, line)
+        case messages.UploadPartRequest():
+            run.upload_part(_required_name(question.name), question.epoch)
+            return messages.DoneAnswer(question.id)
+        case messages.LocateRequest():
+            epoch, digest = locate(run, run.folder, _required_name(question.name)) or (0, "")
+            return messages.LocateAnswer(question.id, epoch, digest)
+        case messages.FetchNamedRequest():
+            remote = RemoteCheckpoint(question.epoch, _required_name(question.name))
+            fetch_named(run, run.folder, remote, question.manifest)
+            return messages.DoneAnswer(question.id)
         case messages.WatchRequest():
             raise AssertionError("the other thread answers these")
+
+
+def _uploaded(
+    question: messages.UploadRequest | messages.CommitPartsRequest,
+    size: int,
+    began_at: float,
+    line: tuple[RemoteCheckpoint, ...],
+) -> messages.UploadAnswer:
+    remote = tuple(str(checkpoint.name) for checkpoint in line[: messages.MAX_NAMES])
+    return messages.UploadAnswer(question.id, question.name, size, time.monotonic() - began_at, remote)
+
+
+def _required_name(text: str) -> CheckpointName:
+    name = _name(text)
+    assert name is not None
+    return name
 
 
 def _name(text: str | None) -> CheckpointName | None:

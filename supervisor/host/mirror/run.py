@@ -174,18 +174,55 @@ class MirroredRun(RemoteRun):
         for file in manifest.files:
             self._upload_file(remote, folder, file, sent, manifest.size_bytes)
             sent += file.size
+        return manifest.size_bytes, self._commit(remote, content, epoch)
+
+    def upload_part(self, name: CheckpointName, epoch: int) -> int:
+        """Copies this node's files of a checkpoint; gives their bytes. They count once the chief's node has committed.
+
+        Copies nothing over a checkpoint that is committed: the answer to that was lost. Raises FileNotFoundError if the
+        files are not there (any more).
+        """
+        folder, remote = self.folder / name.part, RemoteCheckpoint(epoch, name)
+        files = [FileRecord(path.name, path.stat().st_size, "") for path in sorted(folder.iterdir())]
+        size, sent = sum(file.size for file in files), 0
+        is_committed = self.store.size(remote.manifest) is not None
+        for file in files if not is_committed else ():
+            if file.name != layout.MANIFEST:
+                self._upload_file(remote, folder, file, sent, size)
+            sent += file.size
+        return size
+
+    def commit_parts(self, name: CheckpointName, epoch: int) -> tuple[int, tuple[RemoteCheckpoint, ...]]:
+        """Commits the checkpoint of which all nodes have uploaded their files; gives what `upload` gives.
+
+        Raises TakenOver and EpochLost; FileNotFoundError if its manifest is not here (any more), ManifestError if a
+        file is not in the store as the manifest says.
+        """
+        content = durable.read_file(self.folder / name.part / layout.MANIFEST, MAX_BYTES + 1)
+        manifest, remote = parse_manifest(content), RemoteCheckpoint(epoch, name)
+        if manifest.name != name:
+            raise ManifestError(f"{layout.MANIFEST} says {manifest.name}, its folder {name.part}")
+        self.epochs()
+        self._refuse_after(epoch)
+        self.keep_held(epoch)
+        for file in manifest.files:
+            self._require_size(remote, file)
+        return manifest.size_bytes, self._commit(remote, content, epoch)
+
+    def _commit(self, remote: RemoteCheckpoint, content: bytes, epoch: int) -> tuple[RemoteCheckpoint, ...]:
+        """Creates the manifest, once all files are there; gives all that count then, newest first."""
         self._require(epoch)
         if not self.store.create(remote.manifest, content):
             raise StoreError(f"cannot commit {remote}: there is another checkpoint of that name")
         self._proven.add(remote)
         self.epochs()
         self._refuse_after(epoch)
-        self._mark(epoch, name)
+        self._mark(epoch, remote.name)
         files = self.files()
         line = checkpoints_on_line(self._epochs, committed(files) | {remote})
         line = tuple(checkpoint for checkpoint in line if checkpoint <= remote or self._exists(checkpoint))
         self._tidy(files, line, epoch)
-        return manifest.size_bytes, line
+        return line
 
     def _mark(self, epoch: int, name: CheckpointName) -> None:
         """Leaves an object that says that this epoch has a checkpoint: an empty list alone can't be believed."""
@@ -213,7 +250,11 @@ class MirroredRun(RemoteRun):
                 self.on_progress(sent, size)
 
         self.store.upload(key, folder / file.name, pieces_of)
-        stored = self.store.size(key)
+        self._require_size(remote, file)
+
+    def _require_size(self, remote: RemoteCheckpoint, file: FileRecord) -> None:
+        """Raises ManifestError unless the store has the file with its size."""
+        stored = self.store.size(remote.key(file.name))
         if stored != file.size:
             raise ManifestError(f"{file.name} has {stored} bytes in the store, its manifest says {file.size}")
 

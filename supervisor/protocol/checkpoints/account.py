@@ -113,17 +113,31 @@ Verdict = Newest | Older | Unexplained
 
 
 @dataclass(frozen=True, slots=True)
+class StatedReason:
+    """Why a start begins from an older checkpoint, as the chief's node of a gang says, which decides for all.
+
+    `newest_step`: of the newest checkpoint that it knew of; a newer one is not explained by it.
+    """
+
+    because: OlderBecause
+    text: str
+    newest_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
     """What was decided about the next start before the selection.
 
     `begin_at`: an operator named this step, 0: begin anew. `restore_below_step`: training diverged there. `suspects`,
     `unfit`: names of checkpoints to pass over, as attempts keep dying from them, or as they do not fit the program.
+    `stated`: what the chief's node says, on the other nodes of a gang that have folders of their own.
     """
 
     begin_at: int | None = None
     restore_below_step: int | None = None
     suspects: Collection[str] = ()
     unfit: Collection[str] = ()
+    stated: StatedReason | None = None
 
 
 def find_loss(newest: ReportedCheckpoint | None, place: SeenDirectory, refusal: str, remedy: str) -> Loss | None:
@@ -175,6 +189,9 @@ def judge(
     if decisions.begin_at is not None and decisions.begin_at in (0, chosen_step):
         how = f"--from-step {decisions.begin_at}" if decisions.begin_at else "--from-scratch"
         return Older(OlderBecause.OPERATOR, f"{behind}, as an operator said (start {how})")
+    stated = decisions.stated
+    if stated is not None and stated.newest_step >= newest.step:
+        return Older(stated.because, f"{behind}, as the chief's node decided: {stated.text}")
     loss = find_loss(newest, place, refusal, remedy)
     if loss is not None and (loss.waits or chosen_step is None):
         return Unexplained(loss.text)

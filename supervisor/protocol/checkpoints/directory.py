@@ -59,10 +59,15 @@ def written_bytes(directory: Path, name: CheckpointName) -> int:
     """How many bytes a checkpoint has on the disk, by what its file system has allocated: holes in a file, other names
     of files that lie elsewhere, and links count as nothing.
 
-    Of a folder in which somebody made more than MAX_FILES, the rest is not looked at. Raises OSError.
+    Where nodes have folders of their own, this one has a part of it. Of a folder in which somebody made more than
+    MAX_FILES, the rest is not looked at. Raises OSError.
     """
     total, looked_at = 0, 0
-    folders = [(os.open(directory / str(name), _FOLDER), 0)]
+    try:
+        first = os.open(directory / str(name), _FOLDER)
+    except FileNotFoundError:
+        first = os.open(directory / name.part, _FOLDER)
+    folders = [(first, 0)]
     try:
         while folders:
             folder, depth = folders.pop()

@@ -126,6 +126,11 @@ def _from_body(body: dict[str, Any]) -> Manifest:
     )
 
 
+def digest_of(content: bytes) -> str:
+    """What says that two hosts speak of one manifest, and so of one checkpoint: the SHA-256 of its bytes, in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def verify_checkpoint(directory: Path, reads: bool = True) -> Manifest:
     """Proves that `directory` is a whole checkpoint: reads every byte of it and compares with its manifest.
 

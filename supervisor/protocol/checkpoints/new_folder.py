@@ -167,6 +167,11 @@ class NewFolder:
         self._of_others[name] = size, digest
         self._synced.add(name)
 
+    def record_elsewhere(self, name: str, size: int, digest: str) -> None:
+        """A file of the same checkpoint that another node wrote into a folder of its own, hashed and synced."""
+        self._of_others[name] = size, digest
+        self._synced.add(name)
+
     def finish(self) -> dict[str, tuple[int, str]]:
         """Size and hash by name, sorted, of all files so far; nothing more is written into those.
 

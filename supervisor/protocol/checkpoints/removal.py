@@ -102,6 +102,13 @@ def delete_partials(directory: Path, kept: str | None = None) -> list[str]:
     return [leftover.name for leftover in leftovers]
 
 
+def delete_parts(directory: Path, before: CheckpointName) -> None:
+    """Deletes this node's files of checkpoints older than one (nodes with folders of their own). Raises OSError."""
+    for path in [*directory.glob(f"*{layout.PART}")]:
+        if (name := layout.parse_part(path.name)) is not None and name < before:
+            shutil.rmtree(path)
+
+
 def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
     """Deletes a committed checkpoint: it stops existing first (one rename), its bytes go after."""
     doomed = directory / name.partial

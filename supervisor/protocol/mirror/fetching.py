@@ -5,20 +5,35 @@ checkpoints are. What does not agree is refused, and the next older one is tried
 
 What another host has left behind has to leave the folder before anything is fetched: which checkpoint is then the
 newest whole one here decides what is newer.
+
+Where the nodes of a gang have folders of their own, the chief's fetches as ever, and the others what the chief names
+(`fetch_named`). A node keeps its own files of the newest checkpoint (`….part`). If they have the hashes of the
+manifest, they are not fetched again.
 """
 
+import os
 import shutil
+import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints.manifest import FileRecord, ManifestError
+from supervisor.protocol.checkpoints import removal
+from supervisor.protocol.checkpoints.manifest import (
+    MAX_BYTES,
+    FileRecord,
+    ManifestError,
+    digest_of,
+    verify_checkpoint,
+)
 from supervisor.protocol.checkpoints.new_folder import NewFolder
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.mirror.folder_epochs import (
     encode_fetched,
     epochs_of_checkpoints,
+    fetched_epoch,
     held_epoch,
     local_checkpoints,
     record_seen,
@@ -99,6 +114,48 @@ def fetch(
     return FetchResult(fetched, latest, attempt, newest, seen, behind, tuple(bad), is_held)
 
 
+def locate(run: RemoteRun, folder: Path, name: CheckpointName) -> tuple[int, str] | None:
+    """Under which epoch the store has the very checkpoint that the folder has, and its manifest's digest.
+
+    None if it has it not, or another one of that name, or it does not count. Raises StoreError, OSError.
+    """
+    content = durable.read_file(folder / str(name) / layout.MANIFEST, MAX_BYTES + 1)
+    for remote in checkpoints_on_line(run.epochs(), committed(run.files())):
+        if remote.name == name and run.store.read(remote.manifest, MAX_BYTES) == content:
+            return remote.epoch, digest_of(content)
+    return None
+
+
+def fetch_named(run: RemoteRun, folder: Path, remote: RemoteCheckpoint, digest: str) -> None:
+    """Has the folder contain exactly this checkpoint, proven by its manifest, which has this digest.
+
+    Other copies from the mirror are deleted then. One of this name that differs goes to quarantine.
+
+    Raises ManifestError if the store has another one, or it is not whole; StoreError, OSError.
+    """
+    _, content = read_manifest(run.store, str(remote))
+    if digest_of(content) != digest:
+        raise ManifestError(f"{remote} in the mirror is not the one that the chief's node restores")
+    here = folder / str(remote.name)
+    if here.is_dir() and (why := _why_other(here, content)) is not None:
+        move_to_quarantine(folder, remote.name, why)
+    if not here.is_dir():
+        _download(run.store, remote, folder)
+    for name in local_checkpoints(folder):
+        if name != remote.name and fetched_epoch(folder / str(name)) is not None:
+            removal.delete_checkpoint(folder, name)
+
+
+def _why_other(here: Path, content: bytes) -> str | None:
+    """Why a checkpoint here is not the whole one with this manifest; None if it is. Raises OSError."""
+    try:
+        verify_checkpoint(here)
+        is_same = durable.read_file(here / layout.MANIFEST, MAX_BYTES + 1) == content
+    except ManifestError as error:
+        return str(error)
+    return None if is_same else "the mirror has another checkpoint of this name"
+
+
 def _refuse_empty_list(run: RemoteRun, latest: Epoch) -> None:
     """Raises StoreError if a run of which no checkpoint is listed has one, or had."""
     if latest.parent is not None:
@@ -127,13 +184,29 @@ def _download(store: Store, remote: RemoteCheckpoint, target: Path) -> None:
     try:
         with NewFolder(partial) as folder:
             for file in manifest.files:
-                _download_file(store, remote, file, folder)
+                if not _take_own(target / remote.name.part / file.name, file, folder):
+                    _download_file(store, remote, file, folder)
             folder.add(layout.FETCHED, encode_fetched(remote.epoch))
             folder.add(layout.MANIFEST, content)
             folder.commit(target / str(remote.name))
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _take_own(own: Path, expected: FileRecord, folder: NewFolder) -> bool:
+    """Whether this node wrote the file itself, and has it whole; then it gets a second name in `folder`."""
+    try:
+        status = own.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != expected.size:
+            return False
+        if durable.hash_file(own) != (expected.size, expected.hash):
+            return False
+        os.link(own, folder.path / expected.name)
+    except OSError:  # it is not there or can't be read, or the file system has no links: it is fetched
+        return False
+    folder.record(expected.name, expected.size, expected.hash)
+    return True
 
 
 def _download_file(store: Store, remote: RemoteCheckpoint, expected: FileRecord, folder: NewFolder) -> None:

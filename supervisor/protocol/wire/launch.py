@@ -120,6 +120,7 @@ class Launch:
     job: str = "job"
     control: Control | None = None
     checkpoint_dir: Path | None = None
+    checkpoint_dir_shared: bool = True
     initial_checkpoint: Path | None = None
     export_dir: Path | None = None
     strategy: Strategy | None = None

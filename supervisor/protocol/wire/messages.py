@@ -89,6 +89,15 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Answers `parts-written`: the checkpoint exists in the mirror, or, with an `error`, it was given up."""
+
+    attempt: Attempt
+    checkpoint: Checkpoint
+    error: ErrorText | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Identify:
     """Repeat what a daemon that has just started may have missed, and end with `standing`.
 
@@ -273,6 +282,21 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsWritten:
+    """A checkpoint's files are on the disks of the nodes that wrote them; it exists once the mirror has its manifest.
+
+    `is_divided`: every node that trains has files of it, and not this one alone. The worker waits for `mirrored`.
+    """
+
+    rate: ClassVar[Rate] = Rate(50, AWAY)
+
+    attempt: Attempt
+    step: Step
+    checkpoint: Checkpoint
+    is_divided: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SaveFailed:
     """A save failed before its commit; training goes on."""
 
@@ -369,7 +393,7 @@ class WorkerStatus:
     then: Then = Then.GO_ON
 
 
-ToWorker = Go | Flush | Export | Identify | Promote
+ToWorker = Go | Flush | Export | Mirrored | Identify | Promote
 FromWorker = (
     Hello
     | Ready
@@ -379,6 +403,7 @@ FromWorker = (
     | MemoryCopies
     | Flushing
     | Committed
+    | PartsWritten
     | SaveFailed
     | Replayed
     | Exported
@@ -392,6 +417,7 @@ TYPES: Mapping[str, type[Message]] = {
     "go": Go,
     "flush": Flush,
     "export": Export,
+    "mirrored": Mirrored,
     "identify": Identify,
     "promote": Promote,
     "hello": Hello,
@@ -402,6 +428,7 @@ TYPES: Mapping[str, type[Message]] = {
     "memory-copies": MemoryCopies,
     "flushing": Flushing,
     "committed": Committed,
+    "parts-written": PartsWritten,
     "save-failed": SaveFailed,
     "replayed": Replayed,
     "exported": Exported,

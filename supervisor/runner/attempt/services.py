@@ -5,6 +5,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.config import JobConfig
 from supervisor.core.diagnosis.kernel_lines import may_matter
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -16,6 +17,7 @@ from supervisor.host.resources.kernel_log import KernelReports
 from supervisor.protocol import available_memory
 from supervisor.protocol.allocation import Allocation
 from supervisor.protocol.wire.launch import DaemonIdentity
+from supervisor.runner.attempt.gang_parts import GangParts
 from supervisor.runner.gpus.guard import GpuGuard
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
@@ -36,13 +38,15 @@ class GangPlace:
     """This node's place in its gang. The gang's agent changes it with each turn.
 
     `cluster`: TF_CONFIG of this turn, for the worker. `spare_of`: the nodes that train while this one is a spare node;
-    None: it has a rank. `left`: to the chief, nodes that have left because their hosts go away.
+    None: it has a rank. `left`: to the chief, nodes that have left because their hosts go away. `parts`: what its nodes
+    tell each other of checkpoints, if each has a folder of its own.
     """
 
     allocation: Allocation
     cluster: str | None = None
     spare_of: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
+    parts: GangParts = field(default_factory=GangParts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,11 @@ class Services:
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)
     available_memory: Callable[[], tuple[int, int]] = available_memory.available_memory
     """Free and total bytes."""
+
+    def parts_of(self, job: JobConfig) -> GangParts | None:
+        """What the nodes of the gang tell each other of a job's checkpoints; None if they share a folder, or this is
+        no gang."""
+        return None if self.gang is None or job.checkpoint_dir_shared else self.gang.parts
 
     @property
     def place(self) -> Allocation | None:

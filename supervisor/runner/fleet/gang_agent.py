@@ -29,7 +29,19 @@ from supervisor.core.program.facts import State
 from supervisor.host.gang_link import GangLink, free_port
 from supervisor.protocol import allocation, gang
 from supervisor.protocol.allocation import StepExit
-from supervisor.protocol.gang import Broken, GangMessage, Join, Leave, Over, Refused, WithoutWorker
+from supervisor.protocol.gang import (
+    Broken,
+    GangMessage,
+    Join,
+    Leave,
+    Over,
+    PartCommitted,
+    PartUploaded,
+    Refused,
+    Restore,
+    UploadPart,
+    WithoutWorker,
+)
 from supervisor.protocol.plurals import listed
 from supervisor.protocol.wire.exits import WorkerExit
 from supervisor.runner.attempt.services import GangPlace
@@ -89,6 +101,7 @@ class GangAgent:
         roster = Roster(self.allocation.size, settings.wanted)
         self._view = GangView(self.allocation, self._loop.time(), settings.rendezvous_s, roster)
         self._link = GangLink(self.allocation, settings.secret, gang.link_port(self.allocation), self)
+        place.parts.connect(self._link.send)
         self._address = self._free_address()
         self._joined = 0
         self._leaves_for_node = False
@@ -258,6 +271,8 @@ class GangAgent:
                 self._execute(self._view.on_over(message, now))
             case WithoutWorker():
                 self._execute(self._view.on_ready(rank, message, now))
+            case Restore() | UploadPart() | PartUploaded() | PartCommitted():
+                self._place.parts.on_message(rank, message)
             case Leave():
                 if message.status == StepExit.NODE_LEAVES and not self._leaves_for_node:  # one, as all follow it
                     self._leaves_for_node = True
@@ -299,6 +314,7 @@ class GangAgent:
                     self._link.drop(effect.node)
                 case EndGeneration():
                     log.warning("gang.over", why=effect.text, status=int(effect.status))
+                    self._place.parts.end_turn(effect.text)
                     for runner in self._runners.values():
                         runner.post(events.GangBroken(effect.text))
                     self._end(effect.status, effect.text)
@@ -335,6 +351,8 @@ class GangAgent:
             runner.post(events.GangBegins())
 
     def _take_place(self, turn: int, nodes: tuple[int, ...], addresses: tuple[str, ...]) -> None:
+        others = [node for node in nodes if node != self.allocation.rank]
+        self._place.parts.begin_turn(self.allocation.generation + turn, others)
         self._place.allocation, self._place.spare_of = self.allocation.of_turn(turn, nodes), None
         self._place.cluster = gang.cluster_text(addresses, self._place.allocation.rank)
 
@@ -342,6 +360,7 @@ class GangAgent:
         """This turn is over, and the next one follows."""
         log.warning("gang.again", why=text, turn=self._view.turn)
         self._over_text = text
+        self._place.parts.end_turn(text)
         for runner in self._runners.values():
             runner.post(events.GangBroken(text))
         self._expect_start()

@@ -60,8 +60,9 @@ class NodeDeparture:
 
         while not self.is_due(runner):
             last_at = notice_plan.last_start_at(runner.facts)
+            is_ahead = last_at is not None and last_at >= self._now()  # otherwise that notice is over
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(last_at):
+                async with asyncio.timeout_at(last_at if is_ahead else None):
                     await runner.wait_until(partial(has_changed, last_at))
         leave(runner)
 

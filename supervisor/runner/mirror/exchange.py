@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.core.program import events
 from supervisor.host.mirror import messages
 from supervisor.host.mirror.client import MirrorClient, MirrorError
+from supervisor.runner.attempt.gang_parts import GangParts
 from supervisor.runner.mirror.asking import MirrorQuestions, MirrorRequest
 from supervisor.runner.mirror.hold import RunHold, name_of
 from supervisor.runner.records.uploads import UploadDurations
@@ -117,6 +118,35 @@ class StoreExchange:
                 raise
             self._hold.drop_wanted(name)  # retention was faster: there is a newer one
             return
+        self._record(name, epoch, done, began_at, is_limited)
+
+    async def locate(self, name: str) -> messages.LocateAnswer:
+        """Where the store has the very checkpoint that is in the folder."""
+        question = messages.LocateRequest(self._client.next_id(), name)
+        return await self._questions.ask("asking the mirror", question, messages.LocateAnswer)
+
+    async def upload_parts(self, name: str, epoch: int, others: GangParts | None, is_limited: bool) -> None:
+        """Has all nodes upload their files of a checkpoint, and commits it. `others`: None if this node has all.
+
+        MirrorError says `is_gone` if that can't be done any more, also once another attempt has begun to select: what
+        it goes on from is not to have a newer one beside it.
+        """
+        hold, starts, began_at = self._hold, self._hold.starts, time.monotonic()
+        part = messages.UploadPartRequest(self._client.next_id(), name, epoch)
+        own = self._questions.ask("uploading", part, messages.DoneAnswer, checkpoint=name)
+        ended = await asyncio.gather(
+            own, *([others.upload(name, epoch, is_limited)] if others is not None else []), return_exceptions=True
+        )
+        failures = [outcome for outcome in ended if isinstance(outcome, BaseException)]
+        if failures:
+            raise max(failures, key=lambda failure: isinstance(failure, MirrorError) and failure.is_gone)
+        if starts != hold.starts or hold.is_selecting:
+            raise MirrorError(f"{name} is of an attempt that is over", is_gone=True)
+        question = messages.CommitPartsRequest(self._client.next_id(), name, epoch)
+        done = await self._questions.ask("uploading", question, messages.UploadAnswer, checkpoint=name)
+        self._record(name, epoch, done, began_at, is_limited)
+
+    def _record(self, name: str, epoch: int, done: messages.UploadAnswer, began_at: float, is_limited: bool) -> None:
         self._hold.add_upload(name, done.remote)
         if (newest := self._hold.newest) is not None:
             self._post(events.CheckpointMirrored(str(newest), self._url, epoch))

@@ -16,9 +16,13 @@ MAX_LACKING = 1000  # of checkpoints that are remembered because the store lacks
 
 
 class RunHold:
-    """It asks nobody: whoever asks the store tells it the answers. Times are monotonic seconds."""
+    """It asks nobody: whoever asks the store tells it the answers. Times are monotonic seconds.
 
-    def __init__(self) -> None:
+    `uploads_start`: what an attempt begins from is uploaded if the store has it not; else it has it.
+    """
+
+    def __init__(self, uploads_start: bool = True) -> None:
+        self._uploads_start = uploads_start
         self.epoch: int | None = None
         """The one under which this host writes; None while it doesn't."""
         self.known = 0
@@ -111,7 +115,7 @@ class RunHold:
             self.may_begin = gives_up_newer or self.epoch is not None or self._is_held
             self.epoch, self.start, self._has_start, self.is_anew = None, start, True, gives_up_newer
         self.is_resuming = self.is_finishing = False
-        self.wanted = start if start not in self.names else None
+        self.wanted = start if self._uploads_start and start not in self.names else None
         self._lacking = [(name, now)] if self.wanted is not None and name is not None else []
 
     def begin_training(self) -> bool:

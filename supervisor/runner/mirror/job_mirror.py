@@ -20,16 +20,16 @@ from supervisor.config import ProgramConfig
 from supervisor.core.program import effects, events, notice_plan
 from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 from supervisor.host.mirror import messages
-from supervisor.host.mirror.client import MirrorClient, MirrorError, RunFenced
-from supervisor.host.mirror.settings import MirrorSettings
+from supervisor.host.mirror.client import MirrorError, RunFenced
 from supervisor.protocol.layout import CheckpointName, parse_name
-from supervisor.protocol.mirror.keys import run_of
 from supervisor.protocol.wire import messages as worker_messages
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.mirror.asking import MirrorStatus
 from supervisor.runner.mirror.epoch_watch import EpochWatch
 from supervisor.runner.mirror.exchange import StoreExchange
 from supervisor.runner.mirror.hold import RunHold, name_of
+from supervisor.runner.mirror.node_mirror import client_of
+from supervisor.runner.mirror.part_commits import PartCommits
 from supervisor.runner.records.observers import ProgramObserver
 
 RETRY_S = 30.0  # a store that is down for a moment is no reason to be far behind
@@ -39,7 +39,8 @@ URGENT_RETRY_S = 1.0  # while somebody waits: as for a save that failed
 class JobMirror(ProgramObserver):
     """The mirror of one job. `post` takes the event that another host has taken the run over.
 
-    `on_change` is called when a checkpoint has reached the store, or could not.
+    `on_change` is called when a checkpoint has reached the store, or could not. `answer`: to the worker that waits for
+    that.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class JobMirror(ProgramObserver):
         post: Callable[[events.Event], None],
         on_change: Callable[[], None],
         log: FilteringBoundLogger,
+        answer: Callable[[worker_messages.Mirrored], None] = lambda message: None,
     ) -> None:
         assert config.job is not None and config.job.mirror is not None
         self.error: str | None = None
@@ -59,25 +61,21 @@ class JobMirror(ProgramObserver):
         """Whether a flush is over only once its checkpoint is in the store."""
         self.is_finished = False
         """The program is gone for good: nothing is tried again."""
-        run = run_of(config.name)
         self._is_limited = config.job.mirror_rate_limit is not None
-        self._url = f"{config.job.mirror.rstrip('/')}/{run}"
-        settings = MirrorSettings(
-            url=config.job.mirror,
-            run=run,
-            folder=config.job.checkpoint_dir,
-            keep=config.job.mirror_keep,
-            bytes_per_s=config.job.mirror_rate_limit,
-        )
+        self._client, self._url = client_of(config, services.environment)
         self._post = post
         self._on_change = on_change
         self._log = log
         self._expected_upload_s: float | None = None
-        self._client = MirrorClient(settings, services.environment, config.environment, config.user)
-        self._hold = RunHold()
+        has_parts = services.parts_of(config.job) is not None
+        self._hold = RunHold(uploads_start=not has_parts)
         self._exchange = StoreExchange(
             config.name, self._url, self._client, self._hold, services.upload_durations, post, log
         )
+        self.parts: PartCommits | None = None
+        """In a gang whose nodes have folders of their own: how checkpoints are committed."""
+        if has_parts and services.gang is not None:
+            self.parts = PartCommits(services.gang, self._exchange, self._hold, answer)
         self._watch = EpochWatch(self._client, self._hold, self._lose_run)
         self._task: asyncio.Task[None] | None = None
         self._is_urgent = False
@@ -145,18 +143,17 @@ class JobMirror(ProgramObserver):
         if isinstance(effect, effects.SelectCheckpoint):
             self._hold.is_selecting = True
 
-    def on_selected(self, path: str | None, gives_up_newer: bool = False) -> None:
-        """An attempt begins from this checkpoint: what the store has beyond it is on another line.
-
-        `gives_up_newer`: an operator has given up whatever there is beyond it.
-        """
-        self._hold.begin_attempt(name_of(path), gives_up_newer, time.monotonic())
+    def on_selected(self, effect: effects.SendGo) -> None:
+        """An attempt begins from this checkpoint: what the store has beyond it is on another line."""
+        self._hold.begin_attempt(name_of(effect.restore), effect.gives_up_newer, time.monotonic())
+        if self.parts is not None:
+            self.parts.announce(effect)
         self._report()
         self._work()
 
     def resume(self) -> None:
         """Takes up the upload that an earlier daemon may have left. Until it is known, a flush is not over."""
-        if self._hold.resume():
+        if self.parts is None and self._hold.resume():
             self._report()
             self._work()
 
@@ -169,6 +166,8 @@ class JobMirror(ProgramObserver):
             is_news = self._hold.begin_training()
         elif isinstance(message, worker_messages.Committed) and (name := parse_name(message.checkpoint)) is not None:
             is_news = self._hold.add_commit(name, now - (message.ago_s or 0.0))
+        elif isinstance(message, worker_messages.PartsWritten) and self.parts is not None:
+            is_news = self.parts.on_written(message, now)
         if is_news:
             self._report()
             self._work()
@@ -176,7 +175,8 @@ class JobMirror(ProgramObserver):
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
         """While somebody waits for an upload, nothing holds it back; while the job runs, the epochs are watched."""
         self._watch.update(is_running=facts.state in ALIVE)
-        is_urgent = self.is_awaited and (facts.closing or notice_plan.host_gone_at(facts) is not None)
+        waits = self.is_awaited or self.parts is not None
+        is_urgent = waits and (facts.closing or notice_plan.host_gone_at(facts) is not None)
         if is_urgent is not self._is_urgent:
             self._is_urgent = is_urgent
             self._client.lift_limit(is_urgent)
@@ -236,7 +236,8 @@ class JobMirror(ProgramObserver):
                 await self._exchange.begin_epoch()
             elif hold.wanted is not None:
                 is_limited = self._is_limited and not self._is_urgent
-                await self._exchange.upload(hold.wanted, hold.epoch, is_limited)
+                copy = self._exchange.upload if self.parts is None else self.parts.commit
+                await copy(hold.wanted, hold.epoch, is_limited)
             self.error = None
             self._report()
             self._on_change()
@@ -253,6 +254,8 @@ class JobMirror(ProgramObserver):
                 hold.forget_epoch()
             self.error = str(error)
             self.failures += 1
+            if self.parts is not None:
+                self.parts.on_failure(error)
             self._report()
             self._on_change()
             if self.is_finished:

@@ -1,5 +1,6 @@
 """Selects the checkpoint that an attempt begins from, in the job's directory, in memory, and in the mirror."""
 
+import contextlib
 import errno
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from supervisor.protocol.wire.launch import reads_together
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.mirror.node_mirror import NodeMirror
 from supervisor.runner.program.checkpoint_storage import CheckpointStorage
 
 
@@ -23,18 +25,36 @@ class CheckpointSelector:
     """The checkpoint directory of one job.
 
     `memory`: what workers that are gone left in memory, which has to be on the disk before anything is selected.
-    `mirror`: its copy in an object store, which may have a newer checkpoint.
+    `mirror`: its copy in an object store, which may have a newer checkpoint. `node_mirror`: instead of all that, on the
+    other nodes of a gang that have folders of their own: they fetch what the chief's daemon has selected.
     """
 
-    __slots__ = ("_job", "_log", "_memory", "_mirror", "_post", "_program", "_services", "_storage", "_user")
+    __slots__ = (
+        "_job",
+        "_log",
+        "_memory",
+        "_mirror",
+        "_node_mirror",
+        "_post",
+        "_program",
+        "_services",
+        "_storage",
+        "_user",
+    )
 
     def __init__(
-        self, program: ProgramServices, job: JobConfig, memory: MemoryHolder, mirror: JobMirror | None = None
+        self,
+        program: ProgramServices,
+        job: JobConfig,
+        memory: MemoryHolder,
+        mirror: JobMirror | None = None,
+        node_mirror: NodeMirror | None = None,
     ) -> None:
         self._program = program.config.name
         self._user = program.config.user
         self._memory = memory
         self._mirror = mirror
+        self._node_mirror = node_mirror
         self._job = job
         self._services = program.services
         self._post = program.post
@@ -50,7 +70,7 @@ class CheckpointSelector:
             case effects.SelectCheckpoint():
                 await self.select(effect)
             case effects.LookAtStorage():
-                await self._storage.look(effect, has_mirror=self._mirror is not None)
+                await self._storage.look(effect, has_mirror=self._job.mirror is not None)
             case effects.QuarantineCheckpoints():
                 await self._storage.quarantine(effect)
 
@@ -58,7 +78,10 @@ class CheckpointSelector:
         """Posts the newest whole checkpoint, or why there is nothing to begin from."""
         selected: events.CheckpointSelected | events.SelectionFailed | None
         try:
-            selected = await self._select_beside_memory(effect)
+            if self._node_mirror is not None:
+                selected = await self._node_mirror.select(effect.attempt)
+            else:
+                selected = await self._select_beside_memory(effect)
             if selected is None:
                 await self._memory.settle()
                 newest = self._memory.pop_salvaged()
@@ -102,6 +125,7 @@ class CheckpointSelector:
             if effect.begin_at is not None:
                 moved = await self._set_aside_newer(effect)
                 self._log.warning("checkpoints.abandoned", attempt=attempt, directory=str(directory), moved=len(moved))
+            await self._fetch_older(effect)
             if effect.restore_below_step is not None:
                 self._storage.record_refused(
                     attempt, await store.roll_back(directory, effect.restore_below_step, self._user)
@@ -109,6 +133,10 @@ class CheckpointSelector:
             selection = await self._select_here_or_there(effect)
             if isinstance(selection, events.SelectionFailed):
                 return selection
+            if self._mirror is not None and self._mirror.parts is not None:
+                refusal = await self._mirror.parts.refuse(attempt, selection.path)
+                if refusal is not None:
+                    return refusal
         except NoValidCheckpoint as error:
             self._storage.record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
@@ -126,6 +154,14 @@ class CheckpointSelector:
             )
         self._storage.record_refused(attempt, selection.rejected)
         return self._answer(effect, selection)
+
+    async def _fetch_older(self, effect: effects.SelectCheckpoint) -> None:
+        """Where no checkpoint that was written here is on this disk: gets one that is older than those to pass over."""
+        unwanted = effect.avoid | dict(effect.unfit).keys()
+        if self._mirror is None or self._mirror.parts is None or not (effect.restore_below_step or unwanted):
+            return
+        with contextlib.suppress(MirrorError):  # what is here is selected from, and says what is wrong
+            await self._mirror.fetch(None, effect.restore_below_step, unwanted)
 
     async def _set_aside_newer(self, effect: effects.SelectCheckpoint) -> tuple[str, ...]:
         """Moves what is newer than the step that an operator chose aside; fetches that step if only the mirror has it.

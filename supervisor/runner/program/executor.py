@@ -60,7 +60,7 @@ class EffectExecutor:
                 self._tasks.start(self._look_at_start_paths(effect))
             case effects.SendGo():
                 if self._mirror is not None:
-                    self._mirror.on_selected(effect.restore, effect.gives_up_newer)
+                    self._mirror.on_selected(effect)
                 memory = effect.memory
                 offered = (None, None) if memory is None else (memory.socket, memory.of_attempt)
                 self._current.send(messages.Go(effect.attempt, effect.restore, *offered))

@@ -25,6 +25,8 @@ async def retire(runner: Runner, reason: str, host_leaves: bool = False) -> None
         if mirror.is_awaited and not mirror.is_finished:
             await _wait_for_mirror(runner, mirror)
         mirror.finish()
+    if runner.node_mirror is not None:
+        runner.node_mirror.close()
 
 
 def _is_gone(runner: Runner) -> bool:

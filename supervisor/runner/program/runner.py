@@ -30,6 +30,7 @@ from supervisor.runner.attempt.standby import StandbyHolder
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.memory_tier.holder import MemoryHolder
 from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.mirror.node_mirror import NodeMirror
 from supervisor.runner.program.changes import ChangeWaiters
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.program.current_attempt import CurrentAttempt
@@ -81,7 +82,13 @@ class Runner:
         self.mirror: JobMirror | None = None
         """The job's copy in an object store; None for a program without one."""
         if config.job is not None and config.job.mirror is not None and services.is_chief:
-            self.mirror = JobMirror(config, services, self.post, self._on_mirror_change, log)
+            self.mirror = JobMirror(config, services, self.post, self._on_mirror_change, log, self._answer_worker)
+        self.node_mirror: NodeMirror | None = None
+        """The same on the other nodes of a gang, if each has a folder of its own."""
+        gang = services.gang
+        has_mirror = config.job is not None and config.job.mirror is not None and not config.job.checkpoint_dir_shared
+        if gang is not None and has_mirror and not services.is_chief:
+            self.node_mirror = NodeMirror(config, services.environment, gang, self.post)
         self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, self.records)
         self._persisted_state = PersistedStateStore(
             config, services, self._job, self.records, self.mirror, lambda: self.takeover.is_adoption_settled
@@ -104,7 +111,7 @@ class Runner:
         selector = None
         if config.job is not None:
             self.memory = MemoryHolder(program, config.job, self._changes.wake)
-            selector = CheckpointSelector(program, config.job, self.memory, self.mirror)
+            selector = CheckpointSelector(program, config.job, self.memory, self.mirror, self.node_mirror)
         self.current = CurrentAttempt(program, self._mailbox, self.requests, self.standby, self.memory)
         """The live side of the present attempt."""
         self._executor = EffectExecutor(program, self.current, selector, self.mirror, self.memory)
@@ -252,6 +259,8 @@ class Runner:
         self.current.detach()
         if self.mirror is not None:
             self.mirror.close()
+        if self.node_mirror is not None:
+            self.node_mirror.close()
 
     def hold_back(self, words: str) -> None:
         """It is held back for what `words` say; who watches it looks again."""
@@ -259,6 +268,9 @@ class Runner:
         self._job.hold_back(True)
         self._observers.on_decision(None, self.state, [], self._job.facts)
         self._changes.wake()
+
+    def _answer_worker(self, message: messages.Mirrored) -> None:
+        self.current.send(message)
 
     def _on_mirror_change(self) -> None:
         self._on_change()

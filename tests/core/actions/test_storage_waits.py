@@ -26,6 +26,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import Policy, State
 from supervisor.core.program.persisted_facts import facts_to_persist
+from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.damage import OlderBecause, RejectedCheckpoint
 from supervisor.protocol.wire.exits import WorkerExit
 
@@ -254,6 +255,45 @@ def test_a_rank_of_a_gang_records_the_checkpoint_that_the_chief_has_named() -> N
 
     job.handle(CheckpointCommitted(2, 130, name="step-0000000999.a9"), 9.0)
     assert (job.facts.account.newest or pytest.fail()).name == "step-0000000130.a2", "a name of another step is none"
+
+
+def test_commit_that_was_in_the_mirror_first_stays_known_as_such() -> None:
+    """On nodes with folders of their own: a start that lacks it has to wait, and not to take it for deleted."""
+    job = trained_to(100)
+    job.handle(CheckpointSelected(2, "/data/digits/step-0000000100.a1", 100, None, 100, DISK), 6.0)
+    job.handle(StepsDone(2, 120), 7.0)
+    job.handle(CheckpointMirrored("step-0000000120.a2", "s3://team/digits", 3), 7.5)
+    job.handle(CheckpointCommitted(2, 120), 8.0)
+
+    newest = job.facts.account.newest
+    assert newest is not None
+    assert (newest.step, newest.mirror, newest.epoch) == (120, "s3://team/digits", 3)
+
+
+def test_rank_with_a_folder_of_its_own_believes_the_chiefs_reason_for_an_older_one_and_no_silence() -> None:
+    job = trained_to(100)
+    job.handle(CheckpointMirrored("step-0000000128.a7", "s3://team/digits", 2), 6.0)
+    path = "/data/digits/step-0000000100.a1"
+    other = trained_to(100)
+    other.handle(CheckpointMirrored("step-0000000128.a7", "s3://team/digits", 2), 6.0)
+    reason = StatedReason(OlderBecause.SUSPECT, "attempts keep dying", 128)
+
+    assert job.handle(CheckpointSelected(2, path, 100, None, 100), 7.0) == [Kill(2)]
+    assert other.handle(CheckpointSelected(2, path, 100, None, 100, stated=reason), 7.0) == [SendGo(2, path)]
+    assert other.facts.current.older is not None
+    assert other.facts.current.older.because is OlderBecause.SUSPECT
+
+
+def test_chief_tells_the_others_why_it_begins_from_an_older_one() -> None:
+    job = Job(replace(POLICY, is_gang=True))
+    job.facts.account = trained_to(100).facts.account
+    job.handle(BeginAtRequested(80), 8.0)
+    started(job, 8.0)
+    path = "/data/digits/step-0000000080.a1"
+
+    (go,) = job.handle(CheckpointSelected(1, path, 80, None, 80, DISK), 9.0)
+    assert isinstance(go, SendGo) and go.stated is not None
+    assert (go.stated.because, go.stated.newest_step) == (OlderBecause.OPERATOR, 100)
 
 
 def test_an_older_checkpoint_in_the_mirror_changes_nothing() -> None:

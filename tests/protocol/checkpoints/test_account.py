@@ -11,6 +11,7 @@ from supervisor.protocol.checkpoints.account import (
     ProgressAccount,
     ReportedCheckpoint,
     SeenDirectory,
+    StatedReason,
     Unexplained,
     find_loss,
     find_passed_over,
@@ -193,3 +194,23 @@ def test_an_older_start_always_has_evidence(
             assert passed_over is not None
             assert because in (passed_over.because, OlderBecause.DAMAGED)
     assert chosen is not None
+
+
+@pytest.mark.parametrize("chosen", [900, None])
+@pytest.mark.parametrize("knows", [1200, 1300])
+def test_what_the_chiefs_node_says_explains_an_older_one(chosen: int | None, knows: int) -> None:
+    stated = StatedReason(OlderBecause.ROLLED_BACK, "given up, as training diverged", knows)
+    verdict = judged(chosen, SeenDirectory(HOME, chosen), Decisions(stated=stated))
+
+    assert isinstance(verdict, Older)
+    assert verdict.because is OlderBecause.ROLLED_BACK
+    assert "as the chief's node decided: given up" in verdict.text
+
+
+def test_chiefs_node_that_does_not_know_the_newest_explains_nothing() -> None:
+    """Here the mirror had it: a list that leaves it out, or a ledger of long ago, is no reason to train without it."""
+    newest = ReportedCheckpoint(1200, NEWEST.name, HOME, mirror="s3://m/j", epoch=1)
+    for stated in (None, StatedReason(OlderBecause.SUSPECT, "", 1100)):
+        verdict = judge(newest, 900, SeenDirectory(HOME, 900), Decisions(stated=stated), REFUSAL, REMEDY)
+        assert isinstance(verdict, Unexplained)
+        assert "its mirror s3://m/j has it, but it is not here" in verdict.text

@@ -161,7 +161,7 @@ VALID: dict[str, Any] = {
     "attempt": 1, "id": 1, "reason": "r", "then": "stop", "pipes": "/p", "protocol": 1, "pid": 7, "version": "1",
     "kind": "warm", "load_s": 1.0, "step": 5, "checkpoint": "step-0000000005.a1", "restore_s": 1.0, "size_bytes": 1,
     "save_s": 1.0, "stall_s": 0.0, "error": "e", "phase": "training", "restore": None,
-    "steps": 3, "took_s": 0.1,
+    "steps": 3, "took_s": 0.1, "is_divided": True,
 }  # fmt: skip
 
 
@@ -267,8 +267,9 @@ def _anything(wanted: Any) -> st.SearchStrategy[Any]:
 def test_whatever_a_worker_would_send_fits_the_limits(name: str, data: st.DataObject) -> None:
     hints = typing.get_type_hints(TYPES[name])
     drawn = {field.name: data.draw(_anything(hints[field.name])) for field in dataclasses.fields(TYPES[name])}
-    drawn |= {"checkpoint": "step-0000000005.a1"} if name == "committed" else {}
-    drawn |= {key: "model.ckpt" for key in ("restored", "checkpoint") if key in drawn and name != "committed"}
+    is_own = name in ("committed", "parts-written")
+    drawn |= {"checkpoint": "step-0000000005.a1"} if is_own else {}
+    drawn |= {key: "model.ckpt" for key in ("restored", "checkpoint") if key in drawn and not is_own}
 
     fitting = fit_record(TYPES[name](**drawn))
 

@@ -13,7 +13,7 @@ import pytest
 from supervisor.control.commands.descriptions import full_description
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.notices.active import ActiveNotices
-from supervisor.core.program import notice_plan
+from supervisor.core.program import effects, notice_plan
 from supervisor.core.program.events import FlushRequested
 from supervisor.core.program.facts import State
 from supervisor.host.mirror.run import MirroredRun
@@ -314,7 +314,7 @@ async def test_daemon_leaves_although_the_store_fails(tmp_path: Path, programs: 
     runner = made.runners["count"]
     mirror = runner.mirror
     assert mirror is not None
-    mirror.on_selected(str(tmp_path / "count" / "step-0000000100.a1"))
+    mirror.on_selected(effects.SendGo(1, str(tmp_path / "count" / "step-0000000100.a1")))
     mirror.on_message(Progress(1, 101), time.monotonic())
 
     await asyncio.wait_for(made.stop_all(), PATIENCE_S)

@@ -1,9 +1,10 @@
 """The checkpoint that an attempt begins from."""
 
 import asyncio
+import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +13,25 @@ import structlog
 
 from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint
-from supervisor.core.program.events import CheckpointSelected, Event, SelectionFailed
+from supervisor.core.program.events import CheckpointMirrored, CheckpointSelected, Event, SelectionFailed
 from supervisor.protocol import layout
 from supervisor.protocol.allocation import Allocation
+from supervisor.protocol.checkpoints.account import StatedReason
 from supervisor.protocol.checkpoints.manifest import Manifest, record_files
+from supervisor.protocol.damage import OlderBecause
+from supervisor.protocol.gang import Restore
+from supervisor.protocol.mirror.keys import RemoteCheckpoint
 from supervisor.runner.attempt.background import BackgroundTasks
 from supervisor.runner.attempt.program_services import ProgramServices
 from supervisor.runner.attempt.services import GangPlace, Services
 from supervisor.runner.memory_tier.holder import MemoryHolder
+from supervisor.runner.mirror.job_mirror import JobMirror
+from supervisor.runner.mirror.node_mirror import NodeMirror
 from supervisor.runner.program.checkpoints import CheckpointSelector
 from supervisor.runner.records.observers import ProgramObserver
 from supervisor.runner.records.program import ProgramRecords
+from tests.host.mirror.test_parts import committed, digest
+from tests.host.mirror.test_run import made
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
@@ -111,3 +120,110 @@ async def test_nodes_whose_workers_read_together_leave_the_proof_to_them(
     (selected,) = posted
     assert isinstance(selected, CheckpointSelected) == is_left
     assert folder.exists() == is_left
+
+
+class OwnFolders:
+    """A job whose nodes have folders of their own. `chief`, `other`: the selectors of two of them."""
+
+    def __init__(self, tmp_path: Path, services: Services) -> None:
+        self.posted: list[Event] = []
+        self.store, self.services = tmp_path / "store", services
+        (self.store / "digits").mkdir(parents=True)
+        self.places = [GangPlace(Allocation(1, rank, ("a", "b"), 0, 1)) for rank in (0, 1)]
+        self.folders = [tmp_path / name for name in ("chief", "other")]
+        self.mirrors: list[JobMirror | NodeMirror] = []
+        self.chief, self.other = self._selector(tmp_path, 0), self._selector(tmp_path, 1)
+
+    def _selector(self, tmp_path: Path, rank: int) -> CheckpointSelector:
+        path = tmp_path / f"{rank}.conf"
+        path.write_text(
+            f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={self.folders[rank]}\n"
+            f"strategy=multiworker\ncheckpoint_dir_shared=false\nmirror=file://{self.store}\nrestore_from_jobs=*\n"
+        )
+        services, log = replace(self.services, gang=self.places[rank]), structlog.get_logger()
+        config = load_config(path, os.environ).programs["digits"]
+        assert config.job is not None
+        records = ProgramRecords(config, services.ledger, services.save_durations, log)
+        tasks = BackgroundTasks(log)
+        program = ProgramServices(config, services, records, ProgramObserver(), self.posted.append, tasks, log)
+        memory = MemoryHolder(program, config.job, lambda: None)
+        if rank == 0:
+            mirror = JobMirror(config, services, self.posted.append, lambda: None, log)
+            self.mirrors.append(mirror)
+            return CheckpointSelector(program, config.job, memory, mirror)
+        node_mirror = NodeMirror(config, services.environment, self.places[rank], self.posted.append)
+        self.mirrors.append(node_mirror)
+        return CheckpointSelector(program, config.job, memory, None, node_mirror)
+
+    def commit(self, *steps: int) -> list[RemoteCheckpoint]:
+        return [committed(f"file://{self.store}/digits", *self.folders, step) for step in steps]
+
+    def close(self) -> None:
+        for mirror in self.mirrors:
+            mirror.close()
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path, services: Services) -> Iterator[OwnFolders]:
+    made = OwnFolders(tmp_path, services)
+    yield made
+    made.close()
+
+
+@pytest.mark.integration
+async def test_node_with_a_folder_of_its_own_begins_from_what_the_chief_announces(own_folders: OwnFolders):
+    old, new = own_folders.commit(100, 200)
+    chief, other = own_folders.folders
+    select = asyncio.create_task(own_folders.other.select(SelectCheckpoint(3)))
+    choice = Restore(1, str(old.name), old.epoch, digest(chief, old), "suspect", "keeps dying", 200)
+    await asyncio.sleep(0)
+    own_folders.places[1].parts.on_message(0, choice)
+    await asyncio.wait_for(select, PATIENCE_S)
+
+    stated = StatedReason(OlderBecause.SUSPECT, "keeps dying", 200)
+    mirrored, selected = own_folders.posted
+    assert mirrored == CheckpointMirrored(str(old.name), f"file://{own_folders.store}/digits", old.epoch)
+    assert selected == CheckpointSelected(3, str(other / str(old.name)), 100, None, 100, stated=stated)
+    assert not (other / str(new.name)).exists()
+
+
+@pytest.mark.integration
+async def test_node_that_can_not_get_the_announced_one_does_not_begin(own_folders: OwnFolders):
+    (remote,) = own_folders.commit(100)
+    own_folders.places[1].parts.on_message(0, Restore(1, str(remote.name), remote.epoch, "of another manifest"))
+    await asyncio.wait_for(own_folders.other.select(SelectCheckpoint(3)), PATIENCE_S)
+
+    (failed,) = own_folders.posted
+    assert isinstance(failed, SelectionFailed)
+    assert (failed.permanent, failed.errno) == (False, errno.EHOSTUNREACH)
+    assert "is not the one that the chief's node restores" in failed.error
+
+
+@pytest.mark.integration
+async def test_chief_selects_only_what_the_other_nodes_can_get(own_folders: OwnFolders):
+    (remote,) = own_folders.commit(100)
+    await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(5)), PATIENCE_S)
+    made(own_folders.folders[0], 300)  # of a time when it trained alone
+    await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(6)), PATIENCE_S)
+
+    selected, failed = (event for event in own_folders.posted if not isinstance(event, CheckpointMirrored))
+    assert isinstance(selected, CheckpointSelected)
+    assert selected.path == str(own_folders.folders[0] / str(remote.name))
+    assert isinstance(failed, SelectionFailed)
+    assert failed.permanent
+    assert "step-0000000300.a1 is on this node's disk alone" in failed.error
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("passes_over", ["suspect", "rollback"])
+async def test_chief_whose_only_copy_is_to_be_passed_over_gets_an_older_one(own_folders: OwnFolders, passes_over: str):
+    older, newer = own_folders.commit(100, 200)
+    await asyncio.wait_for(own_folders.chief.select(SelectCheckpoint(5)), PATIENCE_S)
+    again = SelectCheckpoint(6, avoid=frozenset({str(newer.name)}))
+    if passes_over == "rollback":
+        again = SelectCheckpoint(6, restore_below_step=200)
+    await asyncio.wait_for(own_folders.chief.select(again), PATIENCE_S)
+
+    first, second = (event for event in own_folders.posted if isinstance(event, CheckpointSelected))
+    assert (first.step, second.step) == (200, 100)
+    assert second.path == str(own_folders.folders[0] / str(older.name))

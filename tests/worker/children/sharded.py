@@ -3,6 +3,7 @@
 FOLDER/kills: by attempt, JSON of [rank, operation, victim]: right before the first operation of the rank's second save
 that the expression matches, the victim is killed. Operations are those of `power_calls`: `fsync ckpt.index`.
 FOLDER/limit: a rank, and which of its saves finds that files can't be longer than a kilobyte.
+DISK: the checkpoint directory, if it is not FOLDER/ckpt.
 IMAGES: a folder; before each operation of a save, on each rank, a copy of the checkpoint directory goes there.
 """
 
@@ -24,7 +25,7 @@ import pytest
 from tests.worker import power_calls
 
 folder = Path(sys.argv[1])
-directory = (folder / "ckpt").resolve()
+directory = Path(os.environ.get("DISK", folder / "ckpt")).resolve()
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"] if "TF_CONFIG" in os.environ else 0
 kills = json.loads((folder / "kills").read_text()) if (folder / "kills").exists() else {}
 limited = json.loads((folder / "limit").read_text()) if (folder / "limit").exists() else [None, 0]

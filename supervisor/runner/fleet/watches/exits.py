@@ -49,7 +49,7 @@ class ExitWatch:
         """What decides whether the daemon has something left to do.
 
         A job is not done before its result is in the mirror: this host's disk may go with the daemon. A gang's is on a
-        disk that all nodes share.
+        disk that all nodes share, or was in the mirror before its workers exited.
         """
         return [
             ProgramOutcome(

@@ -1,0 +1,243 @@
+"""Nodes with folders of their own: parts in the store are a checkpoint once the chief has committed them, and never
+before; each node fetches exactly what is named, and nothing that it has."""
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.mirror.run import MirroredRun
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints.manifest import (
+    FileRecord,
+    Manifest,
+    ManifestError,
+    digest_of,
+    record_files,
+    verify_checkpoint,
+)
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.mirror.fetching import fetch_named, locate
+from supervisor.protocol.mirror.folder_epochs import fetched_epoch, local_checkpoints
+from supervisor.protocol.mirror.keys import RemoteCheckpoint
+from supervisor.protocol.mirror.store import Store, StoreError
+from tests.host.mirror.test_run import Cut, FailingStore, host, made, made_store
+
+CHIEFS = ("ckpt.data-00000-of-00002", "ckpt.index", "state.json")
+OTHERS = ("ckpt.data-00001-of-00002", "worker-1.npz")
+
+
+def write_parts(chief: Path, other: Path, step: int, attempt: int = 1) -> CheckpointName:
+    """What two workers leave on the disks of their nodes."""
+    name = CheckpointName(step, attempt)
+    records: list[FileRecord] = []
+    for folder, files in ((chief, CHIEFS), (other, OTHERS)):
+        part = folder / name.part
+        part.mkdir(parents=True)
+        for number, file in enumerate(files):
+            (part / file).write_bytes(f"{step} {file} {number} ".encode() * 50)
+        records += record_files(part, files)
+    manifest = Manifest("j", attempt, step, 1.0, tuple(records))
+    (chief / name.part / layout.MANIFEST).write_bytes(manifest.to_bytes())
+    return name
+
+
+def committed(url: str, chief: Path, other: Path, step: int, attempt: int = 1) -> RemoteCheckpoint:
+    name = write_parts(chief, other, step, attempt)
+    run = host(url, chief)
+    epoch = run.begin_epoch(None, 0) if not run.epochs() else max(run.epochs())
+    host(url, other).upload_part(name, epoch)
+    run.upload_part(name, epoch)
+    run.commit_parts(name, epoch)
+    return RemoteCheckpoint(epoch, name)
+
+
+def digest(chief: Path, remote: RemoteCheckpoint) -> str:
+    return digest_of((chief / remote.name.part / layout.MANIFEST).read_bytes())
+
+
+class CountingStore(Store):
+    """Knows which files were read."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(made_store(url))
+        self.read_files: list[str] = []
+
+    def download(self, key: str) -> Iterator[memoryview]:
+        self.read_files.append(key.rpartition("/")[2])
+        return super().download(key)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_commit_of_parts_that_is_cut_anywhere_leaves_the_one_before_or_a_whole_one(tmp_path: Path, after: bool) -> None:
+    outcomes = set()
+    for at in itertools.count():
+        url, chief, other = f"file://{tmp_path}/store{at}", tmp_path / f"c{at}", tmp_path / f"o{at}"
+        older = committed(url, chief, other, 100)
+        newer = write_parts(chief, other, 200)
+        store = FailingStore(url, at, after)
+        try:
+            MirroredRun(store, other, 5).upload_part(newer, older.epoch)
+            MirroredRun(store, chief, 5).upload_part(newer, older.epoch)
+            MirroredRun(store, chief, 5).commit_parts(newer, older.epoch)
+            is_cut = False
+        except Cut:
+            is_cut = True
+
+        there = host(url, tmp_path / f"new{at}").fetch(None, None)
+        assert there.fetched in (older.name, newer)
+        assert there.bad == ()
+        verify_checkpoint(tmp_path / f"new{at}" / str(there.fetched))
+        outcomes.add(there.fetched)
+        if not is_cut:
+            break
+    assert outcomes == {older.name, newer}
+
+
+@pytest.mark.parametrize("missing", [*CHIEFS, *OTHERS])
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_nothing_is_committed_unless_every_file_is_there_with_its_size(
+    tmp_path: Path, url: str, missing: str, damage: str
+) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    run = host(url, chief)
+    epoch = run.begin_epoch(None, 0)
+    host(url, other).upload_part(name, epoch)
+    run.upload_part(name, epoch)
+    stored = tmp_path / "store" / f"e{epoch:04d}" / str(name) / missing
+    if damage == "missing":
+        stored.unlink()
+    else:
+        stored.write_bytes(stored.read_bytes()[:-1])
+
+    with pytest.raises(ManifestError, match=missing):
+        run.commit_parts(name, epoch)
+
+    assert host(url, tmp_path / "new").fetch(None, None).fetched is None
+
+
+def test_node_whose_part_is_gone_says_so(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    name = write_parts(chief, other, 100)
+    shutil.rmtree(other / name.part)
+
+    with pytest.raises(FileNotFoundError):
+        host(url, other).upload_part(name, 1)
+
+
+def test_named_checkpoint_is_fetched_but_for_the_files_that_the_node_wrote(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    older, newer = committed(url, chief, other, 100), committed(url, chief, other, 200)
+
+    for folder, own in ((chief, CHIEFS), (other, OTHERS), (tmp_path / "spare", ())):
+        for remote in (older, newer):
+            store = CountingStore(url)
+            fetch_named(MirroredRun(store, folder, 5), folder, remote, digest(chief, remote))
+
+            assert sorted(store.read_files) == sorted({*CHIEFS, *OTHERS} - {*own})
+            assert local_checkpoints(folder) == [remote.name], "the copy of another one is deleted"
+            verify_checkpoint(folder / str(remote.name))
+            assert fetched_epoch(folder / str(remote.name)) == remote.epoch
+        store = CountingStore(url)
+        fetch_named(MirroredRun(store, folder, 5), folder, newer, digest(chief, newer))
+        assert store.read_files == [], "it is there, and proven"
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "of another step", "a link"])
+def test_own_file_that_is_not_what_the_manifest_says_is_fetched(tmp_path: Path, url: str, damage: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    older, newer = committed(url, chief, other, 100), committed(url, chief, other, 200)
+    own = other / newer.name.part / OTHERS[0]
+    content = bytearray(own.read_bytes())
+    match damage:
+        case "flipped":
+            content[7] ^= 1
+            own.write_bytes(content)
+        case "cut":
+            own.write_bytes(content[:-1])
+        case "of another step":
+            own.write_bytes((other / older.name.part / OTHERS[0]).read_bytes())
+        case "a link":
+            own.rename(tmp_path / "elsewhere")
+            own.symlink_to(tmp_path / "elsewhere")
+    store = CountingStore(url)
+
+    fetch_named(MirroredRun(store, other, 5), other, newer, digest(chief, newer))
+
+    assert OTHERS[0] in store.read_files
+    verify_checkpoint(other / str(newer.name))
+
+
+def test_checkpoint_with_another_manifest_than_the_chiefs_is_refused(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    older, newer = committed(url, chief, other, 100), committed(url, chief, other, 200)
+
+    with pytest.raises(ManifestError, match="is not the one that the chief's node restores"):
+        fetch_named(host(url, other), other, newer, digest(chief, older))
+
+    assert local_checkpoints(other) == []
+
+
+def test_another_checkpoint_of_the_name_is_set_aside(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    remote = committed(url, chief, other, 100)
+    made(other, 100)  # of the node's own, from before
+
+    fetch_named(host(url, other), other, remote, digest(chief, remote))
+
+    assert (other / layout.QUARANTINE / str(remote.name)).is_dir()
+    verify_checkpoint(other / str(remote.name))
+    assert digest_of((other / str(remote.name) / layout.MANIFEST).read_bytes()) == digest(chief, remote)
+
+
+def test_damaged_in_the_store_it_is_refused_and_leaves_nothing(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    remote = committed(url, chief, other, 100)
+    stored = tmp_path / "store" / str(remote) / "state.json"
+    stored.write_bytes(stored.read_bytes().swapcase())
+
+    with pytest.raises(ManifestError, match=r"state\.json"):
+        fetch_named(host(url, other), other, remote, digest(chief, remote))
+
+    assert [path.name for path in other.iterdir()] == [remote.name.part]
+
+
+def test_only_the_very_checkpoint_that_the_store_counts_is_located(tmp_path: Path, url: str) -> None:
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    remote = committed(url, chief, other, 100)
+    fetch_named(host(url, chief), chief, remote, digest(chief, remote))
+    mine = made(tmp_path / "alone", 100)
+    elsewhere = made(chief, 150)
+
+    assert locate(host(url, chief), chief, remote.name) == (remote.epoch, digest(chief, remote))
+    assert locate(host(url, chief), tmp_path / "alone", mine) is None
+    assert locate(host(url, chief), chief, elsewhere) is None
+
+
+def test_parts_of_another_try_change_nothing_of_what_is_committed(tmp_path: Path, url: str) -> None:
+    """The worker was told that the store failed, and had written it all the same; then it saves that step again."""
+    chief, other = tmp_path / "chief", tmp_path / "other"
+    remote = committed(url, chief, other, 100)
+    for folder, files in ((chief, CHIEFS), (other, OTHERS)):
+        for file in files:
+            (folder / remote.name.part / file).write_bytes(b"of the second try")
+    again = Manifest("j", 1, 100, 2.0, tuple(
+        FileRecord(file, *durable.hash_file(folder / remote.name.part / file))
+        for folder, files in ((chief, CHIEFS), (other, OTHERS)) for file in files
+    ))  # fmt: skip
+    (chief / remote.name.part / layout.MANIFEST).write_bytes(again.to_bytes())
+    for folder in (chief, other):
+        host(url, folder).upload_part(remote.name, remote.epoch)
+    with pytest.raises((StoreError, ManifestError)):
+        host(url, chief).commit_parts(remote.name, remote.epoch)
+
+    there = host(url, tmp_path / "new").fetch(None, None)
+    assert (there.fetched, there.bad) == (remote.name, ())
