@@ -697,6 +697,25 @@ def test_error_in_a_new_script_is_not_retried():
     assert job.facts.reason == "failed before its first step: NameError: x (exit status 1)"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "tensorflow.python.framework.errors_impl.UnknownError: Could not start gRPC server",
+        "worker 1 of 2 failed: OSError: [Errno 98] Address already in use",
+        "torch.distributed.DistNetworkError: ... (errno: 98 - Address already in use). EADDRINUSE",
+    ],
+)
+def test_a_new_script_is_started_again_if_another_program_has_taken_its_port(error: str):
+    job = starting()
+    job.handle(CheckpointSelected(1, None, None), 1.0)
+    job.handle(FailureReported(1, error), 1.0)
+
+    die(job, 1.0, code=1)
+
+    assert job.state is State.BACKOFF
+    assert job.facts.failures.by_cause == {Cause.CRASH: 1}
+
+
 def test_error_before_the_first_step_is_retried_where_there_is_a_checkpoint_to_lose():
     job = starting()
     job.handle(CheckpointSelected(1, "/c/step-0000000100.a1", 100), 1.0)

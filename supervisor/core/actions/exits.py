@@ -142,7 +142,8 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return follow(facts, text, now)
     is_its_own = event.code == WorkerExit.USER_ERROR and cause is not Cause.GPU
     raised = facts.current.reported_error if is_its_own else None
-    if raised is not None and not (facts.current.from_checkpoint or facts.ever_trained):
+    is_new = not (facts.current.from_checkpoint or facts.ever_trained)
+    if raised is not None and is_new and not restart.has_lost_a_port(raised):
         return give_up(facts, f"failed before its first step: {text}")
     if raised is not None and _is_repeated_mistake(facts, raised):
         facts.failures.count_failure(cause, made_progress=False)

@@ -79,6 +79,8 @@ _MISTAKES = frozenset(
     {"ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError"}
     | {"SyntaxError", "IndentationError", "TabError"}
 )
+_PORT_TAKEN = ("could not start grpc server", "address already in use", "eaddrinuse")
+"""What TensorFlow, Python and PyTorch say, in small letters."""
 MAX_MICROBATCHES = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
 
 _NONE: Mapping[Cause, int] = MappingProxyType({})
@@ -137,6 +139,11 @@ def backoff_s(idle_deaths: int, key: str) -> float:
 def is_mistake(error: str) -> bool:
     """Whether an exception, as Python prints it, is one that the same script most likely raises again."""
     return error.partition(":")[0] in _MISTAKES
+
+
+def has_lost_a_port(error: str) -> bool:
+    """Whether another program had the port that this one was to listen on: another start gets another, or waits."""
+    return any(words in error.lower() for words in _PORT_TAKEN)
 
 
 def describe_exit(code: int | None, signal: int | None) -> str:
