@@ -24,6 +24,7 @@ from typing import Any
 
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.layout import parse_name
+from tests.reading import records
 from tests.system.harness import Daemon, Refused
 from tests.waiting import wait_until
 
@@ -144,13 +145,21 @@ class Histories:
         told.attempts[key] = begins_at
         if begins_at >= told.newest:
             return
-        if status["older_because"] is None:
+        because = status["older_because"] or self._reason_of_unseen(host, job, status["attempt"])
+        if because is None:
             raise AssertionError(
                 f"{job}, attempt {status['attempt']} on {host.name}, began at step {begins_at} although step "
                 f"{told.newest} was named before, and no reason is said\n{self.story()}"
             )
-        self.reasons[status["older_because"]] = self.reasons.get(status["older_because"], 0) + 1
+        self.reasons[because] = self.reasons.get(because, 0) + 1
         told.newest = begins_at
+
+    def _reason_of_unseen(self, host: Host, job: str, attempt: int) -> str | None:
+        """What the log says of an earlier attempt that was over before anybody looked; this one goes on from there."""
+        judged = {number for name, number in self.told[job].attempts if name == host.name}
+        said = (record for record in records(host.folder / "daemon.log") if record["event"] == "checkpoint.older")
+        unseen = (record for record in said if record["program"] == job and int(record["attempt"]) not in judged)
+        return next((str(record["because"]) for record in unseen if int(record["attempt"]) < attempt), None)
 
     def _believe(self, job: str, status: dict[str, Any]) -> None:
         named = [status["newest"], status["checkpoint"]]
