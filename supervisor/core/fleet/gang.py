@@ -109,9 +109,9 @@ class GangView:
         return self._is_ready(node, address, now)
 
     def on_ready(self, node: int, message: WithoutWorker, now: float) -> list[GangEffect]:
-        """To the chief: no worker runs there."""
+        """To the chief: no worker runs there. One that has left says so, too, until it is gone."""
         self.heard(node, now)
-        if self.end is not None or message.turn != self.turn:
+        if self.end is not None or message.turn != self.turn or node in self._left:
             return []
         return self._is_ready(node, message.address, now)
 

@@ -204,7 +204,9 @@ class GangAgent:
             self._leave_alone(runner)
 
     def _say_ready(self) -> None:
-        """Once for each turn, unless no worker could start here any more because of a notice."""
+        """Once for each turn, unless this daemon exits, or no worker could start here any more because of a notice."""
+        if self._is_leaving() or self.ends_with is not None:
+            return
         if self._view.phase is TurnPhase.GATHERING and self._reported_turn != self._view.turn:
             leaving = [runner for runner in self._runners.values() if self._departure.is_due(runner)]
             if leaving:

@@ -308,6 +308,17 @@ def test_a_spare_node_takes_the_rank_of_one_that_leaves_once_all_workers_have_st
     assert chief.roster.failures == {}
 
 
+def test_a_node_that_has_left_gets_no_rank_before_it_joins_again():
+    chief = spared()
+    leave_alone(chief, 2, 3.0)
+    chief.stopped(3.1)
+    chief.on_broken(1, SAVED, 3.1)
+    chief.ready("n1:1", 3.2)
+    chief.on_ready(1, WithoutWorker(1, "n2:1"), 3.2)
+    assert chief.on_ready(2, WithoutWorker(1, "n3:1"), 3.2) == [], "its worker has ended, and its daemon has not"
+    assert chief.on_ready(3, WithoutWorker(1, "n4:1"), 3.3) == [BeginTraining(1, (0, 1, 3), ("n1:1", "n2:1", "n4:1"))]
+
+
 def test_workers_that_do_not_stop_although_a_node_has_left_are_ended():
     for chief_stops, within_s in ((False, SAVING_S), (True, STOPPED_S)):
         chief = spared()
