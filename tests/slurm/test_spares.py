@@ -225,6 +225,7 @@ def test_a_notice_of_the_spare_node_disturbs_nobody_and_with_none_left_the_job_i
     assert gang.ends() == undisturbed
 
 
+@pytest.mark.nightly  # as one of a gang without spare nodes, in test_gang
 def test_a_notice_of_the_first_node_saves_all_and_the_job_is_queued_again(
     cluster: Cluster, undisturbed: list[str]
 ) -> None:
